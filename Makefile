@@ -1,0 +1,65 @@
+# Every target sets up what it needs, on a machine that has only Python 3.11 or newer.
+#   make demo PYTHON=python3.13        another Python
+#   make test PYTEST_ARGS="-k wire"    some of the tests
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+FUZZ_SECONDS ?= 60
+
+VENV := .venv
+STAMP := $(VENV)/.stamp
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help demo test check check-static check-format check-lint check-types check-contracts \
+	fuzz bench-live format setup clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## see it work: a broker, a producer and two subscriptions, live in the terminal
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## run every test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: check-static test ## the whole gate: format, lint, types, contracts, tests
+
+check-static: check-format check-lint check-types check-contracts ## the part of the gate that runs no code
+
+check-format: $(STAMP)
+	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --diff --quiet; echo 'run: make format' >&2; exit 1; }
+
+check-lint: $(STAMP)
+	@$(BIN)/ruff check
+
+check-types: $(STAMP)
+	@$(BIN)/mypy
+
+check-contracts: $(STAMP)
+	@$(BIN)/lint-imports
+
+fuzz: $(STAMP) ## property tests and fuzz loops for longer: FUZZ_SECONDS=60
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -m 'hypothesis or fuzz' \
+		--hypothesis-profile=fuzz --timeout=0 $(PYTEST_ARGS)
+
+bench-live: $(STAMP) ## compare live messaging with NATS and a plain relay
+	@$(BIN)/python -m bench.live $(BENCH_ARGS)
+
+format: $(STAMP) ## format the code and mend what the linter can
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+setup: $(STAMP) ## only make the venv
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup-venv
+	@PYTHON='$(PYTHON)' scripts/setup-venv $(VENV)
+
+clean: ## remove the venv, caches and build output
+	@rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache fuzz-failures
+	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

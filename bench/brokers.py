@@ -1,0 +1,121 @@
+"""The things under test: `ister serve`, `nats-server` and the relay, each as its own process.
+
+All listen on 127.0.0.1 on ports the kernel chose, keep their data in the run's own folder, and
+log no more than they do by default.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.board import Board
+from bench.job import Job
+from bench.processes import READY_TIMEOUT_S, BenchError, running, tail, worker
+
+# Fine enough for a start-up of tens of milliseconds, coarse enough not to disturb it.
+POLL_S = 0.002
+
+# Door → address, or a list of them.
+Addresses = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A running broker: where its clients connect and which process to watch."""
+
+    side: str
+    address: str
+    pid: int
+    ready_s: float
+    log: Path
+
+
+@contextmanager
+def start_broker(side: str, folder: Path) -> Iterator[Broker]:
+    """Start the broker of `side` with a fresh, empty state and yield it when it takes clients."""
+    home = folder / f"{side}-{time.monotonic_ns()}"
+    home.mkdir()
+    with {"nats": start_nats, "ister": start_ister, "relay": start_relay}[side](home) as broker:
+        yield broker
+
+
+@contextmanager
+def start_nats(home: Path) -> Iterator[Broker]:
+    """Start nats-server with its defaults; it writes the port it chose to a file."""
+    command = [find_command("nats-server"), "-a", "127.0.0.1", "-p", "-1"]
+    log = home / "log"
+    began = time.perf_counter()
+    with running([*command, "--ports_file_dir", str(home)], log=log) as process:
+        ports = await_file(home, "*.ports", process, log)
+        ready_s = time.perf_counter() - began
+        yield Broker("nats", str(ports["nats"][0]), process.pid, ready_s, log)
+
+
+@contextmanager
+def start_ister(home: Path) -> Iterator[Broker]:
+    """Start `ister serve` with its defaults on free ports."""
+    command = [find_command("ister"), "serve", "--data", str(home / "data")]
+    command += ["--port", "0", "--http-port", "0"]
+    log = home / "log"
+    began = time.perf_counter()
+    with running([*command, "--ready-file", str(home / "ready.json")], log=log) as process:
+        doors = await_file(home, "ready.json", process, log)
+        ready_s = time.perf_counter() - began
+        address = str(doors["native"]).removeprefix("ister://")
+        yield Broker("ister", f"ister://{address}", process.pid, ready_s, log)
+
+
+@contextmanager
+def start_relay(home: Path) -> Iterator[Broker]:
+    """Start the relay on a port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    board = Board.create(home / "board")
+    began = time.perf_counter()
+    with worker("relay", "serve", board, Job(address), folder=home) as process:
+        process.wait_ready()
+        ready_s = time.perf_counter() - began
+        yield Broker("relay", address, process.process.pid, ready_s, process.log)
+
+
+def find_command(name: str) -> str:
+    """Return the program of this virtual environment, else the one on the path."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise BenchError(f"no {name!r} beside {sys.executable} or on PATH: install it first")
+    return found
+
+
+def await_file(home: Path, pattern: str, process: subprocess.Popen[bytes], log: Path) -> Addresses:
+    """Wait until a broker has written its addresses as JSON, and return them."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = parsed(home, pattern)
+        if found:
+            return found
+        if process.poll() is not None:
+            raise BenchError(f"broker ended before it was ready\n{tail(log)}")
+        time.sleep(POLL_S)
+    raise BenchError(f"broker not ready after {READY_TIMEOUT_S:.0f} s\n{tail(log)}")
+
+
+def parsed(home: Path, pattern: str) -> Addresses | None:
+    """Return the JSON of the first file that matches; None while it is absent or half written."""
+    for path in home.glob(pattern):
+        try:
+            found: Addresses = json.loads(path.read_text())
+        except ValueError:
+            return None
+        return found
+    return None

@@ -1,0 +1,158 @@
+"""Start, watch and end the processes of a benchmark, each by its own pid.
+
+Always true:
+- every process started here is ended when its `with` block is left, however it is left;
+- if this process is killed outright, the kernel ends its children (`PR_SET_PDEATHSIG`,
+  Linux only).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+
+from bench.board import Board
+from bench.job import Figures, Job
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 10.0
+ERROR_TAIL_CHARS = 2000
+PR_SET_PDEATHSIG = 1
+
+
+class BenchError(Exception):
+    """A process of the benchmark did not do what the measurement needs."""
+
+
+@contextmanager
+def running(
+    command: Sequence[str], *, log: Path, stdout: int = subprocess.STDOUT
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `command` with its output in the file `log`, and end it on the way out.
+
+    `stdout` may be `PIPE` for a process that answers there. A broker's must not be: nobody reads
+    it, and a full pipe would stop the broker.
+    """
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            bufsize=0,  # `select` must see every line that `readline` has not returned yet.
+            stdin=subprocess.DEVNULL,
+            stdout=file if stdout == subprocess.STDOUT else stdout,
+            stderr=file,
+            # Unsafe only beside threads, and the referee has none.
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the benchmark dies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process to finish; kill it when it does not."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+class Worker:
+    """A client process started with `bench.worker`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, name: str, log: Path) -> None:
+        self.process = process
+        self.name = name
+        self.log = log
+
+    def cpu_s(self) -> float:
+        """Return the processor time used so far; raise with its last words when it has ended."""
+        if self.process.poll() is not None:
+            raise self._failure(f"ended early with exit code {self.process.returncode}")
+        return cpu_s(self.process.pid)
+
+    def wait_ready(self) -> None:
+        """Return when the worker is connected; raise with its last words when it is not."""
+        if self._line() != "ready":
+            raise self._failure("ended before it was ready")
+
+    def finish(self) -> Figures:
+        """Wait for the worker to end by itself and return what it measured."""
+        text = self._line()
+        try:
+            code = self.process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise self._failure(f"did not end within {END_TIMEOUT_S:.0f} s") from None
+        if code != 0 or not text:
+            raise self._failure(f"ended with exit code {code}")
+        figures: Figures = json.loads(text)
+        return figures
+
+    def stop(self) -> Figures:
+        """Ask the worker to end and return what it measured."""
+        self.process.terminate()
+        return self.finish()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], READY_TIMEOUT_S)[0]:
+            raise self._failure(f"said nothing for {READY_TIMEOUT_S:.0f} s")
+        return self.process.stdout.readline().decode().strip()
+
+    def _failure(self, what: str) -> BenchError:
+        return BenchError(f"{self.name} {what}\n{tail(self.log)}")
+
+
+@contextmanager
+def worker(side: str, role: str, board: Board, job: Job, *, folder: Path) -> Iterator[Worker]:
+    """Run one client process of `side`; the caller waits for `wait_ready`."""
+    log = folder / f"{side}-{role}-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "bench.worker", side, role, str(board.path)]
+    command.append(json.dumps(asdict(job)))
+    with running(command, log=log, stdout=subprocess.PIPE) as process:
+        yield Worker(process, name=f"{side} {role}", log=log)
+
+
+def tail(path: Path) -> str:
+    """Return the last words of a process."""
+    return path.read_text(errors="replace")[-ERROR_TAIL_CHARS:] if path.exists() else ""
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time the process has used so far, user and system together.
+
+    Linux counts in ticks of 10 ms, so only differences over a second or more mean much.
+    """
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error as error:
+        raise BenchError(f"process {pid} has ended") from error
+    return float(times.user + times.system)
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of the process in MB (1,000,000 bytes)."""
+    return float(psutil.Process(pid).memory_info().rss / 1e6)

@@ -1,0 +1,24 @@
+"""What the platform needs of a clock, so that tests can bring their own."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that has not happened yet."""
+
+    def cancel(self) -> None:
+        """Make sure the call never happens. Harmless when it already did."""
+
+
+class Clock(Protocol):
+    """Wall time for stamps, monotonic time for waiting, and calls at a later time."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970 in UTC."""
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds from some fixed point; never goes back."""
+
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> Timer:
+        """Call `call` once, `delay_s` seconds from now."""

@@ -1,0 +1,87 @@
+"""Every limit of the platform, with its default and where the number comes from.
+
+Two kinds live here. Constants that are part of a format or of the protocol, which nobody can
+change without a new version; and the defaults of `Limits`, which an operator can change.
+"""
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# A name goes into metrics labels, file names and terminals: one line of any of them.
+NAME_BYTES_MAX = 255
+
+# FNV-1a in Python costs about 60 ns a byte, so a key is one line of text, not a document.
+KEY_BYTES_MAX = 4 * KIB
+
+# Attributes are headers: as many and as long as HTTP servers commonly take.
+ATTRIBUTES_COUNT_MAX = 128
+ATTRIBUTE_BYTES_MAX = 8 * KIB
+
+# A message id is a natural key (an order number, a UUID), never content.
+MESSAGE_ID_BYTES_MAX = 255
+
+# Offsets inside a batch are Arrow's 32-bit offsets, and a batch is one allocation on each hop.
+# 64 MiB is what an operator may raise `batch_bytes_max` to; the default is below.
+BATCH_BYTES_CEILING = 64 * MIB
+
+# 65,536 single-byte messages are 320 KiB of columns: more gains nothing, and bounds the Python
+# lists that decoding a hostile batch can make.
+BATCH_COUNT_MAX = 65_536
+
+# A control frame holds names, filters and listings; listings are paged to stay below this.
+CONTROL_BYTES_MAX = 1 * MIB
+
+# The client closes a batch at this size. 256 KiB is what one read of a uvloop socket returns, so
+# such a batch crosses each hop in about one system call (measured: 64 KiB lost 20 %, 1 MiB
+# gained nothing and doubled the latency behind it).
+PRODUCER_BATCH_BYTES = 192 * KIB
+PRODUCER_BATCH_COUNT = 8_192
+
+# What one producer may hold unacknowledged before `send` waits and `send_nowait` refuses.
+# 1,000,000 messages of 100 bytes fit, so a burst from a loop without an await is fine.
+PRODUCER_PENDING_BYTES_MAX = 128 * MIB
+
+# Sent but unacknowledged bytes of one producer; beyond it, batches wait in the client so that a
+# slow broker is not flooded. 100 ms at 40 MB/s.
+PRODUCER_WINDOW_BYTES = 4 * MIB
+
+# What a consumer asks the broker to send ahead of its processing: 100 ms at 80 MB/s and
+# 600,000 msg/s, so a round trip or a pause of the event loop never empties the buffer.
+CREDIT_BYTES = 8 * MIB
+CREDIT_COUNT = 65_536
+CREDIT_MAX = 2**31 - 1
+
+# Requests of one client waiting for their answers.
+REQUESTS_MAX = 65_536
+
+PARTITIONS_MAX = 1_024
+
+# A filter is evaluated on every batch: bound the work of one.
+FILTERS_MAX = 64
+
+# Names of topics a connection has been told about (deliver frames carry the number).
+TOPIC_ALIASES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one broker accepts. Every field can be set by flag, environment or file."""
+
+    message_bytes_max: int = 8 * MIB
+    batch_bytes_max: int = 16 * MIB
+    topics_max: int = 100_000
+    namespaces_max: int = 1_000
+    subscriptions_max: int = 100_000
+    consumers_per_subscription_max: int = 10_000
+    connections_max: int = 20_000
+    # Connected, but not yet past the handshake: the oldest makes room for the newest.
+    handshakes_max: int = 1_024
+    producers_per_connection_max: int = 10_000
+    consumers_per_connection_max: int = 10_000
+    # What waits in the broker for one slow consumer, and for all of them together. Queued
+    # batches are shared between consumers, so real memory is usually far below the sum.
+    queue_bytes_max: int = 16 * MIB
+    queue_count_max: int = 262_144
+    queues_bytes_max: int = 512 * MIB

@@ -1,0 +1,66 @@
+"""What a broker tells about itself. One shape for the broker, the wire, the SDK and the CLI."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    """One topic, and what has happened on it since the broker started."""
+
+    topic: str
+    kind: str
+    partitions: int
+    producers: int
+    subscriptions: int
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    messages_dropped: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerReport:
+    """One consumer of a subscription."""
+
+    name: str
+    address: str
+    active: bool
+    credit: int
+    queued: int
+    queued_bytes: int
+    delivered: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionReport:
+    """One subscription with its consumers."""
+
+    topic: str
+    subscription: str
+    type: str
+    policy: str
+    filters: dict[str, str]
+    key_filters: list[str]
+    topics: int
+    messages_out: int
+    messages_dropped: int
+    consumers: list[ConsumerReport] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerReport:
+    """The broker as a whole."""
+
+    broker: str
+    version: str
+    uptime_s: float
+    connections: int
+    topics: int
+    subscriptions: int
+    messages_in: int
+    bytes_in: int
+    messages_out: int
+    messages_dropped: int
+    queued_bytes: int

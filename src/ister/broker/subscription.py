@@ -1,0 +1,220 @@
+"""A subscription: its consumers, and the dispatch of batches to them.
+
+One subscription may cover many topics (a pattern, the partitions of a topic). Always true:
+- an exclusive subscription has at most one consumer;
+- the first consumer of a failover subscription is the active one, the others wait in the order
+  they came;
+- what a consumer was never sent goes to the others when it leaves, in order.
+"""
+
+from collections.abc import Callable
+from itertools import compress
+
+from ister.base import Pattern, SubscriptionReport
+from ister.base.errors import (
+    ConsumerNameTakenError,
+    LimitReachedError,
+    SubscriptionMismatchError,
+    SubscriptionTakenError,
+)
+from ister.broker.consumer import Consumer
+from ister.broker.topic import Topic
+from ister.codec import Batch
+from ister.subscriptions import (
+    Filter,
+    Policy,
+    Ring,
+    SubscriptionType,
+    in_turn,
+    to_least_loaded,
+)
+
+RandomSlot = Callable[[int], int]
+
+
+class Subscription:
+    """See the module."""
+
+    __slots__ = (
+        "_by_name",
+        "_random_slot",
+        "_ring",
+        "_turn",
+        "consumers",
+        "filter",
+        "messages_dropped",
+        "messages_out",
+        "name",
+        "pattern",
+        "policy",
+        "topics",
+        "type",
+    )
+
+    def __init__(
+        self,
+        *,
+        pattern: Pattern,
+        name: str,
+        type_: SubscriptionType,
+        policy: Policy,
+        filter_: Filter,
+        random_slot: RandomSlot,
+    ) -> None:
+        self.pattern = pattern
+        self.name = name
+        self.type = type_
+        self.policy = policy
+        self.filter = filter_
+        self.consumers: list[Consumer] = []
+        self.topics: list[Topic] = []
+        # Of consumers that have left.
+        self.messages_out = 0
+        self.messages_dropped = 0
+        self._by_name: dict[str, Consumer] = {}
+        self._ring = Ring()
+        self._turn = 0
+        self._random_slot = random_slot
+
+    def check_same(self, *, type_: SubscriptionType, policy: Policy, filter_: Filter) -> None:
+        """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
+        detail = ""
+        if type_ is not self.type:
+            detail = f"type {self.type.value!r}"
+        elif policy is not self.policy:
+            detail = f"policy {self.policy.value!r}"
+        elif filter_.attributes != self.filter.attributes:
+            detail = f"filters {self.filter.attributes}"
+        elif filter_.key_globs != self.filter.key_globs:
+            detail = f"key filters {list(self.filter.key_globs)}"
+        if detail:
+            raise SubscriptionMismatchError(self.pattern, self.name, detail)
+
+    def attach(self, consumer: Consumer, *, consumers_max: int) -> bool:
+        """Add a consumer and return whether it is active now.
+
+        The same client coming back under the same name takes the place of its former self.
+        """
+        former = self._by_name.get(consumer.name)
+        if former is not None and former.owner != consumer.owner:
+            raise ConsumerNameTakenError(self.name, consumer.name)
+        if former is not None:
+            former.sink.consumer_closed(former.channel, "the same consumer connected again")
+            self._replace(former, consumer)
+            return self._is_active(consumer)
+        if self.type is SubscriptionType.EXCLUSIVE and self.consumers:
+            raise SubscriptionTakenError(self.pattern, self.name, self.consumers[0].name)
+        if len(self.consumers) >= consumers_max:
+            raise LimitReachedError("consumers_per_subscription_max", consumers_max)
+        self.consumers.append(consumer)
+        self._by_name[consumer.name] = consumer
+        if self.type is SubscriptionType.KEY_SHARED:
+            self._ring.join(consumer.name, consumer.matcher)
+        return self._is_active(consumer)
+
+    def detach(self, consumer: Consumer) -> None:
+        """Remove a consumer; what it was not sent goes to the others. Harmless if it has left."""
+        if self._by_name.get(consumer.name) is not consumer:
+            return
+        was_active = self._is_active(consumer)
+        self.consumers.remove(consumer)
+        del self._by_name[consumer.name]
+        self.messages_out += consumer.delivered
+        self.messages_dropped += consumer.dropped
+        if self.type is SubscriptionType.KEY_SHARED:
+            self._ring.leave(consumer.name)
+        left_over = consumer.take_queue()
+        if self.type is SubscriptionType.FAILOVER and was_active and self.consumers:
+            promoted = self.consumers[0]
+            promoted.sink.active_changed(promoted.channel, active=True)
+            promoted.inherit(left_over)
+            return
+        for topic, batch in left_over:
+            if self.consumers:
+                self._hand_out(topic, batch)
+            else:
+                self.messages_dropped += batch.count
+                topic.messages_dropped += batch.count
+
+    def dispatch(self, topic: Topic, batch: Batch) -> int:
+        """Give a batch to the consumers; return how many of its messages found one."""
+        if not self.filter.takes_all:
+            slots = self.filter.select(batch)
+            if slots is not None:
+                if not slots:
+                    return 0
+                batch = batch.select(slots)
+        return self._hand_out(topic, batch)
+
+    def wanted(self, batch: Batch) -> set[int]:
+        """Return the slots that `dispatch` would find a consumer for."""
+        slots = self.filter.select(batch)
+        wanted = set(range(len(batch)) if slots is None else slots)
+        if self.type is SubscriptionType.KEY_SHARED:
+            keys = batch.keys or [None] * len(batch)
+            wanted = {s for s in wanted if self._ring.owner(keys[s]) is not None}
+        return wanted if self.consumers else set()
+
+    def report(self) -> SubscriptionReport:
+        """Return the figures of this subscription."""
+        return SubscriptionReport(
+            topic=self.pattern,
+            subscription=self.name,
+            type=self.type.value,
+            policy=self.policy.value,
+            filters=self.filter.attributes,
+            key_filters=list(self.filter.key_globs),
+            topics=len(self.topics),
+            messages_out=self.messages_out + sum(c.delivered for c in self.consumers),
+            messages_dropped=self.messages_dropped + sum(c.dropped for c in self.consumers),
+            consumers=[c.report(active=self._is_active(c)) for c in self.consumers],
+        )
+
+    def _hand_out(self, topic: Topic, batch: Batch) -> int:
+        consumers = self.consumers
+        if self.type is SubscriptionType.KEY_SHARED:
+            return self._by_key(topic, batch)
+        if self.type is not SubscriptionType.SHARED or len(consumers) == 1:
+            consumers[0].offer(topic, batch)
+            return batch.count
+        if self.policy is Policy.LEAST_LOADED:
+            shares = to_least_loaded(batch.count, [c.load for c in consumers])
+        elif self.policy is Policy.ROUND_ROBIN:
+            shares = in_turn(batch.count, len(consumers), first=self._turn)
+            self._turn = (self._turn + batch.count) % len(consumers)
+        else:
+            shares = in_turn(batch.count, len(consumers), first=self._random_slot(len(consumers)))
+        for slot, start, end in shares:
+            consumers[slot].offer(topic, batch.slice(start, end))
+        return batch.count
+
+    def _by_key(self, topic: Topic, batch: Batch) -> int:
+        keys = batch.keys
+        if keys is None:
+            owner = self._ring.owner(None)
+            if owner is None:
+                return 0
+            self._by_name[owner].offer(topic, batch)
+            return batch.count
+        owners = [self._ring.owner(key) for key in keys]
+        reached = 0
+        for owner in dict.fromkeys(owners):
+            if owner is None:
+                continue
+            slots = list(compress(range(len(owners)), [o == owner for o in owners]))
+            self._by_name[owner].offer(topic, batch.select(slots))
+            reached += len(slots)
+        return reached
+
+    def _replace(self, former: Consumer, consumer: Consumer) -> None:
+        self.consumers[self.consumers.index(former)] = consumer
+        self._by_name[consumer.name] = consumer
+        self.messages_out += former.delivered
+        self.messages_dropped += former.dropped
+        if self.type is SubscriptionType.KEY_SHARED:
+            self._ring.leave(consumer.name)
+            self._ring.join(consumer.name, consumer.matcher)
+        consumer.inherit(former.take_queue())
+
+    def _is_active(self, consumer: Consumer) -> bool:
+        return self.type is not SubscriptionType.FAILOVER or self.consumers[0] is consumer

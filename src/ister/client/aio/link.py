@@ -1,0 +1,328 @@
+"""Drives a session over sockets: connects, reconnects, moves bytes, calls back.
+
+Always true:
+- one transport at most feeds the session, and it is written to once per turn of the loop;
+- only `close` and errors that no retry can mend end the link; everything else reconnects.
+"""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+from typing import Protocol, TypeVar, cast
+
+import structlog
+
+from ister.base import Clock, Timer
+from ister.base.errors import (
+    BadRequestError,
+    BusyError,
+    ClosedError,
+    IsterError,
+    NotConnectedError,
+    RequestTimeoutError,
+)
+from ister.client.session import Link, Session, backoff_s
+from ister.wire import Command
+
+logger = structlog.get_logger("ister.client")
+
+PULSE_S = 1.0
+
+Address = tuple[str, int]
+
+
+class Connector(Protocol):
+    """Opens a transport. Sockets by default; tests bring memory."""
+
+    async def __call__(
+        self, protocol: Callable[[], asyncio.Protocol], address: Address
+    ) -> asyncio.Transport:
+        """Connect `protocol` to `address`, or raise `OSError`."""
+
+
+async def connect_socket(
+    protocol: Callable[[], asyncio.Protocol], address: Address
+) -> asyncio.Transport:
+    """Connect over TCP."""
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(protocol, *address)
+    return transport
+
+
+_R = TypeVar("_R")
+
+
+class BrokerLink:
+    """See the module."""
+
+    def __init__(
+        self,
+        addresses: list[Address],
+        *,
+        agent: str,
+        timeout_s: float,
+        clock: Clock,
+        connector: Connector,
+    ) -> None:
+        self.clock = clock
+        self.timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self.session = Session(
+            client_id=secrets.token_hex(8),
+            agent=agent,
+            now_ms=clock.monotonic_ms,
+            on_dirty=self._schedule,
+            timeout_ms=int(timeout_s * 1000),
+        )
+        self._addresses = addresses
+        self._connector = connector
+        self._transport: asyncio.Transport | None = None
+        self._scheduled = False
+        self._open_waiters: list[asyncio.Future[None]] = []
+        self._lost: asyncio.Future[str] | None = None
+        # Why the broker was left, when it was because of what it sent.
+        self._failed: IsterError | None = None
+        # Why the link has ended for good.
+        self._end: IsterError | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._pulse_timer: Timer | None = None
+
+    async def open(self) -> None:
+        """Connect, trying each address once; then stay connected until `close`."""
+        reasons = []
+        for address in self._addresses:
+            try:
+                await self._connect(address)
+                break
+            except (OSError, BusyError) as error:
+                reasons.append(str(error) or type(error).__name__)
+        else:
+            raise NotConnectedError(_url(self._addresses), "; ".join(reasons))
+        self._pulse()
+        self._supervisor = asyncio.create_task(self._supervise())
+
+    async def close(self) -> None:
+        """Send what is queued, then disconnect for good."""
+        if self._end is not None:
+            return
+        self.flush()
+        self._stop(ClosedError("the client"))
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+
+    async def call(self, command: Command, expect: type[_R]) -> _R:
+        """Send a command and return its reply, waiting for a connection first."""
+        await self.wait_open()
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self.session.call(command, settler(future))
+        reply = await future
+        if not isinstance(reply, expect):
+            raise BadRequestError(f"broker answered {type(reply).__name__}")
+        return reply
+
+    async def wait_open(self) -> None:
+        """Return once connected; raise `NotConnectedError` after the client's timeout."""
+        while self.session.link is not Link.OPEN:
+            if self._end is not None:
+                raise self._end
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._open_waiters.append(waiter)
+            try:
+                await self.wait_for(waiter, self.timeout_s, "a connection")
+            except RequestTimeoutError:
+                raise NotConnectedError(_url(self._addresses), "reconnecting") from None
+
+    async def wait_for(
+        self, future: "asyncio.Future[_R]", timeout_s: float | None, what: str
+    ) -> _R:
+        """Await a future of our own; raise `RequestTimeoutError` after `timeout_s`."""
+        if timeout_s is None:
+            return await future
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(RequestTimeoutError(what, timeout_s))
+
+        timer = self.clock.call_later(timeout_s, expire)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def flush(self) -> None:
+        """Turn what the application sent into frames, and write them."""
+        self.session.flush()
+        self.write()
+
+    def write(self) -> None:
+        """Write what the session has to say."""
+        parts = self.session.outgoing()
+        if parts and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    # From the transport
+
+    def on_data(self, data: bytes) -> None:
+        """Feed the session, answer at once, then let the application's callbacks run."""
+        was_open = self.session.link is Link.OPEN
+        self._scheduled = True  # The flush below covers what happens in here.
+        try:
+            self.session.receive(data)
+        except IsterError as error:
+            logger.warning("connection_failed", error=str(error))
+            self._drop(error)
+        finally:
+            self._scheduled = False
+        self.flush()
+        if not was_open and self.session.link is Link.OPEN:
+            waiters, self._open_waiters = self._open_waiters, []
+            for waiter in waiters:
+                finish(waiter)
+        while self.session.events:
+            call, event = self.session.events.popleft()
+            try:
+                call(event)
+            except Exception:
+                logger.exception("event_callback_failed", event=event)
+
+    def on_lost(self, transport: asyncio.Transport, reason: str) -> None:
+        """The transport is gone."""
+        if transport is self._transport:
+            self._transport = None
+            self.session.disconnected(reason)
+            if self._lost is not None and not self._lost.done():
+                self._lost.set_result(reason)
+
+    # Inner workings
+
+    async def _connect(self, address: Address) -> None:
+        self._lost = self._loop.create_future()
+        async with asyncio.timeout(self.timeout_s):
+            transport = await self._connector(lambda: _Wire(self), address)
+        self._transport = transport
+        self._failed = None
+        self.session.connected()
+        self.write()
+        opened = self._loop.create_future()
+        self._open_waiters.append(opened)
+        lost = self._lost
+        async with asyncio.timeout(self.timeout_s):
+            await asyncio.wait({opened, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            raise self._failed or NotConnectedError(_url([address]), lost.result())
+
+    async def _supervise(self) -> None:
+        attempt = 0
+        while True:
+            if self._lost is not None and attempt == 0:
+                reason = await self._lost
+                logger.info("connection_lost", reason=reason)
+            attempt += 1
+            await self._sleep(backoff_s(attempt, random.random()))
+            address = self._addresses[(attempt - 1) % len(self._addresses)]
+            try:
+                await self._connect(address)
+            except (OSError, TimeoutError, BusyError) as error:
+                logger.debug("reconnect_failed", attempt=attempt, error=str(error))
+                self._abandon()
+                continue
+            except IsterError as error:
+                self._stop(error)
+                return
+            logger.info("reconnected", attempt=attempt, address=f"{address[0]}:{address[1]}")
+            attempt = 0
+
+    async def _sleep(self, delay_s: float) -> None:
+        slept: asyncio.Future[None] = self._loop.create_future()
+        timer = self.clock.call_later(delay_s, lambda: finish(slept))
+        try:
+            await slept
+        finally:
+            timer.cancel()
+
+    def _abandon(self) -> None:
+        transport, self._transport = self._transport, None
+        self.session.disconnected("connecting failed")
+        if transport is not None:
+            transport.abort()
+
+    def _drop(self, error: IsterError) -> None:
+        """End the connection because of what the broker sent; the supervisor goes on."""
+        self._failed = error
+        if self._transport is not None:
+            self._transport.close()
+
+    def _stop(self, error: IsterError) -> None:
+        self._end = error
+        if self._pulse_timer is not None:
+            self._pulse_timer.cancel()
+        transport, self._transport = self._transport, None
+        self.session.close()
+        if transport is not None:
+            transport.close()
+        for waiter in self._open_waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._open_waiters.clear()
+
+    def _pulse(self) -> None:
+        if self.session.pulse():
+            logger.warning("broker_silent")
+            if self._transport is not None:
+                self._transport.abort()
+        self.write()
+        self._pulse_timer = self.clock.call_later(PULSE_S, self._pulse)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+
+class _Wire(asyncio.Protocol):
+    """One transport of a link."""
+
+    def __init__(self, link: BrokerLink) -> None:
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._link.on_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            reason = str(exc) if exc else "closed by the broker"
+            self._link.on_lost(self._transport, reason)
+
+
+def finish(waiter: "asyncio.Future[None]") -> None:
+    """Wake who waits, unless it has stopped waiting."""
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def settler(future: "asyncio.Future[Command]") -> Callable[[Command | IsterError], None]:
+    """Return a callback that finishes `future` with a reply or an error."""
+
+    def settle(reply: Command | IsterError) -> None:
+        if future.done():
+            return
+        if isinstance(reply, IsterError):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    return settle
+
+
+def _url(addresses: list[Address]) -> str:
+    return "ister://" + ",".join(f"{host}:{port}" for host, port in addresses)

@@ -1,0 +1,268 @@
+"""The producer of the asyncio client."""
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ister.base import partition_name
+from ister.base.errors import BadRequestError, BusyError, ClosedError
+from ister.client.aio.link import BrokerLink, finish, settler
+from ister.client.session import MessageId, PendingBatch, ProducerChannel, Sent
+from ister.codec import Attributes, Codec, ReplyAddress
+from ister.topics import Router
+from ister.wire import Command, ProducerOpened
+
+
+class SendFuture(Sent, gc=False):
+    """A message on its way. Await it for its `MessageId`, as often as you like, or not at all."""
+
+    def __await__(self) -> Generator[Any, None, MessageId]:
+        if not self.batch.done:
+            yield from _done(self.batch).__await__()
+        return self.result()
+
+    def add_done_callback(self, callback: "Callable[[SendFuture], object]") -> None:
+        """Call `callback` with this future once it is done, soon if it is."""
+        if self.batch.done:
+            asyncio.get_running_loop().call_soon(callback, self)
+        else:
+            self.batch.callbacks.append(lambda: callback(self))
+
+
+class BatchFuture:
+    """Many messages on their way; await it for the ids of all."""
+
+    __slots__ = ("_sent",)
+
+    def __init__(self, sent: list[Sent]) -> None:
+        self._sent = sent
+
+    def done(self) -> bool:
+        """Whether the broker has acknowledged or refused all of them."""
+        return all(sent.done() for sent in self._sent)
+
+    def __await__(self) -> Generator[Any, None, list[MessageId]]:
+        ids: list[MessageId] = []
+        for sent in self._sent:
+            if not sent.batch.done:
+                yield from _done(sent.batch).__await__()
+            last = sent.result()
+            first = last.offset - sent.slot
+            ids.extend(MessageId(last.topic, first + slot) for slot in range(sent.slot + 1))
+        return ids
+
+
+class Producer:
+    """Sends messages to one topic. Use it with `async with client.producer(...)`.
+
+    >>> async with client.producer("/default/orders") as producer:
+    ...     await producer.send(b"one", key="k", attributes={"a": "1"})
+    MessageId(topic='/default/orders', offset=0)
+    """
+
+    def __init__(
+        self, link: BrokerLink, topic: str, *, name: str, codec: Codec, resend: bool
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self._link = link
+        self._codec = codec
+        self._resend = resend
+        self._channels: list[ProducerChannel] = []
+        self._router: Router | None = None
+        # What `send_nowait` calls for a topic without partitions; `None` while not open.
+        self._channel: ProducerChannel | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(flush=kind is None)
+
+    async def open(self) -> None:
+        """Open the producer, and its topic if that does not exist."""
+        partitions = await self._open_channel(self.topic)
+        if partitions:
+            self._router = Router(partitions)
+            for number in range(partitions):
+                await self._open_channel(partition_name(self.topic, number))
+        else:
+            self._channel = self._channels[0]
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Wait for what was sent (unless `flush=False`), then close."""
+        try:
+            if flush and self._channels:
+                await self.flush()
+        finally:
+            channels, self._channels = self._channels, []
+            self._channel = None
+            for channel in channels:
+                self._link.session.close_producer(channel)
+
+    def send_nowait(
+        self,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        attributes: Attributes | None = None,
+        id: str | None = None,
+    ) -> SendFuture:
+        """Send without waiting: the message leaves at the end of this turn of the event loop.
+
+        Raises `ProducerFullError` when too much is unacknowledged; `await producer.ready()`
+        between sends keeps clear of that.
+        """
+        channel = self._channel or self._route(key)
+        return channel.send(payload, key, attributes, id, None, SendFuture)
+
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        attributes: Attributes | None = None,
+        id: str | None = None,
+    ) -> MessageId:
+        """Send one message and return its id once the broker has acknowledged it.
+
+        Sends of one turn of the event loop travel together. Waits while the broker is behind.
+        """
+        channel = self._channel or self._route(key)
+        while channel.full:
+            await self._progress(channel)
+        idle = not channel.in_flight
+        sent = channel.send(payload, key, attributes, id, None, SendFuture)
+        if idle:
+            # Nothing is under way that others could join: leave at once.
+            self._link.flush()
+        return await sent
+
+    def send_request(
+        self,
+        payload: bytes,
+        key: str | None,
+        attributes: Attributes | None,
+        address: ReplyAddress,
+        answer: "asyncio.Future[Any]",
+    ) -> None:
+        """Send a request whose answer goes to `address`; `answer` fails if the request does."""
+        channel = self._channel or self._route(key)
+        idle = not channel.in_flight
+        batch = channel.send(payload, key, attributes, None, address, SendFuture).batch
+
+        def on_done() -> None:
+            if batch.error is not None and not answer.done():
+                answer.set_exception(batch.error)
+
+        batch.callbacks.append(on_done)
+        if idle:
+            self._link.flush()
+
+    def send_batch_nowait(
+        self, payloads: Sequence[bytes], *, keys: Sequence[str | None] | None = None
+    ) -> BatchFuture:
+        """Send many payloads at once; a good deal quicker than one by one."""
+        payloads = payloads if isinstance(payloads, list) else list(payloads)
+        if keys is not None and len(keys) != len(payloads):
+            raise BadRequestError(f"{len(keys)} keys for {len(payloads)} payloads")
+        if self._channel is not None:
+            return BatchFuture(
+                self._channel.send_batch(payloads, None if keys is None else list(keys))
+            )
+        router = self._partitions()
+        routed: dict[int, list[int]] = {}
+        for slot in range(len(payloads)):
+            partition = router.route(None if keys is None else keys[slot])
+            routed.setdefault(partition, []).append(slot)
+        sent: list[Sent] = []
+        for partition, slots in routed.items():
+            sent += self._channels[partition].send_batch(
+                [payloads[s] for s in slots], None if keys is None else [keys[s] for s in slots]
+            )
+        return BatchFuture(sent)
+
+    async def send_batch(
+        self, payloads: Sequence[bytes], *, keys: Sequence[str | None] | None = None
+    ) -> list[MessageId]:
+        """Send many payloads and return their ids, partition by partition, once acknowledged."""
+        await self.ready()
+        return await self.send_batch_nowait(payloads, keys=keys)
+
+    async def ready(self) -> None:
+        """Return when there is room for more: at once, unless the broker is behind."""
+        for channel in self._channels:
+            while channel.full:
+                await self._progress(channel)
+
+    async def flush(self) -> None:
+        """Return when everything sent so far is acknowledged; raise the first error."""
+        self._link.flush()
+        pending = [batch for channel in self._channels for batch in channel.last_pending()]
+        self._link.flush()
+        for batch in pending:
+            if not batch.done:
+                await _done(batch)
+        for batch in pending:
+            if batch.error is not None:
+                raise batch.error
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is sent and not yet acknowledged, of at most `PRODUCER_PENDING_BYTES_MAX`."""
+        return sum(channel.pending_bytes for channel in self._channels)
+
+    async def _progress(self, channel: ProducerChannel) -> None:
+        """Wait for the oldest pending batch, whatever comes of it."""
+        self._link.flush()
+        batch = next(channel.last_pending(), None)
+        if batch is not None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            batch.callbacks.append(lambda: finish(waiter))
+            await waiter
+
+    async def _open_channel(self, topic: str) -> int:
+        link = self._link
+        while True:
+            await link.wait_open()
+            reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+            channel = link.session.open_producer(
+                topic,
+                name=self.name,
+                codec=self._codec,
+                resend=self._resend,
+                on_reply=settler(reply),
+            )
+            try:
+                opened = await reply
+            except BusyError:
+                link.session.close_producer(channel)
+                if link.session.can_publish:
+                    raise
+                continue
+            assert isinstance(opened, ProducerOpened)
+            if opened.partitions == 0:
+                self._channels.append(channel)
+            return opened.partitions
+
+    def _route(self, key: str | None) -> ProducerChannel:
+        return self._channels[self._partitions().route(key)]
+
+    def _partitions(self) -> Router:
+        if self._router is None or not self._channels:
+            raise ClosedError(f"the producer of {self.topic!r}")
+        return self._router
+
+
+def _done(batch: PendingBatch) -> "asyncio.Future[None]":
+    """Return a future of one's own for a batch: cancelling it disturbs nobody else."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    batch.waiters.append(waiter)
+    return waiter

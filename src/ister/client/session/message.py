@@ -1,0 +1,140 @@
+"""What an application gets: messages, and the ids of those it sent.
+
+A message holds its payload; everything else is looked up in its batch when asked for, so that
+reading only payloads costs only payloads.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ister.base import find_partition
+from ister.codec import Attributes, Batch, ReplyAddress
+
+
+class MessageId(NamedTuple):
+    """Where a sent message ended up."""
+
+    topic: str
+    offset: int
+
+    @property
+    def partition(self) -> int | None:
+        """The partition, or `None` when the topic has none."""
+        found = find_partition(self.topic)
+        return found[1] if found else None
+
+
+class Answer(bytes):
+    """The answer to a request: the payload itself, with its attributes beside it."""
+
+    attributes: Attributes
+
+    @property
+    def payload(self) -> bytes:
+        """The payload, under the name that messages use."""
+        return self
+
+
+class Delivery:
+    """One delivered batch, as its messages share it."""
+
+    __slots__ = ("_attributes", "_ids", "_keys", "batch", "source")
+
+    def __init__(self, batch: Batch, source: Any) -> None:
+        self.batch = batch
+        # The subscription of the client at hand; messages act through it.
+        self.source = source
+        self._keys: list[str | None] | None = None
+        self._attributes: list[Attributes] | None = None
+        self._ids: list[str | None] | None = None
+
+    def keys(self) -> list[str | None]:
+        """The key of each message."""
+        if self._keys is None:
+            self._keys = self.batch.keys or [None] * len(self.batch)
+        return self._keys
+
+    def attributes(self) -> list[Attributes]:
+        """The attributes of each message."""
+        if self._attributes is None:
+            self._attributes = self.batch.attributes or [{} for _ in range(len(self.batch))]
+        return self._attributes
+
+    def ids(self) -> list[str | None]:
+        """The producer's id of each message."""
+        if self._ids is None:
+            self._ids = self.batch.ids or [None] * len(self.batch)
+        return self._ids
+
+
+class BaseMessage(msgspec.Struct, gc=False):
+    """A received message. `gc=False`: nothing a message refers to refers back to it."""
+
+    payload: bytes
+    _delivery: Delivery
+    _slot: int
+
+    @property
+    def topic(self) -> str:
+        """The topic; for a partitioned topic the partition's own name."""
+        return self._delivery.batch.topic
+
+    @property
+    def partition(self) -> int | None:
+        """The partition, or `None` when the topic has none."""
+        found = find_partition(self._delivery.batch.topic)
+        return found[1] if found else None
+
+    @property
+    def offset(self) -> int:
+        """The message's number in its topic."""
+        return self._delivery.batch.offsets[self._slot]
+
+    @property
+    def key(self) -> str | None:
+        """The key it was sent with."""
+        return self._delivery.keys()[self._slot]
+
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes it was sent with."""
+        return self._delivery.attributes()[self._slot]
+
+    @property
+    def id(self) -> str | None:
+        """The id its producer gave it."""
+        return self._delivery.ids()[self._slot]
+
+    @property
+    def publish_time_ms(self) -> int:
+        """When it was published, in milliseconds since 1970 in UTC."""
+        return self._delivery.batch.timestamps_ms[self._slot]
+
+    @property
+    def publish_time(self) -> datetime:
+        """When it was published."""
+        return datetime.fromtimestamp(self.publish_time_ms / 1000, UTC)
+
+    @property
+    def producer(self) -> str:
+        """The name of its producer."""
+        return self._delivery.batch.producer
+
+    @property
+    def attempt(self) -> int:
+        """How often it has been delivered; always 1 on live topics."""
+        return 1
+
+    @property
+    def reply_address(self) -> ReplyAddress | None:
+        """Where an answer goes, or `None` when this is no request."""
+        replies = self._delivery.batch.replies
+        return replies[self._slot] if replies is not None else None
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(topic={self.topic!r}, offset={self.offset}, key={self.key!r}, "
+            f"payload={self.payload[:40]!r})"
+        )

@@ -1,0 +1,452 @@
+"""The sending half of one topic or partition, without I/O: collects messages into batches.
+
+    open batch --full, or end of the tick--> queue --window free--> in flight --> acknowledged
+
+Always true:
+- batches leave in the order they were filled, and are acknowledged or failed exactly once;
+- open, queued and in-flight bytes together stay below `PRODUCER_PENDING_BYTES_MAX` plus one
+  batch; in-flight bytes below `PRODUCER_WINDOW_BYTES` plus one batch;
+- after a lost connection, in-flight batches fail (or go back to the head of the queue, when the
+  producer was opened with `resend=True`), queued ones wait for the next connection.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from ister.base.errors import (
+    BadRequestError,
+    IsterError,
+    MessageTooLargeError,
+    ProducerFullError,
+    RequestTimeoutError,
+)
+from ister.base.limits import (
+    ATTRIBUTE_BYTES_MAX,
+    ATTRIBUTES_COUNT_MAX,
+    KEY_BYTES_MAX,
+    MESSAGE_ID_BYTES_MAX,
+    PRODUCER_BATCH_BYTES,
+    PRODUCER_BATCH_COUNT,
+    PRODUCER_PENDING_BYTES_MAX,
+    PRODUCER_WINDOW_BYTES,
+)
+from ister.client.session.message import MessageId
+from ister.codec import Attributes, Codec, ReplyAddress, encode
+from ister.wire import SEQUENCE_MASK, publish_frame
+
+if TYPE_CHECKING:
+    from ister.client.session.session import Session
+
+# Header, offset and padding of a message that travels alone, roughly: keeps the accounting of
+# tiny messages honest.
+MESSAGE_OVERHEAD_BYTES = 16
+
+
+class Future(Protocol):
+    """What asyncio's and the standard library's futures have in common."""
+
+    def done(self) -> bool:
+        """Whether it has a result or an error."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Finish it well."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Finish it badly."""
+
+
+class PendingBatch:
+    """Messages on their way to the broker."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "callbacks",
+        "done",
+        "error",
+        "extras",
+        "ids",
+        "keys",
+        "payloads",
+        "queued_ms",
+        "replies",
+        "sequence",
+        "size_bytes",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(self, topic: str, queued_ms: int) -> None:
+        self.topic = topic
+        self.queued_ms = queued_ms
+        self.payloads: list[bytes] = []
+        # Whether any of the optional columns is in use.
+        self.extras = False
+        self.keys: list[str | None] | None = None
+        self.attributes: list[Attributes | None] | None = None
+        self.ids: list[str | None] | None = None
+        self.replies: list[ReplyAddress] | None = None
+        self.size_bytes = 0
+        self.sequence = 0
+        self.base_offset = 0
+        self.done = False
+        self.error: IsterError | None = None
+        self.waiters: list[Future] = []
+        self.callbacks: list[Callable[[], object]] = []
+
+    def add_extras(
+        self,
+        key: str | None,
+        attributes: Attributes | None,
+        message_id: str | None,
+        reply: ReplyAddress | None,
+    ) -> int:
+        """Fill the optional columns for the message just appended; return their bytes."""
+        self.extras = True
+        before = len(self.payloads) - 1
+        size = 0
+        if key is not None or self.keys is not None:
+            self.keys = _extended(self.keys, before, key)
+            size += len(key or "")
+        if attributes is not None or self.attributes is not None:
+            self.attributes = _extended(self.attributes, before, attributes)
+            size += sum(len(k) + len(v) for k, v in (attributes or {}).items())
+        if message_id is not None or self.ids is not None:
+            self.ids = _extended(self.ids, before, message_id)
+            size += len(message_id or "")
+        if reply is not None:
+            if self.replies is None:
+                self.replies = []
+            self.replies.append(reply)
+        return size
+
+    def finish(self, error: IsterError | None) -> None:
+        """Tell everybody who waits for any message of this batch."""
+        self.done = True
+        self.error = error
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+def _extended(column: list[Any] | None, before: int, value: Any) -> list[Any]:
+    if column is None:
+        column = [None] * before
+    column.append(value)
+    return column
+
+
+class Sent(msgspec.Struct, gc=False):
+    """A message on its way: one small object instead of a future and a task for each."""
+
+    batch: PendingBatch
+    slot: int
+
+    def done(self) -> bool:
+        """Whether the broker has acknowledged or refused it."""
+        return self.batch.done
+
+    def exception(self) -> IsterError | None:
+        """The error, once done."""
+        return self.batch.error
+
+    def result(self) -> MessageId:
+        """The id, once done; raises what went wrong."""
+        if not self.batch.done:
+            raise BadRequestError("the message is not acknowledged yet: await it")
+        if self.batch.error is not None:
+            raise self.batch.error
+        return MessageId(self.batch.topic, self.batch.base_offset + self.slot)
+
+
+_Receipt = TypeVar("_Receipt", bound=Sent)
+
+
+class ProducerChannel:
+    """See the module."""
+
+    def __init__(
+        self,
+        session: "Session",
+        *,
+        topic: str,
+        name: str,
+        channel: int,
+        codec: Codec,
+        resend: bool,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.channel = channel
+        self.opened = False
+        self.closed: IsterError | None = None
+        self.producer_id = 0
+        self.pending_bytes = 0
+        self.in_flight: dict[int, PendingBatch] = {}
+        self._session = session
+        self._codec = codec
+        self._resend = resend
+        self._name_bytes = name.encode()
+        self._open: PendingBatch | None = None
+        self._queue: deque[PendingBatch] = deque()
+        self._in_flight_bytes = 0
+        self._sequence = 0
+        self._messages = 0
+        self._message_bytes_max = session.message_bytes_max
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for the broker."""
+        return not self.in_flight and not self._queue and self._open is None
+
+    @property
+    def full(self) -> bool:
+        """Whether `send` should wait for acknowledgements first."""
+        return self.pending_bytes >= PRODUCER_WINDOW_BYTES
+
+    def send(
+        self,
+        payload: bytes,
+        key: str | None,
+        attributes: Attributes | None,
+        message_id: str | None,
+        reply: ReplyAddress | None,
+        receipt: "type[_Receipt]",
+    ) -> "_Receipt":
+        """Add a message to the open batch; returns a `receipt` of it.
+
+        Raises `ProducerFullError` when too much is pending.
+        """
+        batch = self._open
+        if batch is None:
+            batch = self._start()
+        if type(payload) is not bytes:
+            payload = as_bytes(payload)
+        payloads = batch.payloads
+        slot = len(payloads)
+        size = len(payload) + MESSAGE_OVERHEAD_BYTES
+        if size > self._message_bytes_max:
+            self._check_size(payload)
+        if key is not None or attributes is not None or message_id is not None or reply is not None:
+            check_extras(key, attributes, message_id)
+        payloads.append(payload)
+        if (
+            batch.extras
+            or key is not None
+            or attributes is not None
+            or message_id is not None
+            or reply is not None
+        ):
+            size += batch.add_extras(key, attributes, message_id, reply)
+        size = batch.size_bytes = batch.size_bytes + size
+        if size >= PRODUCER_BATCH_BYTES or slot + 1 >= PRODUCER_BATCH_COUNT:
+            self._close_batch(batch)
+        return receipt(batch, slot)
+
+    def send_batch(self, payloads: list[bytes], keys: list[str | None] | None) -> list[Sent]:
+        """Send many payloads as they are, in as few batches as the limits allow.
+
+        Returns what tells when each of those batches is done.
+        """
+        for payload in payloads:
+            if type(payload) is not bytes:
+                payloads = [as_bytes(p) for p in payloads]
+                break
+        self.cut()
+        sent = []
+        for start, end in cut_batches(payloads):
+            batch = self._start()
+            batch.payloads = payloads[start:end]
+            if keys is not None:
+                batch.keys = keys[start:end]
+                batch.extras = True
+            total = sum(map(len, batch.payloads))
+            if total > self._message_bytes_max:
+                self._check_size(max(batch.payloads, key=len))
+            batch.size_bytes = total + MESSAGE_OVERHEAD_BYTES * (end - start)
+            self._close_batch(batch)
+            sent.append(Sent(batch, end - start - 1))
+        return sent
+
+    def cut(self) -> None:
+        """End the open batch: what is sent from now on goes into another."""
+        if self._open is not None:
+            if self._open.payloads:
+                self._close_batch(self._open)
+            else:
+                self._open = None
+
+    def pump(self) -> None:
+        """Send queued batches while the connection and the window allow."""
+        if not self.opened or not self._session.can_publish:
+            return
+        queue, connection = self._queue, self._session.connection
+        while queue and self._in_flight_bytes < PRODUCER_WINDOW_BYTES:
+            batch = queue.popleft()
+            self._sequence = sequence = (self._sequence + 1) & SEQUENCE_MASK
+            batch.sequence = sequence
+            head, body = encode(
+                batch.payloads,
+                keys=batch.keys,
+                attributes=batch.attributes,
+                ids=batch.ids,
+                replies=batch.replies,
+                producer=self._name_bytes,
+                producer_id=self.producer_id,
+                first_sequence=self._messages,
+                codec=self._codec,
+            )
+            self._messages += len(batch.payloads)
+            self.in_flight[sequence] = batch
+            self._in_flight_bytes += batch.size_bytes
+            connection.send_all(publish_frame(self.channel, sequence, head, body))
+            if not self._resend:
+                batch.payloads = []
+
+    def on_published(self, sequence: int, base_offset: int) -> None:
+        """The broker has acknowledged a batch."""
+        batch = self.in_flight.pop(sequence, None)
+        if batch is not None:
+            batch.base_offset = base_offset
+            self._settle(batch, None)
+            if self._queue:
+                self.pump()
+
+    def on_refused(self, sequence: int, error: IsterError) -> None:
+        """The broker has refused a batch."""
+        batch = self.in_flight.pop(sequence, None)
+        if batch is not None:
+            self._settle(batch, error)
+            if self._queue:
+                self.pump()
+
+    def on_opened(self, producer_id: int) -> None:
+        """The broker is ready for this producer."""
+        self.opened = True
+        self.producer_id = producer_id
+        self._message_bytes_max = self._session.message_bytes_max
+        self.pump()
+
+    def on_disconnected(self, error: IsterError) -> None:
+        """The connection is lost: fail what was in flight, or get ready to send it again."""
+        self.opened = False
+        flying = list(self.in_flight.values())
+        self.in_flight.clear()
+        self._in_flight_bytes = 0
+        if self._resend:
+            self._queue.extendleft(reversed(flying))
+            return
+        for batch in flying:
+            self._finish(batch, error)
+
+    def expire(self, now_ms: int, timeout_ms: int) -> None:
+        """Fail what has waited too long for a connection or an acknowledgement."""
+        error = RequestTimeoutError(f"publish to {self.topic!r}", timeout_ms / 1000)
+        for batch in [b for b in self.in_flight.values() if now_ms - b.queued_ms >= timeout_ms]:
+            self.on_refused(batch.sequence, error)
+        while self._queue and now_ms - self._queue[0].queued_ms >= timeout_ms:
+            self._finish(self._queue.popleft(), error)
+
+    def fail(self, error: IsterError) -> None:
+        """Fail everything that is pending, now and later."""
+        self.closed = error
+        self.opened = False
+        self.cut()
+        for batch in [*self.in_flight.values(), *self._queue]:
+            self._finish(batch, error)
+        self.in_flight.clear()
+        self._queue.clear()
+        self._in_flight_bytes = 0
+
+    def last_pending(self) -> Iterator[PendingBatch]:
+        """Yield every batch that is not done."""
+        self.cut()
+        yield from self.in_flight.values()
+        yield from self._queue
+
+    def _start(self) -> PendingBatch:
+        if self.closed is not None:
+            raise self.closed
+        if self.pending_bytes >= PRODUCER_PENDING_BYTES_MAX:
+            raise ProducerFullError(self.topic, self.pending_bytes)
+        batch = self._open = PendingBatch(self.topic, self._session.now_ms())
+        self._session.mark_dirty(self)
+        return batch
+
+    def _close_batch(self, batch: PendingBatch) -> None:
+        self._open = None
+        self.pending_bytes += batch.size_bytes
+        self._queue.append(batch)
+
+    def _settle(self, batch: PendingBatch, error: IsterError | None) -> None:
+        self._in_flight_bytes -= batch.size_bytes
+        self._finish(batch, error)
+
+    def _finish(self, batch: PendingBatch, error: IsterError | None) -> None:
+        self.pending_bytes -= batch.size_bytes
+        batch.finish(error)
+
+    def _check_size(self, payload: bytes) -> None:
+        if len(payload) > self._message_bytes_max:
+            raise MessageTooLargeError(self.topic, len(payload), self._message_bytes_max)
+
+
+def cut_batches(payloads: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Cut payloads into runs that keep to the size and count of a batch."""
+    ends = list(accumulate(map(len, payloads)))
+    start = 0
+    while start < len(payloads):
+        taken = ends[start - 1] if start else 0
+        end = bisect_right(ends, taken + PRODUCER_BATCH_BYTES, start)
+        end = min(max(end, start + 1), start + PRODUCER_BATCH_COUNT)
+        yield start, end
+        start = end
+
+
+def as_bytes(payload: object) -> bytes:
+    """Return a copy of a bytes-like payload, or raise `BadRequestError`."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    kind = type(payload).__name__
+    raise BadRequestError(f"a payload is bytes, not {kind}: encode it first, as `text.encode()`")
+
+
+def check_extras(key: str | None, attributes: Attributes | None, message_id: str | None) -> None:
+    """Raise `BadRequestError` when a key, id or attribute is of a wrong type or too long."""
+    if key is not None and not _is_text(key, KEY_BYTES_MAX):
+        raise BadRequestError(f"a key is text of at most {KEY_BYTES_MAX} bytes")
+    if message_id is not None and not _is_text(message_id, MESSAGE_ID_BYTES_MAX):
+        raise BadRequestError(f"a message id is text of at most {MESSAGE_ID_BYTES_MAX} bytes")
+    if attributes is None:
+        return
+    if len(attributes) > ATTRIBUTES_COUNT_MAX:
+        raise BadRequestError(f"a message has at most {ATTRIBUTES_COUNT_MAX} attributes")
+    for name, value in attributes.items():
+        if not (_is_text(name, ATTRIBUTE_BYTES_MAX) and _is_text(value, ATTRIBUTE_BYTES_MAX)):
+            raise BadRequestError(
+                f"attributes are text of at most {ATTRIBUTE_BYTES_MAX} bytes, both name and value"
+            )
+
+
+def _is_text(value: object, size_bytes_max: int) -> bool:
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return len(value) <= size_bytes_max
+    try:
+        return len(value.encode()) <= size_bytes_max
+    except UnicodeEncodeError:
+        return False

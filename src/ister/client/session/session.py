@@ -1,0 +1,428 @@
+"""A client's side of its connections, without I/O: survives reconnects, owns every promise.
+
+A driver (asyncio) feeds it bytes and time, sends what `outgoing` returns, and calls `flush` once
+after the application has had its turn.
+
+    OFFLINE --connected()--> GREETING --Welcome--> OPEN --GoingAway--> LEAVING
+    GREETING, OPEN, LEAVING --disconnected()--> OFFLINE          any --close()--> CLOSED
+
+Always true:
+- every request gets an answer or an error, also when the connection is lost;
+- on OPEN, producers and subscriptions are opened again before anything else is sent;
+- in LEAVING nothing new is published: it waits for the next connection.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from ister.base.errors import (
+    BadBatchError,
+    ClosedError,
+    ConnectionLostError,
+    IsterError,
+    LimitReachedError,
+    NoResponderError,
+    NotConnectedError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from ister.base.limits import MIB, REQUESTS_MAX
+from ister.client.session.message import Answer
+from ister.client.session.producer import Future, ProducerChannel
+from ister.client.session.subscription import Event, SubscriptionChannel
+from ister.codec import Batch, Codec, available
+from ister.wire import (
+    PUBLISHED,
+    SEQUENCE_MASK,
+    ActiveChanged,
+    CloseConsumer,
+    CloseProducer,
+    Command,
+    Connection,
+    ConsumerClosed,
+    ErrorReply,
+    Frame,
+    GoingAway,
+    Hello,
+    NoResponder,
+    Opcode,
+    OpenProducer,
+    ProducerOpened,
+    Pulse,
+    SlowConsumer,
+    Subscribed,
+    TopicNumber,
+    Welcome,
+    control_frame,
+    decode_command,
+    error_of,
+)
+
+# Until the broker has said what it wants.
+HEARTBEAT_MS = 10_000
+MESSAGE_BYTES_MAX = 8 * MIB
+# The client takes whatever batch a broker may be configured to send.
+RECEIVE_BATCH_BYTES_MAX = 64 * MIB + 4_096
+
+
+class Link(Enum):
+    """Where the session is."""
+
+    OFFLINE = "offline"
+    GREETING = "greeting"
+    OPEN = "open"
+    LEAVING = "leaving"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request to a topic, waiting for the first answer."""
+
+    topic: str
+    future: Future
+
+
+OnReply = Callable[[Command | IsterError], object]
+
+
+class Session:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        agent: str,
+        now_ms: Callable[[], int],
+        on_dirty: Callable[[], object],
+        timeout_ms: int,
+    ) -> None:
+        self.client_id = client_id
+        self.now_ms = now_ms
+        self.link = Link.OFFLINE
+        self.welcome: Welcome | None = None
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.connection = Connection(now_ms=now_ms(), heartbeat_ms=HEARTBEAT_MS)
+        # Calls to the application, made by the driver after bytes were dealt with.
+        self.events: deque[tuple[Callable[[Event], object], Event]] = deque()
+        self.producers: dict[int, ProducerChannel] = {}
+        self.subscriptions: dict[int, SubscriptionChannel] = {}
+        self._agent = agent
+        self._on_dirty = on_dirty
+        self._timeout_ms = timeout_ms
+        self._dirty: list[ProducerChannel] = []
+        self._topics: dict[int, str] = {}
+        self._waiting: dict[int, tuple[OnReply, int]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._sequence = 0
+        self._channel = 0
+        self._request = 0
+
+    # What the driver calls
+
+    def connected(self) -> None:
+        """A transport is open: say hello."""
+        self.connection = Connection(now_ms=self.now_ms(), heartbeat_ms=HEARTBEAT_MS)
+        self.link = Link.GREETING
+        self._topics.clear()
+        hello = Hello(
+            client_id=self.client_id,
+            agent=self._agent,
+            codecs=[codec.name.lower() for codec in available()],
+        )
+        self.connection.send(control_frame(hello))
+
+    def receive(self, data: bytes) -> None:
+        """Act on the frames that `data` completes. Raises when the connection must end."""
+        for frame in self.connection.receive(data):
+            self._on_frame(frame)
+
+    def disconnected(self, reason: str) -> None:
+        """The transport is gone: fail what cannot be known, keep what can be resumed."""
+        if self.link in (Link.OFFLINE, Link.CLOSED):
+            return
+        self.link = Link.OFFLINE
+        self.connection.close()
+        error = ConnectionLostError(reason)
+        waiting, self._waiting = self._waiting, {}
+        for on_reply, _ in waiting.values():
+            on_reply(error)
+        asked, self._asked = self._asked, {}
+        for request in asked.values():
+            _fail(request.future, error)
+        for producer in list(self.producers.values()):
+            producer.on_disconnected(error)
+        for subscription in self.subscriptions.values():
+            subscription.on_disconnected()
+
+    def flush(self) -> None:
+        """Turn everything sent since the last call into frames."""
+        dirty, self._dirty = self._dirty, []
+        for producer in dirty:
+            producer.cut()
+            producer.pump()
+
+    def outgoing(self) -> list[bytes | memoryview]:
+        """Return what is to be written to the transport."""
+        return self.connection.outgoing()
+
+    def pulse(self) -> bool:
+        """Look at the clock, about once a second; return whether the broker is dead."""
+        now_ms = self.now_ms()
+        for sequence, (on_reply, asked_ms) in list(self._waiting.items()):
+            if now_ms - asked_ms >= self._timeout_ms:
+                del self._waiting[sequence]
+                on_reply(RequestTimeoutError("the broker", self._timeout_ms / 1000))
+        for producer in list(self.producers.values()):
+            producer.expire(now_ms, self._timeout_ms)
+        if self.link in (Link.OFFLINE, Link.CLOSED):
+            return False
+        return self.connection.pulse(now_ms) is Pulse.DEAD
+
+    def close(self) -> None:
+        """End everything; who waits for something is told."""
+        error = ClosedError("the client")
+        self.disconnected("closed by the application")
+        self.link = Link.CLOSED
+        for producer in self.producers.values():
+            producer.fail(error)
+        for subscription in self.subscriptions.values():
+            subscription.fail(error)
+        self.producers.clear()
+        self.subscriptions.clear()
+
+    # What the application's side calls
+
+    @property
+    def can_publish(self) -> bool:
+        """Whether a batch may be sent now."""
+        return self.link is Link.OPEN
+
+    def mark_dirty(self, producer: ProducerChannel) -> None:
+        """Have `flush` look at a producer."""
+        if not self._dirty:
+            self._on_dirty()
+        self._dirty.append(producer)
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame that makes no sense on a later connection."""
+        if self.link in (Link.OPEN, Link.LEAVING):
+            self.connection.send(frame)
+            self._on_dirty()
+
+    def call(self, command: Command, on_reply: OnReply) -> None:
+        """Send a command; `on_reply` gets the answer or an error, once."""
+        if self.link is Link.CLOSED:
+            on_reply(ClosedError("the client"))
+            return
+        if self.link is not Link.OPEN:
+            on_reply(NotConnectedError("the broker", self.link.value))
+            return
+        if len(self._waiting) >= REQUESTS_MAX:
+            on_reply(LimitReachedError("requests_max", REQUESTS_MAX))
+            return
+        self._sequence = sequence = (self._sequence % SEQUENCE_MASK) + 1
+        self._waiting[sequence] = (on_reply, self.now_ms())
+        self.connection.send(control_frame(command, sequence=sequence))
+        self._on_dirty()
+
+    def new_channel(self) -> int:
+        """Return a number no other producer or consumer of this session has."""
+        self._channel += 1
+        return self._channel
+
+    def open_producer(
+        self, topic: str, *, name: str, codec: Codec, resend: bool, on_reply: OnReply
+    ) -> ProducerChannel:
+        """Open a producer; it takes messages at once and sends them when the broker is ready."""
+        channel = self.new_channel()
+        producer = ProducerChannel(
+            self, topic=topic, name=name, channel=channel, codec=codec, resend=resend
+        )
+        self._open(producer, on_reply)
+        return producer
+
+    def close_producer(self, producer: ProducerChannel) -> None:
+        """Give a producer back; what is pending on it fails."""
+        if self.producers.pop(producer.channel, None) is not None:
+            producer.fail(ClosedError(f"the producer of {producer.topic!r}"))
+            self.call(CloseProducer(channel=producer.channel), _ignore)
+
+    def subscribe(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:
+        """Attach a consumer."""
+        self._attach(subscription, on_reply)
+
+    def unsubscribe(self, subscription: SubscriptionChannel) -> None:
+        """Detach a consumer."""
+        name = subscription.command.subscription
+        subscription.fail(ClosedError(f"the subscription {name!r}"))
+        if self.subscriptions.pop(subscription.channel, None) is not None:
+            self.call(CloseConsumer(channel=subscription.channel), _ignore)
+
+    def ask(self, topic: str, future: Future) -> tuple[int, int]:
+        """Reserve the number of a new request; returns the address for its answer."""
+        if self.link is not Link.OPEN or self.welcome is None:
+            raise NotConnectedError("the broker", self.link.value)
+        if len(self._asked) >= REQUESTS_MAX:
+            raise LimitReachedError("requests_max", REQUESTS_MAX)
+        self._request += 1
+        self._asked[self._request] = _Asked(topic, future)
+        return self.welcome.session, self._request
+
+    def forget(self, request: int) -> None:
+        """Drop the answer to a request, should it still come."""
+        self._asked.pop(request, None)
+
+    # Frames
+
+    def _on_frame(self, frame: Frame) -> None:
+        opcode, channel, sequence, body = frame
+        if opcode == Opcode.DELIVER:
+            self._on_deliver(channel, sequence, body)
+        elif opcode == Opcode.PUBLISHED:
+            producer = self.producers.get(channel)
+            if producer is not None:
+                producer.on_published(sequence, PUBLISHED.unpack(body)[0])
+        elif opcode == Opcode.REPLY:
+            self._on_answers(Batch(body))
+        elif opcode == Opcode.CONTROL:
+            self._on_command(channel, sequence, decode_command(body))
+        else:
+            raise ProtocolError(f"opcode {opcode} is not for a client")
+
+    def _on_deliver(self, channel: int, number: int, body: memoryview) -> None:
+        subscription = self.subscriptions.get(channel)
+        if subscription is None:
+            return
+        topic = self._topics.get(number)
+        if topic is None:
+            raise ProtocolError(f"topic number {number} was never announced")
+        batch = Batch(body)
+        batch.topic = topic
+        subscription.on_deliver(batch)
+
+    def _on_answers(self, batch: Batch) -> None:
+        addresses = batch.replies
+        if addresses is None:
+            raise BadBatchError("answers without addresses")
+        attributes = batch.attributes
+        for slot, (payload, (_, request)) in enumerate(zip(batch.payloads, addresses, strict=True)):
+            asked = self._asked.pop(request, None)
+            if asked is None or asked.future.done():
+                continue
+            answer = Answer(payload)
+            answer.attributes = attributes[slot] if attributes is not None else {}
+            asked.future.set_result(answer)
+
+    def _on_command(self, channel: int, sequence: int, command: Command) -> None:
+        match command:
+            case Welcome():
+                self._on_welcome(command)
+            case ErrorReply():
+                self._on_error(channel, sequence, error_of(command))
+            case TopicNumber(number=number, topic=topic):
+                self._topics[number] = topic
+            case NoResponder(requests=requests):
+                for request in requests:
+                    asked = self._asked.pop(request, None)
+                    if asked is not None:
+                        _fail(asked.future, NoResponderError(asked.topic))
+            case GoingAway():
+                if self.link is Link.OPEN:
+                    self.link = Link.LEAVING
+            case SlowConsumer() | ActiveChanged() | ConsumerClosed():
+                self._on_notice(channel, command)
+            case _:
+                waiting = self._waiting.pop(sequence, None)
+                if waiting is not None:
+                    waiting[0](command)
+
+    def _on_notice(
+        self, channel: int, command: SlowConsumer | ActiveChanged | ConsumerClosed
+    ) -> None:
+        subscription = self.subscriptions.get(channel)
+        if subscription is None:
+            return
+        if isinstance(command, SlowConsumer):
+            subscription.on_slow(command.dropped)
+        elif isinstance(command, ActiveChanged):
+            subscription.on_active(active=command.active)
+        else:
+            del self.subscriptions[channel]
+            subscription.fail(
+                ClosedError(
+                    f"subscription {subscription.command.subscription!r} ({command.reason})"
+                )
+            )
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        self.welcome = welcome
+        self.message_bytes_max = welcome.message_bytes_max
+        self.connection.heartbeat_ms = welcome.heartbeat_ms
+        self.connection.opened(RECEIVE_BATCH_BYTES_MAX)
+        self.link = Link.OPEN
+        for producer in list(self.producers.values()):
+            self._open(producer, self._fail_producer(producer))
+        for subscription in list(self.subscriptions.values()):
+            self._attach(subscription, self._fail_subscription(subscription))
+
+    def _on_error(self, channel: int, sequence: int, error: IsterError) -> None:
+        if channel:
+            producer = self.producers.get(channel)
+            if producer is not None:
+                producer.on_refused(sequence, error)
+        elif sequence:
+            waiting = self._waiting.pop(sequence, None)
+            if waiting is not None:
+                waiting[0](error)
+        else:
+            raise error
+
+    def _open(self, producer: ProducerChannel, on_reply: OnReply) -> None:
+        def on_opened(reply: Command | IsterError) -> None:
+            if isinstance(reply, ProducerOpened) and not reply.partitions:
+                producer.on_opened(reply.producer_id)
+            elif not isinstance(reply, ConnectionLostError):
+                self.producers.pop(producer.channel, None)
+            on_reply(reply)
+
+        self.producers[producer.channel] = producer
+        command = OpenProducer(topic=producer.topic, name=producer.name, channel=producer.channel)
+        self.call(command, on_opened)
+
+    def _attach(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:
+        def on_attached(reply: Command | IsterError) -> None:
+            if isinstance(reply, Subscribed):
+                subscription.on_subscribed(active=reply.active)
+            elif not isinstance(reply, ConnectionLostError):
+                self.subscriptions.pop(subscription.channel, None)
+            on_reply(reply)
+
+        self.subscriptions[subscription.channel] = subscription
+        self.call(subscription.command, on_attached)
+
+    def _fail_producer(self, producer: ProducerChannel) -> OnReply:
+        def on_reply(reply: Command | IsterError) -> None:
+            if isinstance(reply, IsterError) and not isinstance(reply, ConnectionLostError):
+                producer.fail(reply)
+
+        return on_reply
+
+    def _fail_subscription(self, subscription: SubscriptionChannel) -> OnReply:
+        def on_reply(reply: Command | IsterError) -> None:
+            if isinstance(reply, IsterError) and not isinstance(reply, ConnectionLostError):
+                subscription.fail(reply)
+
+        return on_reply
+
+
+def _ignore(_: Command | IsterError) -> None:
+    """For requests whose answer changes nothing."""
+
+
+def _fail(future: Future, error: IsterError) -> None:
+    if not future.done():
+        future.set_exception(error)

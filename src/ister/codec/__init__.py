@@ -1,0 +1,20 @@
+"""Messages and batches ⇄ bytes, with checksums and compression. Spec: docs/batch-format.md."""
+
+from ister.codec.batch import Batch, ReplyAddress, encode
+from ister.codec.checksum import crc32c
+from ister.codec.columns import Attributes
+from ister.codec.compression import available
+from ister.codec.layout import HEADER_BYTES, STAMP_BYTES, Codec, Column
+
+__all__ = [
+    "HEADER_BYTES",
+    "STAMP_BYTES",
+    "Attributes",
+    "Batch",
+    "Codec",
+    "Column",
+    "ReplyAddress",
+    "available",
+    "crc32c",
+    "encode",
+]

@@ -1,0 +1,460 @@
+"""A batch: messages of one producer as columns. The unit of the wire and of everything stored.
+
+Always true of a parsed batch:
+- its checksum held, and every size in its header agrees with the bytes at hand;
+- `tail` (all but the broker's stamp) is forwarded as the producer made it, never re-encoded;
+- columns are decoded when asked for, and checked when decoded.
+
+Spec: docs/batch-format.md.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ister.base.errors import BadBatchError
+from ister.base.limits import (
+    ATTRIBUTE_BYTES_MAX,
+    ATTRIBUTES_COUNT_MAX,
+    BATCH_BYTES_CEILING,
+    BATCH_COUNT_MAX,
+    KEY_BYTES_MAX,
+    MESSAGE_ID_BYTES_MAX,
+)
+from ister.codec.checksum import crc32c
+from ister.codec.columns import (
+    AttributeRows,
+    Attributes,
+    Cursor,
+    NullableValues,
+    Values,
+    encode_attributes,
+    encode_nullable,
+    encode_numbers,
+    encode_values,
+)
+from ister.codec.compression import compress, decompress
+from ister.codec.layout import (
+    CHECKED,
+    CHECKED_POSITION,
+    CRC,
+    FORMAT_VERSION,
+    HEADER,
+    HEADER_BYTES,
+    STAMP,
+    STAMP_BYTES,
+    UNKNOWN_COLUMNS,
+    Codec,
+    Column,
+    padded,
+    padding,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Where replies to a request go: the session of the asking client, and its number there.
+ReplyAddress = tuple[int, int]
+
+_UNSTAMPED = bytes(STAMP_BYTES)
+
+
+def encode(
+    payloads: Sequence[bytes],
+    *,
+    keys: Sequence[str | None] | None = None,
+    attributes: Sequence[Attributes | None] | None = None,
+    timestamps_ms: Sequence[int] | None = None,
+    ids: Sequence[str | None] | None = None,
+    offsets: Sequence[int] | None = None,
+    replies: Sequence[ReplyAddress] | None = None,
+    producer: bytes = b"",
+    producer_id: int = 0,
+    first_sequence: int = 0,
+    codec: Codec = Codec.NONE,
+) -> tuple[bytes, bytes]:
+    """Return a batch as header and body, unstamped.
+
+    Two parts, because joining them would copy every payload once more; a socket takes both.
+    """
+    parts = encode_values(payloads)
+    columns = 0
+    if keys is not None:
+        columns |= Column.KEY
+        parts += encode_nullable([None if k is None else k.encode() for k in keys])
+    if attributes is not None:
+        columns |= Column.ATTRIBUTES
+        parts += encode_attributes(attributes)
+    if timestamps_ms is not None:
+        columns |= Column.TIMESTAMP
+        parts += encode_numbers(timestamps_ms)
+    if ids is not None:
+        columns |= Column.ID
+        parts += encode_nullable([None if i is None else i.encode() for i in ids])
+    if offsets is not None:
+        columns |= Column.OFFSET
+        parts += encode_numbers(offsets)
+    if replies is not None:
+        columns |= Column.REPLY
+        parts += encode_numbers([number for address in replies for number in address])
+    return seal(
+        parts,
+        columns=columns,
+        count=len(payloads),
+        producer=producer,
+        producer_id=producer_id,
+        first_sequence=first_sequence,
+        codec=codec,
+    )
+
+
+def seal(
+    parts: list[bytes],
+    *,
+    columns: int,
+    count: int,
+    producer: bytes,
+    producer_id: int,
+    first_sequence: int,
+    codec: Codec,
+) -> tuple[bytes, bytes]:
+    """Put encoded columns behind a header with their sizes and checksum."""
+    name = producer + padding(len(producer))
+    if codec is Codec.NONE:
+        body = b"".join([name, *parts])
+        columns_bytes = stored_bytes = len(body) - len(name)
+    else:
+        plain = b"".join(parts)
+        stored = compress(codec, plain)
+        columns_bytes, stored_bytes = len(plain), len(stored)
+        body = name + stored
+    checked = CHECKED.pack(
+        FORMAT_VERSION,
+        codec,
+        columns,
+        count,
+        columns_bytes,
+        stored_bytes,
+        len(producer),
+        0,
+        producer_id,
+        first_sequence,
+        0,
+    )
+    crc = crc32c(body, crc32c(checked))
+    return _UNSTAMPED + CRC.pack(crc) + checked, body
+
+
+class Batch:
+    """A view of the bytes of one batch. Making one checks the header; columns are lazy."""
+
+    __slots__ = (
+        "_attributes",
+        "_columns_view",
+        "_ids",
+        "_keys",
+        "_offsets",
+        "_parsed",
+        "_payloads",
+        "_replies",
+        "_timestamps",
+        "base_offset",
+        "codec",
+        "columns",
+        "columns_bytes",
+        "count",
+        "first_sequence",
+        "producer_bytes",
+        "producer_id",
+        "publish_time_ms",
+        "size_bytes",
+        "tail",
+        "topic",
+    )
+
+    # What `HEADER` gives is untyped.
+    base_offset: int
+    publish_time_ms: int
+    columns: int
+    count: int
+    columns_bytes: int
+    producer_id: int
+    first_sequence: int
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        """Parse `data`, which must be exactly one batch, or raise `BadBatchError`."""
+        view = memoryview(data)
+        size = len(view)
+        if size < HEADER_BYTES:
+            raise BadBatchError(f"{size} B are fewer than the {HEADER_BYTES} B of a header")
+        (
+            self.base_offset,
+            self.publish_time_ms,
+            crc,
+            version,
+            codec,
+            self.columns,
+            self.count,
+            self.columns_bytes,
+            stored_bytes,
+            name_bytes,
+            _,
+            self.producer_id,
+            self.first_sequence,
+            _,
+        ) = HEADER.unpack_from(view)
+        if version != FORMAT_VERSION:
+            raise BadBatchError(f"format version {version} is not {FORMAT_VERSION}")
+        columns_start = HEADER_BYTES + padded(name_bytes)
+        if size != columns_start + stored_bytes:
+            raise BadBatchError("header and size of the batch disagree")
+        if crc32c(view[CHECKED_POSITION:]) != crc:
+            raise BadBatchError("checksum does not match")
+        if not 0 < self.count <= BATCH_COUNT_MAX:
+            raise BadBatchError(f"{self.count} messages are not 1 to {BATCH_COUNT_MAX}")
+        if self.columns_bytes > BATCH_BYTES_CEILING or self.columns & UNKNOWN_COLUMNS:
+            raise BadBatchError("unknown columns, or too many bytes in them")
+        self.codec = _codec(codec)
+        if codec == 0 and stored_bytes != self.columns_bytes:
+            raise BadBatchError("header and size of the columns disagree")
+        self.size_bytes = size
+        self.tail = view[STAMP_BYTES:]
+        self.producer_bytes = bytes(view[HEADER_BYTES : HEADER_BYTES + name_bytes])
+        self._columns_view = view[columns_start:]
+        self._parsed = False
+        # Where it was received from; not part of the bytes.
+        self.topic = ""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        return (
+            f"Batch(base_offset={self.base_offset}, count={self.count}, "
+            f"size_bytes={self.size_bytes}, producer={self.producer!r})"
+        )
+
+    @property
+    def producer(self) -> str:
+        """The name of the producer."""
+        return self.producer_bytes.decode(errors="replace")
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Every payload, in order."""
+        return self.payload_column.values()
+
+    @property
+    def payload_column(self) -> Values:
+        """The payload column itself."""
+        if not self._parsed:
+            self.check()
+        return self._payloads
+
+    @property
+    def keys(self) -> list[str | None] | None:
+        """The key of every message, or `None` when none has one."""
+        if not self._parsed:
+            self.check()
+        return self._keys.texts() if self._keys is not None else None
+
+    @property
+    def attributes(self) -> list[Attributes] | None:
+        """The attributes of every message, or `None` when none has any."""
+        if not self._parsed:
+            self.check()
+        return self._attributes.rows() if self._attributes is not None else None
+
+    @property
+    def ids(self) -> list[str | None] | None:
+        """The producer's own id of every message, or `None` when none has one."""
+        if not self._parsed:
+            self.check()
+        return self._ids.texts() if self._ids is not None else None
+
+    @property
+    def timestamps_ms(self) -> Sequence[int]:
+        """The time of every message: the producer's own, else the publish time."""
+        if not self._parsed:
+            self.check()
+        if self._timestamps is not None:
+            return self._timestamps
+        return [self.publish_time_ms] * self.count
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offset of every message."""
+        if not self._parsed:
+            self.check()
+        if self._offsets is not None:
+            return self._offsets
+        return range(self.base_offset, self.base_offset + self.count)
+
+    @property
+    def replies(self) -> list[ReplyAddress] | None:
+        """Where each request wants its reply, or `None` when these are no requests."""
+        if not self._parsed:
+            self.check()
+        if self._replies is None:
+            return None
+        return list(zip(self._replies[::2], self._replies[1::2], strict=True))
+
+    def check(self) -> None:
+        """Parse every column. Afterwards no column can turn out to be broken, text apart."""
+        view = decompress(self.codec, self._columns_view, self.columns_bytes)
+        cursor = Cursor(view)
+        count, columns = self.count, self.columns
+        self._payloads = cursor.take_values(count)
+        if not columns:
+            self._keys: NullableValues | None = None
+            self._attributes: AttributeRows | None = None
+            self._timestamps: list[int] | None = None
+            self._ids: NullableValues | None = None
+            self._offsets: list[int] | None = None
+            self._replies: list[int] | None = None
+        else:
+            self._keys = cursor.take_nullable(count) if columns & Column.KEY else None
+            self._attributes = (
+                cursor.take_attributes(count) if columns & Column.ATTRIBUTES else None
+            )
+            self._timestamps = cursor.take_numbers(count) if columns & Column.TIMESTAMP else None
+            self._ids = cursor.take_nullable(count) if columns & Column.ID else None
+            self._offsets = cursor.take_numbers(count) if columns & Column.OFFSET else None
+            self._replies = cursor.take_numbers(count * 2) if columns & Column.REPLY else None
+        if cursor.position != len(view):
+            raise BadBatchError("bytes are left over behind the last column")
+        self._parsed = True
+
+    def verify(self, *, message_bytes_max: int) -> int:
+        """Check everything a producer could have got wrong, before anybody else sees it.
+
+        Returns the size of the largest payload if it is over `message_bytes_max`, else 0.
+        """
+        if not self._parsed:
+            self.check()
+        if self.columns:
+            self._verify_texts()
+        payloads = self._payloads
+        if len(payloads.blob) <= message_bytes_max:
+            return 0
+        largest = payloads.value_bytes_max()
+        return largest if largest > message_bytes_max else 0
+
+    def _verify_texts(self) -> None:
+        if self._keys is not None:
+            self._keys.column.check_text(KEY_BYTES_MAX)
+        if self._ids is not None:
+            self._ids.column.check_text(MESSAGE_ID_BYTES_MAX)
+        if self._attributes is not None:
+            self._attributes.check(ATTRIBUTES_COUNT_MAX, ATTRIBUTE_BYTES_MAX)
+
+    def stamp(self, base_offset: int, publish_time_ms: int) -> None:
+        """Set the broker's fields."""
+        self.base_offset = base_offset
+        self.publish_time_ms = publish_time_ms
+
+    def stamp_bytes(self) -> bytes:
+        """Return the broker's fields as they stand before `tail`."""
+        return STAMP.pack(self.base_offset, self.publish_time_ms)
+
+    def to_bytes(self) -> bytes:
+        """Return the whole batch as it is now."""
+        return self.stamp_bytes() + self.tail
+
+    def detached(self) -> "Batch":
+        """Return this batch without ties to a larger buffer, to be kept for a while.
+
+        A batch cut out of what a socket returned keeps all of that alive: 100 bytes in a queue
+        could hold 256 KiB.
+        """
+        held = self.tail.obj
+        if isinstance(held, bytes) and len(held) <= 2 * self.size_bytes:
+            return self
+        return Batch(self.to_bytes())
+
+    def slice(self, start: int, end: int) -> "Batch":
+        """Return messages `start` to `end` as a batch of their own, uncompressed."""
+        if start == 0 and end == self.count:
+            return self
+        parts = self.payload_column.slice(start, end)
+        if self._keys is not None:
+            parts += self._keys.slice(start, end)
+        if self._attributes is not None:
+            parts += encode_attributes(self._attributes.rows()[start:end])
+        if self._timestamps is not None:
+            parts += encode_numbers(self._timestamps[start:end])
+        if self._ids is not None:
+            parts += self._ids.slice(start, end)
+        if self._offsets is not None:
+            parts += encode_numbers(self._offsets[start:end])
+        if self._replies is not None:
+            parts += encode_numbers(self._replies[start * 2 : end * 2])
+        base_offset = self.base_offset if self._offsets is not None else self.base_offset + start
+        head, body = seal(
+            parts,
+            columns=self.columns,
+            count=end - start,
+            producer=self.producer_bytes,
+            producer_id=self.producer_id,
+            first_sequence=self.first_sequence + start,
+            codec=Codec.NONE,
+        )
+        return self._derived(head, body, base_offset)
+
+    def select(self, slots: Sequence[int]) -> "Batch":
+        """Return the messages at `slots` (rising) as a batch of their own, uncompressed."""
+        start, end = slots[0], slots[-1] + 1
+        if end - start == len(slots):
+            return self.slice(start, end)
+        offsets, payloads = self.offsets, self.payloads
+        keys, attributes, ids, replies = self.keys, self.attributes, self.ids, self.replies
+        head, body = encode(
+            [payloads[s] for s in slots],
+            keys=None if keys is None else [keys[s] for s in slots],
+            attributes=None if attributes is None else [attributes[s] for s in slots],
+            timestamps_ms=None
+            if self._timestamps is None
+            else [self._timestamps[s] for s in slots],
+            ids=None if ids is None else [ids[s] for s in slots],
+            offsets=[offsets[s] for s in slots],
+            replies=None if replies is None else [replies[s] for s in slots],
+            producer=self.producer_bytes,
+            producer_id=self.producer_id,
+            first_sequence=self.first_sequence + start,
+        )
+        return self._derived(head, body, self.base_offset)
+
+    def plain(self) -> "Batch":
+        """Return this batch uncompressed."""
+        if self.codec is Codec.NONE:
+            return self
+        view = decompress(self.codec, self._columns_view, self.columns_bytes)
+        head, body = seal(
+            [bytes(view)],
+            columns=self.columns,
+            count=self.count,
+            producer=self.producer_bytes,
+            producer_id=self.producer_id,
+            first_sequence=self.first_sequence,
+            codec=Codec.NONE,
+        )
+        return self._derived(head, body, self.base_offset)
+
+    def to_arrow(self) -> "pyarrow.RecordBatch":
+        """Return the columns as a `pyarrow.RecordBatch` over the same memory."""
+        from ister.codec.arrow import to_arrow
+
+        return to_arrow(self)
+
+    def _derived(self, head: bytes, body: bytes, base_offset: int) -> "Batch":
+        batch = Batch(head + body)
+        batch.stamp(base_offset, self.publish_time_ms)
+        return batch
+
+
+_CODECS = tuple(Codec)
+
+
+def _codec(number: int) -> Codec:
+    if number >= len(_CODECS):
+        raise BadBatchError(f"codec {number} is unknown")
+    return _CODECS[number]

@@ -1,0 +1,212 @@
+"""One column ⇄ bytes. Layouts are Arrow's, so a column can be used in place.
+
+- variable column: 32-bit offsets (count + 1), padding, blob, padding;
+- nullable column: validity bits (least significant first), padding, then a variable column;
+- fixed column: 64-bit numbers.
+
+Always true of a parsed column: its offsets start at 0, never fall, and end at the blob's size.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, compress, pairwise
+
+from ister.base.errors import BadBatchError
+from ister.codec.layout import padded, padding
+
+Attributes = dict[str, str]
+
+
+def encode_values(values: Sequence[bytes]) -> list[bytes]:
+    """Return the parts of a variable column."""
+    if len(values) == 1:  # One message at a time is the latency path.
+        size = len(values[0])
+        return [b"\0\0\0\0" + size.to_bytes(4, "little"), values[0], padding(size)]
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return [offsets.tobytes(), padding(len(offsets) * 4), *values, padding(offsets[-1])]
+
+
+def encode_nullable(values: Sequence[bytes | None]) -> list[bytes]:
+    """Return the parts of a nullable column."""
+    count = len(values)
+    if None in values:
+        bits = int("".join(["0" if v is None else "1" for v in reversed(values)]), 2)
+    else:
+        bits = (1 << count) - 1
+    validity = bits.to_bytes(padded((count + 7) // 8), "little")
+    return [validity, *encode_values([v or b"" for v in values])]
+
+
+def encode_numbers(values: Iterable[int]) -> list[bytes]:
+    """Return the parts of a fixed column of signed 64-bit numbers."""
+    return [array("q", values).tobytes()]
+
+
+def encode_attributes(rows: Sequence[Attributes | None]) -> list[bytes]:
+    """Return the parts of the attributes column: row offsets, names, values."""
+    offsets = array("i", accumulate((len(row) if row else 0 for row in rows), initial=0))
+    items = list(chain.from_iterable(row.items() for row in rows if row))
+    names = [name.encode() for name, _ in items]
+    values = [value.encode() for _, value in items]
+    return [
+        offsets.tobytes(),
+        padding(len(offsets) * 4),
+        *encode_values(names),
+        *encode_values(values),
+    ]
+
+
+class Cursor:
+    """Walks over the columns of one batch, and never past their end."""
+
+    __slots__ = ("_buffer", "position")
+
+    def __init__(self, buffer: memoryview) -> None:
+        self._buffer = buffer
+        self.position = 0
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Return the next `size_bytes` and step over them and their padding."""
+        start = self.position
+        end = start + size_bytes
+        if end > len(self._buffer):
+            raise BadBatchError("a column reaches past the end of the batch")
+        self.position = start + padded(size_bytes)
+        return self._buffer[start:end]
+
+    def take_offsets(self, count: int) -> list[int]:
+        """Return `count + 1` offsets that start at 0 and never fall."""
+        offsets = self.take((count + 1) * 4).cast("i").tolist()
+        # Sorting a sorted list is one pass over it in C, the cheapest check there is.
+        if offsets[0] != 0 or offsets != sorted(offsets):
+            raise BadBatchError("offsets of a column do not rise from 0")
+        return offsets
+
+    def take_values(self, count: int) -> "Values":
+        """Read a variable column."""
+        start = self.position
+        offsets = self.take_offsets(count)
+        return Values(offsets, self.take(offsets[-1]), self._buffer[start : start + count * 4 + 4])
+
+    def take_nullable(self, count: int) -> "NullableValues":
+        """Read a nullable column."""
+        validity = self.take(padded((count + 7) // 8))
+        bits = int.from_bytes(validity, "little")
+        if bits >> count:
+            raise BadBatchError("validity bits are set past the last message")
+        return NullableValues(bits, self.take_values(count))
+
+    def take_numbers(self, count: int) -> list[int]:
+        """Read a fixed column."""
+        return self.take(count * 8).cast("q").tolist()
+
+    def take_attributes(self, count: int) -> "AttributeRows":
+        """Read the attributes column."""
+        offsets = self.take_offsets(count)
+        return AttributeRows(offsets, self.take_values(offsets[-1]), self.take_values(offsets[-1]))
+
+
+class Values:
+    """A variable column, with its offsets both as a list and as the bytes they came in."""
+
+    __slots__ = ("blob", "offsets", "raw_offsets")
+
+    def __init__(self, offsets: list[int], blob: memoryview, raw_offsets: memoryview) -> None:
+        self.offsets = offsets
+        self.blob = blob
+        self.raw_offsets = raw_offsets
+
+    def values(self) -> list[bytes]:
+        """Return every value."""
+        # Slices of one bytes object are the quickest copies that Python makes.
+        blob = bytes(self.blob)
+        return [blob[start:end] for start, end in pairwise(self.offsets)]
+
+    def texts(self) -> list[str]:
+        """Return every value as text; a value that is no UTF-8 by itself gets U+FFFD."""
+        blob = bytes(self.blob)
+        pairs = pairwise(self.offsets)
+        if blob.isascii():
+            text = blob.decode("ascii")
+            return [text[start:end] for start, end in pairs]
+        return [blob[start:end].decode(errors="replace") for start, end in pairs]
+
+    def check_text(self, size_bytes_max: int) -> None:
+        """Raise `BadBatchError` unless this is UTF-8 and no value is over the limit."""
+        if not bytes(self.blob).isascii():
+            try:
+                str(self.blob, "utf-8")
+            except UnicodeDecodeError:
+                raise BadBatchError("text is not UTF-8") from None
+        if len(self.blob) > size_bytes_max and self.value_bytes_max() > size_bytes_max:
+            raise BadBatchError(f"a key, id or attribute is longer than {size_bytes_max} B")
+
+    def value_bytes_max(self) -> int:
+        """Return the size of the largest value."""
+        offsets = self.offsets
+        if len(offsets) == 2:
+            return offsets[1]
+        return max(map(int.__sub__, offsets[1:], offsets), default=0)
+
+    def slice(self, start: int, end: int) -> list[bytes]:
+        """Return the parts of a column of messages `start` to `end`, without touching each."""
+        offsets = self.offsets
+        first, last = offsets[start], offsets[end]
+        moved = array("i", [o - first for o in offsets[start : end + 1]])
+        size = last - first
+        return [
+            moved.tobytes(),
+            padding(len(moved) * 4),
+            bytes(self.blob[first:last]),
+            padding(size),
+        ]
+
+
+class NullableValues:
+    """A nullable column. A message without a value has `None`."""
+
+    __slots__ = ("bits", "column")
+
+    def __init__(self, bits: int, column: Values) -> None:
+        self.bits = bits
+        self.column = column
+
+    def texts(self) -> list[str | None]:
+        """Return every value as text, `None` where there is none."""
+        texts: list[str | None] = list(self.column.texts())
+        count = len(texts)
+        if self.bits != (1 << count) - 1:
+            missing = [bit == "0" for bit in reversed(f"{self.bits:0{count}b}")]
+            for slot in compress(range(count), missing):
+                texts[slot] = None
+        return texts
+
+    def slice(self, start: int, end: int) -> list[bytes]:
+        """Return the parts of a column of messages `start` to `end`."""
+        count = end - start
+        bits = (self.bits >> start) & ((1 << count) - 1)
+        validity = bits.to_bytes(padded((count + 7) // 8), "little")
+        return [validity, *self.column.slice(start, end)]
+
+
+class AttributeRows:
+    """The attributes of each message."""
+
+    __slots__ = ("names", "offsets", "values")
+
+    def __init__(self, offsets: list[int], names: Values, values: Values) -> None:
+        self.offsets = offsets
+        self.names = names
+        self.values = values
+
+    def check(self, count_max: int, size_bytes_max: int) -> None:
+        """Raise `BadBatchError` unless every message keeps to the limits of attributes."""
+        self.names.check_text(size_bytes_max)
+        self.values.check_text(size_bytes_max)
+        if max(map(int.__sub__, self.offsets[1:], self.offsets)) > count_max:
+            raise BadBatchError(f"a message has more than {count_max} attributes")
+
+    def rows(self) -> list[Attributes]:
+        """Return a dictionary for each message."""
+        items = list(zip(self.names.texts(), self.values.texts(), strict=True))
+        return [dict(items[start:end]) for start, end in pairwise(self.offsets)]

@@ -1,0 +1,161 @@
+"""The native door: listens, keeps its sessions alive or ends them, and shuts down gracefully.
+
+Always true:
+- connections that have not said hello are few and short-lived: the oldest makes room;
+- incomplete frames of all connections together stay below one limit;
+- every session with something to send is flushed before the loop waits again.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+
+import structlog
+
+from ister.base.errors import IsterError, LimitReachedError, ProtocolError
+from ister.base.limits import MIB
+from ister.broker import Broker
+from ister.server.native.session import NativeSession
+from ister.wire import State
+
+logger = structlog.get_logger("native")
+
+HEARTBEAT_MS = 10_000
+HANDSHAKE_MS_MAX = 5_000
+SWEEP_S = 1.0
+# Frames that have begun to arrive and not ended, of all connections: 16 of the largest.
+BUFFERED_BYTES_MAX = 256 * MIB
+# Between telling a client and closing its connection: a few round trips on any network.
+DRAIN_S = 0.1
+# A queue of connections waiting to be accepted, for a thousand clients that start at once.
+BACKLOG = 4_096
+
+
+@dataclass(slots=True)
+class DoorCounts:
+    """What the door has seen since it opened."""
+
+    accepted: int = 0
+    refused: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+class NativeDoor:
+    """See the module."""
+
+    def __init__(self, broker: Broker, *, heartbeat_ms: int = HEARTBEAT_MS) -> None:
+        self.broker = broker
+        self.heartbeat_ms = heartbeat_ms
+        self.closing = False
+        self.counts = DoorCounts()
+        self.dirty: list[NativeSession] = []
+        self._sessions: set[NativeSession] = set()
+        # In order of arrival, for the oldest to make room.
+        self._greeting: dict[NativeSession, None] = {}
+        self._buffered_bytes = 0
+        self._servers: list[asyncio.Server] = []
+        self._sweep_timer = broker.clock.call_later(SWEEP_S, self._sweep)
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Open the port and return the address; port 0 picks a free one."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self.session, host, port, backlog=BACKLOG)
+        self._servers.append(server)
+        address = server.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def session(self) -> NativeSession:
+        """Return the protocol object of a new connection."""
+        return NativeSession(self, secrets.randbits(63))
+
+    async def close(self, deadline_s: float) -> None:
+        """Stop accepting, tell clients, send what is queued until the deadline, then close.
+
+        A client that was told holds back what it has not sent yet and reconnects when its
+        connection ends; what it had sent by then is on the way, so each gets `DRAIN_S`.
+        """
+        self.closing = True
+        for server in self._servers:
+            server.close()
+        for session in list(self._sessions):
+            session.go_away("the broker is shutting down")
+        self.flush()
+        clock = self.broker.clock
+        start_ms = clock.monotonic_ms()
+        while self._sessions and clock.monotonic_ms() - start_ms < deadline_s * 1000:
+            await asyncio.sleep(DRAIN_S)
+            for session in [s for s in self._sessions if s.drained]:
+                session.close()
+        for session in list(self._sessions):
+            logger.warning("client_cut_off", address=session.address)
+            session.abort()
+        self._sweep_timer.cancel()
+
+    # From the sessions
+
+    def on_connected(self, session: NativeSession) -> None:
+        """Count a new connection in, or refuse it."""
+        self.counts.accepted += 1
+        self._sessions.add(session)
+        self.broker.connections = len(self._sessions)
+        limits = self.broker.limits
+        if len(self._sessions) > limits.connections_max:
+            session.fail(LimitReachedError("connections_max", limits.connections_max))
+            return
+        self._greeting[session] = None
+        if len(self._greeting) > limits.handshakes_max:
+            oldest = next(iter(self._greeting))
+            self._greeting.pop(oldest)
+            oldest.fail(LimitReachedError("handshakes_max", limits.handshakes_max))
+
+    def on_opened(self, session: NativeSession, agent: str) -> None:
+        """A client has said hello."""
+        self._greeting.pop(session, None)
+        logger.debug("client_connected", address=session.address, agent=agent[:100])
+
+    def on_disconnected(self, session: NativeSession) -> None:
+        """A connection is gone."""
+        self._greeting.pop(session, None)
+        self._sessions.discard(session)
+        self._buffered_bytes -= session.buffered_bytes
+        self.broker.connections = len(self._sessions)
+        logger.debug("client_disconnected", address=session.address)
+
+    def on_refused(self, session: NativeSession, error: IsterError) -> None:
+        """A connection was closed with an error."""
+        self.counts.refused += 1
+        name = type(error).__name__
+        self.counts.errors[name] = self.counts.errors.get(name, 0) + 1
+        logger.info("client_refused", address=session.address, error=str(error))
+
+    def on_bug(self, session: NativeSession, error: Exception) -> None:
+        """Our own code failed on a frame: the broker lives on, the log tells."""
+        logger.error("internal_error", address=session.address, exc_info=error)
+
+    def count_buffered(self, session: NativeSession) -> None:
+        """Account for an incomplete frame; raise `LimitReachedError` when they are too many."""
+        change = session.connection.buffered_bytes - session.buffered_bytes
+        session.buffered_bytes += change
+        self._buffered_bytes += change
+        if change > 0 and self._buffered_bytes > BUFFERED_BYTES_MAX:
+            raise LimitReachedError("buffered_bytes_max", BUFFERED_BYTES_MAX)
+
+    def flush(self) -> None:
+        """Send what the last frames made of work."""
+        while self.dirty:
+            dirty, self.dirty = self.dirty, []
+            for session in dirty:
+                session.flush()
+
+    def _sweep(self) -> None:
+        """End the sessions of dead peers and of those that do not say hello."""
+        now_ms = self.broker.clock.monotonic_ms()
+        for session in list(self._sessions):
+            if session.connection.state is State.GREETING:
+                if now_ms - session.connected_ms >= HANDSHAKE_MS_MAX:
+                    session.fail(ProtocolError("no hello within the time for it"))
+            elif session.pulse(now_ms):
+                logger.info("client_dead", address=session.address)
+                session.abort()
+        self.flush()
+        self._sweep_timer = self.broker.clock.call_later(SWEEP_S, self._sweep)

@@ -1,0 +1,317 @@
+"""The broker's end of one native connection: frames in, calls to the broker, frames out.
+
+Always true:
+- a request is answered once, by a reply or by an error with its sequence number;
+- a broken frame or batch costs the connection or the request, never the broker;
+- a peer that does not read what it is sent is not read from either, so what we hold for it is
+  bounded by the send buffer.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from ister.base.errors import (
+    BadRequestError,
+    GoingAwayError,
+    InternalError,
+    IsterError,
+    LimitReachedError,
+    ProtocolError,
+)
+from ister.broker import Consumer, Producer, Subscription, Topic
+from ister.codec import Batch, Codec, available
+from ister.server.native.commands import answer
+from ister.wire import (
+    CREDIT,
+    ActiveChanged,
+    Command,
+    Connection,
+    ConsumerClosed,
+    Frame,
+    GoingAway,
+    NoResponder,
+    Opcode,
+    Pulse,
+    SlowConsumer,
+    State,
+    TopicNumber,
+    Welcome,
+    accept_hello,
+    control_frame,
+    decode_command,
+    deliver_frame,
+    error_reply,
+    published_frame,
+    reply_frame,
+)
+
+if TYPE_CHECKING:
+    from ister.server.native.door import NativeDoor
+
+# Enough to keep a fast reader's socket full between two turns of the loop; what a slow reader
+# costs us beyond its queues.
+SEND_BUFFER_BYTES = 1024 * 1024
+
+
+class NativeSession(asyncio.Protocol):
+    """One connection. Also the broker's `Sink` and `ReplySink` for its consumers and requests."""
+
+    def __init__(self, door: "NativeDoor", session: int) -> None:
+        clock = door.broker.clock
+        self.door = door
+        self.broker = door.broker
+        self.id = session
+        self.address = ""
+        self.writable = True
+        self.client_id = ""
+        # Of an incomplete frame, as the door has counted them.
+        self.buffered_bytes = 0
+        self.connected_ms = clock.monotonic_ms()
+        self.connection = Connection(now_ms=self.connected_ms, heartbeat_ms=door.heartbeat_ms)
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, tuple[Subscription, Consumer]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._codecs = {Codec.NONE}
+        self._known_topics: set[int] = set()
+        self._dirty = False
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or refuse it when there are too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "memory"
+        self.door.on_connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything this connection had."""
+        self.connection.close()
+        self.broker.unregister(self.id)
+        self.writable = False
+        for producer in self.producers.values():
+            self.broker.close_producer(producer)
+        for subscription, consumer in list(self.consumers.values()):
+            self.broker.unsubscribe(subscription, consumer)
+        self.producers.clear()
+        self.consumers.clear()
+        self.door.on_disconnected(self)
+        self.door.flush()
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: queue its messages, and stop reading from it."""
+        self.writable = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.writable = True
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        for _, consumer in list(self.consumers.values()):
+            consumer.pump()
+        self.door.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Act on the frames that `data` completes."""
+        try:
+            frames = self.connection.receive(data)
+            if self.connection.buffered_bytes != self.buffered_bytes:
+                self.door.count_buffered(self)
+            for frame in frames:
+                self._on_frame(frame)
+        except IsterError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - a bug must cost one connection, not all
+            self.door.on_bug(self, error)
+            self.fail(InternalError(type(error).__name__))
+        self.door.flush()
+
+    # The broker's sinks
+
+    def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
+        """Send a batch, after the topic's number if the client does not know it."""
+        if topic.number not in self._known_topics:
+            self._known_topics.add(topic.number)
+            self.send(TopicNumber(number=topic.number, topic=topic.name))
+        if batch.codec not in self._codecs:
+            batch = batch.plain()
+        self.connection.send_all(deliver_frame(channel, topic.number, batch))
+        self._mark_dirty()
+
+    def slow_consumer(self, channel: int, dropped: int) -> None:
+        """Tell a consumer what it has lost so far."""
+        self.send(SlowConsumer(dropped=dropped), channel=channel)
+
+    def active_changed(self, channel: int, *, active: bool) -> None:
+        """Tell a standby that it was promoted."""
+        self.send(ActiveChanged(active=active), channel=channel)
+
+    def consumer_closed(self, channel: int, reason: str) -> None:
+        """Tell a consumer that the broker closed it."""
+        self.consumers.pop(channel, None)
+        self.send(ConsumerClosed(reason=reason), channel=channel)
+
+    def reply(self, batch: Batch) -> None:
+        """Send answers to this client's requests."""
+        if batch.codec not in self._codecs:
+            batch = batch.plain()
+        self.connection.send_all(reply_frame(batch))
+        self._mark_dirty()
+
+    def no_responder(self, requests: list[int]) -> None:
+        """Tell this client that some requests reached nobody."""
+        self.send(NoResponder(requests=requests))
+
+    # For the door
+
+    def send(self, command: Command, *, channel: int = 0, sequence: int = 0) -> None:
+        """Queue a control frame."""
+        self.connection.send(control_frame(command, channel=channel, sequence=sequence))
+        self._mark_dirty()
+
+    def flush(self) -> None:
+        """Hand everything queued to the socket."""
+        self._dirty = False
+        parts = self.connection.outgoing()
+        if parts and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    def fail(self, error: IsterError) -> None:
+        """Tell the peer why, then close the connection."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.writelines([*self.connection.outgoing(), control_frame(error_reply(error))])
+        self.close()
+        self.door.on_refused(self, error)
+
+    def close(self) -> None:
+        """Close the connection once everything queued is sent."""
+        self.flush()
+        self.connection.close()
+        if self._transport is not None:
+            # A peer that is not reading would keep a polite close waiting for ever.
+            if self.writable:
+                self._transport.close()
+            else:
+                self._transport.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.connection.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def go_away(self, reason: str) -> None:
+        """Ask the client to leave."""
+        if self.connection.state is State.OPEN:
+            self.send(GoingAway(reason=reason))
+        else:
+            self.close()
+
+    def pulse(self, now_ms: int) -> bool:
+        """Send a ping when it is time; return whether the peer is dead."""
+        if self.connection.pulse(now_ms) is Pulse.DEAD:
+            return True
+        self.flush()
+        return False
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is queued for this client any more."""
+        sent = self._transport is None or self._transport.get_write_buffer_size() == 0
+        return sent and not any(c.queued_count for _, c in self.consumers.values())
+
+    # Frames
+
+    def _on_frame(self, frame: Frame) -> None:
+        opcode, channel, sequence, body = frame
+        if opcode == Opcode.PUBLISH:
+            self._on_publish(channel, sequence, body)
+        elif opcode == Opcode.CREDIT:
+            self._on_credit(channel, body)
+        elif opcode == Opcode.REPLY:
+            self.broker.reply(Batch(body))
+        elif opcode == Opcode.ACK:
+            # Messages of live topics are gone once sent: there is nothing to acknowledge.
+            self._consumer(channel)
+        elif opcode == Opcode.CONTROL and self.connection.state is State.OPEN:
+            self._on_command(sequence, decode_command(body))
+        elif opcode == Opcode.CONTROL:
+            self._on_hello(frame)
+        else:
+            raise ProtocolError(f"opcode {opcode} is not for a broker")
+
+    def _on_publish(self, channel: int, sequence: int, body: memoryview) -> None:
+        try:
+            producer = self.producers.get(channel)
+            if producer is None:
+                raise BadRequestError(f"no producer is open on channel {channel}")
+            batch = Batch(body)
+            self.broker.publish(producer, batch)
+        except IsterError as error:
+            self.send(error_reply(error), channel=channel, sequence=sequence)
+            return
+        self.connection.send(
+            published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms)
+        )
+        self._mark_dirty()
+
+    def _on_credit(self, channel: int, body: memoryview) -> None:
+        found = self._consumer(channel)
+        if found is not None:
+            count, size_bytes = CREDIT.unpack(body)
+            found.grant(count, size_bytes)
+
+    def _consumer(self, channel: int) -> Consumer | None:
+        """Find a consumer. A closed one is no error: the frame may have crossed its closing."""
+        found = self.consumers.get(channel)
+        return found[1] if found is not None else None
+
+    def _on_hello(self, frame: Frame) -> None:
+        hello, version = accept_hello(frame)
+        if self.door.closing:
+            raise GoingAwayError("shutting down")
+        self.client_id = hello.client_id
+        self._codecs |= {c for c in available() if c.name.lower() in hello.codecs}
+        limits = self.broker.limits
+        self.connection.opened(limits.batch_bytes_max)
+        self.broker.register(self.id, self)
+        self.door.on_opened(self, hello.agent)
+        self.send(
+            Welcome(
+                version=version,
+                broker=self.broker.name,
+                session=self.id,
+                codecs=[c.name.lower() for c in available()],
+                message_bytes_max=limits.message_bytes_max,
+                batch_bytes_max=limits.batch_bytes_max,
+                heartbeat_ms=self.door.heartbeat_ms,
+            ),
+            sequence=frame[2],
+        )
+
+    def _on_command(self, sequence: int, command: Command) -> None:
+        try:
+            reply = answer(self, command)
+            frame = control_frame(reply, sequence=sequence)
+        except ProtocolError:
+            raise
+        except IsterError as error:
+            frame = control_frame(error_reply(error), sequence=sequence)
+        self.connection.send(frame)
+        self._mark_dirty()
+
+    def check_room(self, held: int, limit: str) -> None:
+        """Raise `LimitReachedError` when this connection has too many of something."""
+        most = getattr(self.broker.limits, limit)
+        if held >= most:
+            raise LimitReachedError(limit, most)
+
+    def _mark_dirty(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self.door.dirty.append(self)

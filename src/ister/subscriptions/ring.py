@@ -1,0 +1,92 @@
+"""Consistent hashing: which consumer of a key-shared subscription owns a key.
+
+Every consumer stands at many points of a ring; a key belongs to the next point clockwise. A
+consumer that joins takes over only what lies before its own points, and one that leaves gives
+up only its own keys, so most keys stay where they are.
+"""
+
+import re
+from bisect import bisect
+from collections.abc import Sequence
+from fnmatch import translate
+from hashlib import blake2b
+
+# With 64 points a share is within about ±25 % of even for any number of consumers; 256 would
+# halve that, at four times the cost of a join.
+POINTS = 64
+
+# Owners already worked out; more keys than this in use are worked out anew.
+CACHED_KEYS_MAX = 65_536
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class KeyMatcher:
+    """Globs over keys: `*` any run, `?` one character, OR-ed. Without globs all keys match."""
+
+    __slots__ = ("_pattern", "globs")
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        self.globs = tuple(globs)
+        # A bracket is an ordinary character here, so it must not open a set.
+        alternatives = "|".join(translate(g.replace("[", "[[]")) for g in globs)
+        self._pattern: re.Pattern[str] | None = re.compile(alternatives) if globs else None
+
+    def __call__(self, key: str) -> bool:
+        return self._pattern is None or self._pattern.match(key) is not None
+
+
+class Ring:
+    """The consumers of one key-shared subscription, by name."""
+
+    __slots__ = ("_cache", "_members", "_names", "_points")
+
+    def __init__(self) -> None:
+        self._members: dict[str, KeyMatcher] = {}
+        self._points: list[int] = []
+        self._names: list[str] = []
+        self._cache: dict[str | None, str | None] = {}
+
+    def join(self, name: str, matcher: KeyMatcher) -> None:
+        """Add a consumer."""
+        self._members[name] = matcher
+        self._rebuild()
+
+    def leave(self, name: str) -> None:
+        """Remove a consumer."""
+        del self._members[name]
+        self._rebuild()
+
+    def owner(self, key: str | None) -> str | None:
+        """Return the consumer of `key`, or `None` when no consumer's filter takes it.
+
+        A message without a key counts as one with an empty key.
+        """
+        try:
+            return self._cache[key]
+        except KeyError:
+            pass
+        if len(self._cache) >= CACHED_KEYS_MAX:
+            self._cache.clear()
+        found = self._cache[key] = self._find(key or "")
+        return found
+
+    def _find(self, key: str) -> str | None:
+        takers = {name for name, matcher in self._members.items() if matcher(key)}
+        if not takers:
+            return None
+        start = bisect(self._points, _hash(key))
+        count = len(self._names)
+        for step in range(count):
+            name = self._names[(start + step) % count]
+            if name in takers:
+                return name
+        return None
+
+    def _rebuild(self) -> None:
+        points = sorted((_hash(f"{n}\0{i}"), n) for n in self._members for i in range(POINTS))
+        self._points = [point for point, _ in points]
+        self._names = [name for _, name in points]
+        self._cache.clear()

@@ -1,0 +1,280 @@
+"""Control commands: what travels in CONTROL frames, as MessagePack maps. Spec: docs/protocol.md.
+
+A command from the client is a request and is answered with the same sequence number by a reply
+or by `ErrorReply`. A command from the broker with sequence 0 is a notice. Decoding checks every
+type; names and ranges are checked by the broker, which knows the rules.
+"""
+
+import re
+from typing import TypeAlias
+
+import msgspec
+
+from ister.base import BrokerReport, SubscriptionReport, TopicReport
+from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
+
+PROTOCOL_VERSION_MIN = 1
+PROTOCOL_VERSION_MAX = 1
+
+
+def _tag(name: str) -> str:
+    """`CreateTopic` travels as `create_topic`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class _Command(msgspec.Struct, tag_field="op", tag=_tag):
+    """A map with the command's name under `op`. Fields a peer does not know are skipped."""
+
+
+# The handshake
+
+
+class Hello(_Command):
+    """First frame of a client."""
+
+    # A random word that stays the same over reconnects: a consumer that comes back takes its
+    # place again, although the broker has not yet noticed that its old connection is dead.
+    client_id: str
+    version_min: int = PROTOCOL_VERSION_MIN
+    version_max: int = PROTOCOL_VERSION_MAX
+    agent: str = ""
+    codecs: list[str] = []
+
+
+class Welcome(_Command):
+    """The broker's answer to `Hello`: the version to speak and what it accepts."""
+
+    version: int
+    broker: str
+    session: int
+    codecs: list[str]
+    message_bytes_max: int
+    batch_bytes_max: int
+    heartbeat_ms: int
+
+
+class ErrorReply(_Command):
+    """What went wrong: with a request, with a publish (channel set), or fatally (both zero)."""
+
+    code: int
+    text: str
+    fields: dict[str, FieldValue] = {}
+
+
+class GoingAway(_Command):
+    """The broker shuts down: finish what is under way and connect again elsewhere or later."""
+
+    reason: str
+
+
+# Topics
+
+
+class CreateTopic(_Command):
+    """Make a topic, or do nothing when it exists with the same settings."""
+
+    topic: str
+    kind: str = "live"
+    partitions: int = 0
+
+
+class DeleteTopic(_Command):
+    """Remove a topic with its partitions; its consumers and producers are told."""
+
+    topic: str
+
+
+class CreateNamespace(_Command):
+    """Make a namespace."""
+
+    namespace: str
+
+
+class Done(_Command):
+    """The request was carried out."""
+
+
+class OpenProducer(_Command):
+    """Use `channel` for publishing to `topic`, which is created when it does not exist."""
+
+    topic: str
+    name: str
+    channel: int
+
+
+class ProducerOpened(_Command):
+    """`partitions` above zero: nothing was opened; open one producer for each partition."""
+
+    topic: str
+    producer_id: int
+    partitions: int
+
+
+class CloseProducer(_Command):
+    """Free a producer's channel."""
+
+    channel: int
+
+
+class Subscribe(_Command):
+    """Use `channel` for a consumer. `topic` may be a pattern. CREDIT frames start the flow."""
+
+    topic: str
+    subscription: str
+    consumer: str
+    channel: int
+    type: str = "exclusive"
+    policy: str = "least_loaded"
+    key_filters: list[str] = []
+    filters: dict[str, str] = {}
+
+
+class Subscribed(_Command):
+    """The consumer is attached. `active` is false for a standby of a failover subscription."""
+
+    active: bool
+
+
+class CloseConsumer(_Command):
+    """Detach a consumer; what it was not sent goes to the others."""
+
+    channel: int
+
+
+# Notices of the broker
+
+
+class TopicNumber(_Command):
+    """From now on DELIVER frames call `topic` by `number`."""
+
+    number: int
+    topic: str
+
+
+class SlowConsumer(_Command):
+    """The consumer on this frame's channel was too slow: so many messages were dropped so far."""
+
+    dropped: int
+
+
+class ActiveChanged(_Command):
+    """The standby consumer on this frame's channel was promoted."""
+
+    active: bool
+
+
+class NoResponder(_Command):
+    """These requests of this client reached nobody."""
+
+    requests: list[int]
+
+
+class ConsumerClosed(_Command):
+    """The broker closed the consumer on this frame's channel."""
+
+    reason: str
+
+
+# Listings
+
+
+class ListTopics(_Command):
+    """Ask for topics by name, a page at a time."""
+
+    pattern: str = ""
+    after: str = ""
+    limit: int = 1_000
+
+
+class ListSubscriptions(_Command):
+    """Ask for subscriptions, of one topic or of all."""
+
+    topic: str = ""
+    after: str = ""
+    limit: int = 1_000
+
+
+class ListNamespaces(_Command):
+    """Ask for the namespaces."""
+
+
+class DescribeBroker(_Command):
+    """Ask for the broker's own figures."""
+
+
+class Topics(_Command):
+    """A page of topics. `after` is what to ask with for the next page, empty at the end."""
+
+    rows: list[TopicReport]
+    after: str
+
+
+class Subscriptions(_Command):
+    """A page of subscriptions."""
+
+    rows: list[SubscriptionReport]
+    after: str
+
+
+class Namespaces(_Command):
+    """The namespaces."""
+
+    rows: list[str]
+
+
+class BrokerDescription(_Command):
+    """The broker's own figures."""
+
+    report: BrokerReport
+
+
+Command: TypeAlias = (
+    Hello
+    | Welcome
+    | ErrorReply
+    | GoingAway
+    | CreateTopic
+    | DeleteTopic
+    | CreateNamespace
+    | Done
+    | OpenProducer
+    | ProducerOpened
+    | CloseProducer
+    | Subscribe
+    | Subscribed
+    | CloseConsumer
+    | TopicNumber
+    | SlowConsumer
+    | ActiveChanged
+    | ConsumerClosed
+    | NoResponder
+    | ListTopics
+    | ListSubscriptions
+    | ListNamespaces
+    | DescribeBroker
+    | Topics
+    | Subscriptions
+    | Namespaces
+    | BrokerDescription
+)
+
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+encode_command = msgspec.msgpack.Encoder().encode
+
+
+def decode_command(body: bytes | memoryview) -> Command:
+    """Return the command in the body of a CONTROL frame, or raise `ProtocolError`."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"control frame is no known command: {error}") from error
+
+
+def error_reply(error: IsterError) -> ErrorReply:
+    """Return `error` as it travels over the wire."""
+    return ErrorReply(code=error.code, text=str(error), fields=error.fields())
+
+
+def error_of(reply: ErrorReply) -> IsterError:
+    """Return the error in a peer's `ErrorReply`."""
+    return from_wire(reply.code, reply.fields, reply.text)

@@ -1,0 +1,194 @@
+"""Frames: a fixed header, then a body whose shape the opcode tells. Spec: docs/protocol.md.
+
+Hot frames have fixed bodies or carry a batch; everything else is one CONTROL frame with a
+command from `commands`. All numbers are little-endian.
+"""
+
+import struct
+from enum import IntEnum
+
+from ister.base.errors import BadRequestError, ProtocolError
+from ister.base.limits import CONTROL_BYTES_MAX, CREDIT_MAX
+from ister.codec import HEADER_BYTES, Batch
+from ister.wire.commands import Command, encode_command
+
+# body bytes, opcode, flags (zero), magic, channel, sequence
+HEADER = struct.Struct("<IBBHII")
+FRAME_HEADER_BYTES = HEADER.size
+# In every frame, so that a peer that lost its place is found out at once.
+MAGIC = 0x5349
+
+# A peer that has not said hello gets no more than this of our memory.
+HELLO_BYTES_MAX = 4_096
+
+PUBLISHED = struct.Struct("<Qq")
+CREDIT = struct.Struct("<II")
+ACK = struct.Struct("<QQ")
+
+SEQUENCE_MASK = 0xFFFF_FFFF
+
+# Below this, one copy is cheaper than a second buffer in the system call.
+JOIN_BYTES_MAX = 8_192
+
+
+class Opcode(IntEnum):
+    """What a frame is. Numbers are part of the protocol."""
+
+    PUBLISH = 1
+    PUBLISHED = 2
+    DELIVER = 3
+    CREDIT = 4
+    ACK = 5
+    REPLY = 6
+    PING = 7
+    PONG = 8
+    CONTROL = 16
+
+
+# Opcode, channel, sequence, body. A tuple: there is one for each frame on the hot path.
+Frame = tuple[int, int, int, memoryview]
+
+
+def body_limits(batch_bytes_max: int) -> list[tuple[int, int]]:
+    """Return the smallest and largest body by opcode; (1, 0) where the opcode is unknown."""
+    limits = [(1, 0)] * 256
+    for opcode in (Opcode.PUBLISH, Opcode.DELIVER, Opcode.REPLY):
+        limits[opcode] = (HEADER_BYTES, batch_bytes_max)
+    limits[Opcode.PUBLISHED] = (PUBLISHED.size, PUBLISHED.size)
+    limits[Opcode.CREDIT] = (CREDIT.size, CREDIT.size)
+    limits[Opcode.ACK] = (ACK.size, ACK.size)
+    limits[Opcode.PING] = limits[Opcode.PONG] = (0, 0)
+    limits[Opcode.CONTROL] = (1, CONTROL_BYTES_MAX)
+    return limits
+
+
+def hello_limits() -> list[tuple[int, int]]:
+    """Return the limits before the handshake: one small control frame and nothing else."""
+    limits = [(1, 0)] * 256
+    limits[Opcode.CONTROL] = (1, HELLO_BYTES_MAX)
+    return limits
+
+
+def publish_frame(channel: int, sequence: int, head: bytes, body: bytes) -> list[bytes]:
+    """Return a PUBLISH frame of an encoded batch."""
+    size = len(head) + len(body)
+    header = HEADER.pack(size, Opcode.PUBLISH, 0, MAGIC, channel, sequence)
+    if size < JOIN_BYTES_MAX:
+        return [header + head + body]
+    return [header + head, body]
+
+
+def published_frame(channel: int, sequence: int, base_offset: int, publish_time_ms: int) -> bytes:
+    """Return the acknowledgement of a PUBLISH frame."""
+    header = HEADER.pack(PUBLISHED.size, Opcode.PUBLISHED, 0, MAGIC, channel, sequence)
+    return header + PUBLISHED.pack(base_offset, publish_time_ms)
+
+
+def deliver_frame(channel: int, topic_number: int, batch: Batch) -> list[bytes | memoryview]:
+    """Return a DELIVER frame; the batch's own bytes are not copied unless they are few."""
+    size = batch.size_bytes
+    header = HEADER.pack(size, Opcode.DELIVER, 0, MAGIC, channel, topic_number)
+    if size < JOIN_BYTES_MAX:
+        return [b"".join((header, batch.stamp_bytes(), batch.tail))]
+    return [header + batch.stamp_bytes(), batch.tail]
+
+
+def reply_frame(parts: tuple[bytes, bytes] | Batch) -> list[bytes | memoryview]:
+    """Return a REPLY frame of an encoded or a received batch with reply addresses."""
+    if isinstance(parts, Batch):
+        header = HEADER.pack(parts.size_bytes, Opcode.REPLY, 0, MAGIC, 0, 0)
+        return [header + parts.stamp_bytes(), parts.tail]
+    head, body = parts
+    return [HEADER.pack(len(head) + len(body), Opcode.REPLY, 0, MAGIC, 0, 0) + head, body]
+
+
+def credit_frame(channel: int, count: int, size_bytes: int) -> bytes:
+    """Return a CREDIT frame: the consumer can take this much more."""
+    if not (0 <= count <= CREDIT_MAX and 0 <= size_bytes <= CREDIT_MAX):
+        raise BadRequestError(f"credit is 0 to {CREDIT_MAX} messages and bytes")
+    header = HEADER.pack(CREDIT.size, Opcode.CREDIT, 0, MAGIC, channel, 0)
+    return header + CREDIT.pack(count, size_bytes)
+
+
+def ack_frame(channel: int, topic_number: int, start: int, end: int) -> bytes:
+    """Return an ACK frame for the offsets `start` to `end` of a topic."""
+    header = HEADER.pack(ACK.size, Opcode.ACK, 0, MAGIC, channel, topic_number)
+    return header + ACK.pack(start, end)
+
+
+def ping_frame() -> bytes:
+    """Return a PING frame."""
+    return HEADER.pack(0, Opcode.PING, 0, MAGIC, 0, 0)
+
+
+def pong_frame() -> bytes:
+    """Return a PONG frame."""
+    return HEADER.pack(0, Opcode.PONG, 0, MAGIC, 0, 0)
+
+
+def control_frame(command: Command, *, channel: int = 0, sequence: int = 0) -> bytes:
+    """Return a CONTROL frame of `command`."""
+    body = encode_command(command)
+    if len(body) > CONTROL_BYTES_MAX:
+        raise BadRequestError(f"command of {len(body)} B exceeds {CONTROL_BYTES_MAX} B")
+    return HEADER.pack(len(body), Opcode.CONTROL, 0, MAGIC, channel, sequence) + body
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    Always true: no more than one incomplete frame is held, and it was within its limit before
+    the first byte of its body was kept.
+    """
+
+    __slots__ = ("_chunks", "_limits", "_need", "buffered_bytes")
+
+    def __init__(self, limits: list[tuple[int, int]]) -> None:
+        self._limits = limits
+        self._chunks: list[bytes] = []
+        self._need = FRAME_HEADER_BYTES
+        self.buffered_bytes = 0
+
+    def set_limits(self, limits: list[tuple[int, int]]) -> None:
+        """Use other limits from the next frame on."""
+        self._limits = limits
+
+    def receive(self, data: bytes) -> list[Frame]:
+        """Take bytes as they came, return the frames they complete, or raise `ProtocolError`."""
+        if self._chunks:
+            self._chunks.append(data)
+            self.buffered_bytes += len(data)
+            if self.buffered_bytes < self._need:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self.buffered_bytes = 0
+        frames: list[Frame] = []
+        size, position = len(data), 0
+        view = memoryview(data)
+        need = FRAME_HEADER_BYTES
+        while size - position >= FRAME_HEADER_BYTES:
+            length, opcode, _, magic, channel, sequence = HEADER.unpack_from(data, position)
+            smallest, largest = self._limits[opcode]
+            if magic != MAGIC or not smallest <= length <= largest:
+                raise _refusal(length, opcode, magic, largest)
+            body = position + FRAME_HEADER_BYTES
+            if body + length > size:
+                need += length
+                break
+            position = body + length
+            frames.append((opcode, channel, sequence, view[body:position]))
+        if position < size:
+            rest = data[position:] if position else data
+            self._chunks.append(rest)
+            self.buffered_bytes = len(rest)
+            self._need = need
+        return frames
+
+
+def _refusal(length: int, opcode: int, magic: int, largest: int) -> ProtocolError:
+    if magic != MAGIC:
+        return ProtocolError("this is no frame: is the peer an Ister client?")
+    if largest == 0 and length > 0 and opcode not in (Opcode.PING, Opcode.PONG):
+        return ProtocolError(f"opcode {opcode} is unknown or comes before the handshake")
+    return ProtocolError(f"frame with opcode {opcode} has {length} B, {largest} B are accepted")
