@@ -6,6 +6,7 @@
 MessageId(topic='/default/orders', offset=0)
 """
 
+from ister import sync
 from ister.base.errors import (
     BrokenError,
     BusyError,
@@ -54,4 +55,5 @@ __all__ = [
     "SlowConsumer",
     "Subscription",
     "connect",
+    "sync",
 ]

@@ -22,7 +22,8 @@ class IsterError(Exception):
 
     def fields(self) -> dict[str, FieldValue]:
         """Return the typed fields, as they travel over the wire."""
-        return {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", ())}
+        # Not `__dataclass_fields__`, which names `code` as well.
+        return {name: getattr(self, name) for name in getattr(self, "__match_args__", ())}
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_restore, (type(self), self.fields(), self.args))
@@ -457,9 +458,12 @@ def from_wire(code: int, values: dict[str, FieldValue], text: str) -> IsterError
     cls = leaves().get(code)
     if cls is not None:
         try:
-            return cls(**values)
-        except TypeError:
+            error = cls(**values)
+            str(error)  # Fields of a wrong type show when the text is made.
+        except (TypeError, ValueError):
             pass
+        else:
+            return error
     return _BASES.get(code // 1000, BrokenError)(text)
 
 

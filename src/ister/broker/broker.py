@@ -139,6 +139,7 @@ class Broker:
         if partitions == 0:
             self._add_topic(topic)
             return
+        parse_topic(partition_name(topic, partitions - 1))  # The longest of the names.
         self._check_room(topic, partitions)
         self._partitioned[topic] = [
             self._add_topic(partition_name(topic, n)) for n in range(partitions)
@@ -197,10 +198,10 @@ class Broker:
         topic, limits = producer.topic, self.limits
         if topic.deleted:
             raise TopicNotFoundError(topic.name)
-        if batch.size_bytes > limits.batch_bytes_max:
-            raise BatchTooLargeError(batch.size_bytes, limits.batch_bytes_max)
-        if batch.columns_bytes > limits.batch_bytes_max:
-            raise BatchTooLargeError(batch.columns_bytes, limits.batch_bytes_max)
+        if batch.size_bytes > limits.batch_bytes_max or batch.codec:
+            self._check_size(batch)
+        if batch.columns & Column.OFFSET:
+            raise BadBatchError("offsets are given by the broker, not by a producer")
         if batch.producer_bytes != producer.name_bytes:
             raise BadBatchError("the producer's name in the batch is not the one it opened with")
         too_large = batch.verify(message_bytes_max=limits.message_bytes_max)
@@ -275,6 +276,7 @@ class Broker:
 
     def reply(self, batch: Batch) -> None:
         """Send each answer to the client that asked; answers to clients that left are dropped."""
+        self._check_size(batch)
         too_large = batch.verify(message_bytes_max=self.limits.message_bytes_max)
         if too_large:
             raise MessageTooLargeError("(reply)", too_large, self.limits.message_bytes_max)
@@ -292,6 +294,8 @@ class Broker:
 
     def topics(self, pattern: str, *, after: str, limit: int) -> tuple[list[TopicReport], str]:
         """Return a page of topics that match `pattern` (empty: all), and where the next starts."""
+        if pattern:
+            parse_pattern(pattern)
         names = sorted(n for n in self._topics if not pattern or matches(pattern, n))
         page, more = _page(names, after=after, limit=limit)
         return [self._topics[name].report() for name in page], more
@@ -338,6 +342,14 @@ class Broker:
             if matches(key[0], name):
                 _attach(subscription, topic)
         return topic
+
+    def _check_size(self, batch: Batch) -> None:
+        # Both as it came and as it will be unpacked: a small batch may claim to be a huge one.
+        size_bytes_max = self.limits.batch_bytes_max
+        if batch.size_bytes > size_bytes_max:
+            raise BatchTooLargeError(batch.size_bytes, size_bytes_max)
+        if batch.columns_bytes > size_bytes_max:
+            raise BatchTooLargeError(batch.columns_bytes, size_bytes_max)
 
     def _check_room(self, name: TopicName, count: int) -> None:
         if namespace_of(name) not in self._namespaces:

@@ -5,16 +5,17 @@ Always true:
   batch larger than the window still passes;
 - the queue is within its limits (one batch may be larger than they are), and what overflows is
   the oldest of this consumer alone: a slow consumer slows nobody else;
+- all queues together are within theirs, and the fullest pay for it;
 - messages leave in the order they were offered.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ister.base import ConsumerReport
 from ister.base.limits import CREDIT_MAX, Limits
-from ister.codec import Batch
+from ister.codec import Batch, Codec
 from ister.subscriptions import KeyMatcher
 
 if TYPE_CHECKING:
@@ -47,6 +48,18 @@ class QueueBudget:
 
     limits: Limits
     queued_bytes: int = 0
+    holders: "set[Consumer]" = field(default_factory=set)
+
+    def shed(self) -> None:
+        """Free an eighth of the budget, by halving the fullest queues.
+
+        An eighth, so that sorting thousands of queues happens once in many megabytes.
+        """
+        goal_bytes = self.limits.queues_bytes_max * 7 // 8
+        for consumer in sorted(self.holders, key=lambda c: c.queued_bytes, reverse=True):
+            if self.queued_bytes <= goal_bytes:
+                return
+            consumer.drop_oldest(consumer.queued_bytes // 2)
 
 
 class Consumer:
@@ -56,6 +69,7 @@ class Consumer:
         "_budget",
         "_credit_first",
         "_queue",
+        "_sent_of_first",
         "_told_dropped",
         "channel",
         "credit_bytes",
@@ -95,6 +109,9 @@ class Consumer:
         self._credit_first = 0
         self._told_dropped = 0
         self._queue: deque[tuple[Topic, Batch]] = deque()
+        # How many messages of the queue's first batch have been sent. Cutting off the rest each
+        # time instead would copy a large batch once for every small grant of credit.
+        self._sent_of_first = 0
 
     @property
     def load(self) -> int:
@@ -103,13 +120,19 @@ class Consumer:
 
     def offer(self, topic: "Topic", batch: Batch) -> None:
         """Send `batch` now, or queue it, dropping the oldest when the queue is full."""
+        count, sink = batch.count, self.sink
         if (
             not self._queue
-            and self.credit_count >= batch.count
+            and self.credit_count >= count
             and self.credit_bytes > 0
-            and self.sink.writable
+            and sink.writable
         ):
-            self._send(topic, batch)
+            # What `_send` does, without the call.
+            self.credit_count -= count
+            self.credit_bytes -= batch.size_bytes
+            self.delivered += count
+            topic.messages_out += count
+            sink.deliver(self.channel, topic, batch)
             return
         self._enqueue(topic, batch)
         self.pump()
@@ -126,19 +149,38 @@ class Consumer:
     def pump(self) -> None:
         """Send from the queue while credit and connection allow."""
         queue = self._queue
+        told_nothing = self._told_dropped == 0
+        sent = False
         while queue and self.credit_count > 0 and self.credit_bytes > 0 and self.sink.writable:
-            topic, batch = queue.popleft()
-            self._unqueue(batch)
-            if batch.count > self.credit_count:
-                rest = batch.slice(self.credit_count, batch.count)
-                batch = batch.slice(0, self.credit_count)
-                queue.appendleft((topic, rest))
-                self._queued(rest)
-            self._send(topic, batch)
-        self.tell_dropped()
+            sent = True
+            topic, batch = queue[0]
+            if batch.count - self._sent_of_first <= self.credit_count:
+                start = self._sent_of_first
+                self._pop_first()
+                self._send(topic, batch.slice(start, batch.count))
+            else:
+                self._send_some(topic, batch)
+        if not queue:
+            self._budget.holders.discard(self)
+        elif self._budget.queued_bytes > self._budget.limits.queues_bytes_max:
+            self._budget.shed()
+        if self.dropped != self._told_dropped and (sent or told_nothing):
+            self.tell_dropped()
+
+    def drop_oldest(self, goal_bytes: int) -> None:
+        """Drop from the queue until no more than `goal_bytes` are left in it."""
+        while self.queued_bytes > goal_bytes:
+            self._drop_first()
+        if not self._queue:
+            self._budget.holders.discard(self)
+        if self._told_dropped == 0:
+            self.tell_dropped()
 
     def tell_dropped(self) -> None:
-        """Tell a slow consumer once that it is slow, and again when it has caught up a bit."""
+        """Tell a slow consumer that it is slow: at the first drop, then as it makes progress.
+
+        One notice for every drop would only make a slow connection slower.
+        """
         if self.dropped != self._told_dropped and self.sink.writable:
             self._told_dropped = self.dropped
             self.sink.slow_consumer(self.channel, self.dropped)
@@ -146,6 +188,11 @@ class Consumer:
     def take_queue(self) -> "deque[tuple[Topic, Batch]]":
         """Return what was never sent, and forget it."""
         queue, self._queue = self._queue, deque()
+        if self._sent_of_first:
+            topic, batch = queue[0]
+            queue[0] = (topic, batch.slice(self._sent_of_first, batch.count))
+            self._sent_of_first = 0
+        self._budget.holders.discard(self)
         self._budget.queued_bytes -= self.queued_bytes
         self.queued_count = self.queued_bytes = 0
         return queue
@@ -177,27 +224,47 @@ class Consumer:
         topic.messages_out += count
         self.sink.deliver(self.channel, topic, batch)
 
+    def _send_some(self, topic: "Topic", batch: Batch) -> None:
+        """Send as much of the queue's first batch as there is credit for."""
+        if batch.codec is not Codec.NONE:
+            # Unpacked once and counted as what it takes, not once for each part.
+            plain = batch.plain()
+            self._queue[0] = (topic, plain)
+            self._count_bytes(plain.size_bytes - batch.size_bytes)
+            batch = plain
+        start = self._sent_of_first
+        end = start + self.credit_count
+        self._sent_of_first = end
+        self.queued_count -= end - start
+        self._send(topic, batch.slice(start, end))
+
     def _enqueue(self, topic: "Topic", batch: Batch) -> None:
         batch = batch.detached()
         self._queue.append((topic, batch))
-        self._queued(batch)
-        limits, budget = self._budget.limits, self._budget
-        while len(self._queue) > 1 and (
-            self.queued_bytes > limits.queue_bytes_max
-            or self.queued_count > limits.queue_count_max
-            or budget.queued_bytes > limits.queues_bytes_max
-        ):
-            oldest_topic, oldest = self._queue.popleft()
-            self._unqueue(oldest)
-            self.dropped += oldest.count
-            oldest_topic.messages_dropped += oldest.count
-
-    def _queued(self, batch: Batch) -> None:
         self.queued_count += batch.count
-        self.queued_bytes += batch.size_bytes
-        self._budget.queued_bytes += batch.size_bytes
+        self._count_bytes(batch.size_bytes)
+        self._budget.holders.add(self)
+        limits = self._budget.limits
+        while len(self._queue) > 1 and (
+            self.queued_bytes > limits.queue_bytes_max or self.queued_count > limits.queue_count_max
+        ):
+            self._drop_first()
 
-    def _unqueue(self, batch: Batch) -> None:
-        self.queued_count -= batch.count
-        self.queued_bytes -= batch.size_bytes
-        self._budget.queued_bytes -= batch.size_bytes
+    def _drop_first(self) -> None:
+        topic, _ = self._queue[0]
+        dropped = self._pop_first()
+        self.dropped += dropped
+        topic.messages_dropped += dropped
+
+    def _pop_first(self) -> int:
+        """Take the first batch out of the queue; return how many of its messages were unsent."""
+        _, batch = self._queue.popleft()
+        unsent = batch.count - self._sent_of_first
+        self.queued_count -= unsent
+        self._sent_of_first = 0
+        self._count_bytes(-batch.size_bytes)
+        return unsent
+
+    def _count_bytes(self, change: int) -> None:
+        self.queued_bytes += change
+        self._budget.queued_bytes += change

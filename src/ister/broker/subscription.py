@@ -37,6 +37,7 @@ class Subscription:
 
     __slots__ = (
         "_by_name",
+        "_direct",
         "_random_slot",
         "_ring",
         "_turn",
@@ -71,6 +72,11 @@ class Subscription:
         # Of consumers that have left.
         self.messages_out = 0
         self.messages_dropped = 0
+        # One consumer gets everything: nothing to decide on the hot path.
+        self._direct = filter_.takes_all and type_ in (
+            SubscriptionType.EXCLUSIVE,
+            SubscriptionType.FAILOVER,
+        )
         self._by_name: dict[str, Consumer] = {}
         self._ring = Ring()
         self._turn = 0
@@ -130,14 +136,15 @@ class Subscription:
             promoted.inherit(left_over)
             return
         for topic, batch in left_over:
-            if self.consumers:
-                self._hand_out(topic, batch)
-            else:
-                self.messages_dropped += batch.count
-                topic.messages_dropped += batch.count
+            lost = batch.count - (self._hand_out(topic, batch) if self.consumers else 0)
+            self.messages_dropped += lost
+            topic.messages_dropped += lost
 
     def dispatch(self, topic: Topic, batch: Batch) -> int:
         """Give a batch to the consumers; return how many of its messages found one."""
+        if self._direct:
+            self.consumers[0].offer(topic, batch)
+            return batch.count
         if not self.filter.takes_all:
             slots = self.filter.select(batch)
             if slots is not None:

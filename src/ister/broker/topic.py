@@ -48,7 +48,8 @@ class Topic:
         Returns how many of its messages at least one consumer was sent or has queued.
         """
         count = batch.count
-        batch.stamp(self.next_offset, now_ms)
+        batch.base_offset = self.next_offset
+        batch.publish_time_ms = now_ms
         self.next_offset += count
         self.messages_in += count
         self.bytes_in += batch.size_bytes
@@ -57,6 +58,9 @@ class Topic:
             taken = subscription.dispatch(self, batch)
             reached = max(reached, taken)
         if reached < count:
+            if reached and len(self.subscriptions) > 1:
+                # Filters may have given each subscription other messages of the batch.
+                reached = len(set().union(*(s.wanted(batch) for s in self.subscriptions)))
             self.messages_dropped += count - reached
         return reached
 

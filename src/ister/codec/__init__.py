@@ -1,6 +1,6 @@
 """Messages and batches ⇄ bytes, with checksums and compression. Spec: docs/batch-format.md."""
 
-from ister.codec.batch import Batch, ReplyAddress, encode
+from ister.codec.batch import Batch, ReplyAddress, encode, encode_bare
 from ister.codec.checksum import crc32c
 from ister.codec.columns import Attributes
 from ister.codec.compression import available
@@ -17,4 +17,5 @@ __all__ = [
     "available",
     "crc32c",
     "encode",
+    "encode_bare",
 ]

@@ -9,9 +9,12 @@ Always true of a parsed column: its offsets start at 0, never fall, and end at t
 
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, compress, pairwise
+from struct import Struct
 
 from ister.base.errors import BadBatchError
+from ister.base.limits import BATCH_COUNT_MAX
 from ister.codec.layout import padded, padding
 
 Attributes = dict[str, str]
@@ -19,11 +22,32 @@ Attributes = dict[str, str]
 
 def encode_values(values: Sequence[bytes]) -> list[bytes]:
     """Return the parts of a variable column."""
-    if len(values) == 1:  # One message at a time is the latency path.
-        size = len(values[0])
+    count = len(values)
+    size = len(values[0]) if count else 0
+    if count == 1:  # One message at a time is the latency path.
         return [b"\0\0\0\0" + size.to_bytes(4, "little"), values[0], padding(size)]
-    offsets = array("i", accumulate(map(len, values), initial=0))
-    return [offsets.tobytes(), padding(len(offsets) * 4), *values, padding(offsets[-1])]
+    if 0 < count <= BATCH_COUNT_MAX and len(values[-1]) == size and len(set(map(len, values))) == 1:
+        offsets, total = even_offsets(count, size), count * size
+    else:
+        sums = array("i", accumulate(map(len, values), initial=0))
+        offsets, total = sums.tobytes(), sums[-1]
+    return [offsets, padding(len(offsets)), *values, padding(total)]
+
+
+# Messages of one size are common (readings, ticks, fixed records), and then the offsets are
+# known without looking: four times quicker to write, check and cut. 32 × 256 KiB at the most.
+@lru_cache(maxsize=32)
+def even_offsets(count: int, size_bytes: int) -> bytes:
+    """Return the offsets of `count` values of one size."""
+    if size_bytes == 0:
+        return bytes(4 * (count + 1))
+    return array("i", range(0, count * size_bytes + 1, size_bytes)).tobytes()
+
+
+@lru_cache(maxsize=32)
+def _cutters(size_bytes: int) -> tuple[Struct, Struct]:
+    """Return what cuts values of one size, 64 at a time and one at a time."""
+    return Struct(f"{size_bytes}s" * 64), Struct(f"{size_bytes}s")
 
 
 def encode_nullable(values: Sequence[bytes | None]) -> list[bytes]:
@@ -76,17 +100,17 @@ class Cursor:
 
     def take_offsets(self, count: int) -> list[int]:
         """Return `count + 1` offsets that start at 0 and never fall."""
-        offsets = self.take((count + 1) * 4).cast("i").tolist()
-        # Sorting a sorted list is one pass over it in C, the cheapest check there is.
-        if offsets[0] != 0 or offsets != sorted(offsets):
-            raise BadBatchError("offsets of a column do not rise from 0")
-        return offsets
+        return _rising(self.take((count + 1) * 4))
 
     def take_values(self, count: int) -> "Values":
         """Read a variable column."""
-        start = self.position
-        offsets = self.take_offsets(count)
-        return Values(offsets, self.take(offsets[-1]), self._buffer[start : start + count * 4 + 4])
+        raw = self.take((count + 1) * 4)
+        total = int.from_bytes(raw[-4:], "little", signed=True)
+        size, rest = divmod(total, count) if 0 < count <= BATCH_COUNT_MAX else (0, 1)
+        if rest == 0 and total >= 0 and bytes(raw) == even_offsets(count, size):
+            return Values(raw, None, size, self.take(total))
+        offsets = _rising(raw)
+        return Values(raw, offsets, 0, self.take(offsets[-1]))
 
     def take_nullable(self, count: int) -> "NullableValues":
         """Read a nullable column."""
@@ -106,18 +130,44 @@ class Cursor:
         return AttributeRows(offsets, self.take_values(offsets[-1]), self.take_values(offsets[-1]))
 
 
+def _rising(raw: memoryview) -> list[int]:
+    offsets = raw.cast("i").tolist()
+    # Sorting a sorted list is one pass over it in C, the cheapest check there is.
+    if offsets[0] != 0 or offsets != sorted(offsets):
+        raise BadBatchError("offsets of a column do not rise from 0")
+    return offsets
+
+
 class Values:
-    """A variable column, with its offsets both as a list and as the bytes they came in."""
+    """A variable column, checked."""
 
-    __slots__ = ("blob", "offsets", "raw_offsets")
+    __slots__ = ("_even_bytes", "_offsets", "blob", "raw_offsets")
 
-    def __init__(self, offsets: list[int], blob: memoryview, raw_offsets: memoryview) -> None:
-        self.offsets = offsets
+    def __init__(
+        self, raw: memoryview, offsets: list[int] | None, even_bytes: int, blob: memoryview
+    ) -> None:
+        self.raw_offsets = raw
         self.blob = blob
-        self.raw_offsets = raw_offsets
+        # Not known yet when all values have one size, which is then `_even_bytes`.
+        self._offsets = offsets
+        self._even_bytes = even_bytes
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offsets as a list."""
+        if self._offsets is None:
+            self._offsets = self.raw_offsets.cast("i").tolist()
+        return self._offsets
 
     def values(self) -> list[bytes]:
         """Return every value."""
+        size = self._even_bytes
+        if size and self._offsets is None:
+            many, one = _cutters(size)
+            cut = len(self.blob) // many.size * many.size
+            values = list(chain.from_iterable(many.iter_unpack(self.blob[:cut])))
+            values += chain.from_iterable(one.iter_unpack(self.blob[cut:]))
+            return values
         # Slices of one bytes object are the quickest copies that Python makes.
         blob = bytes(self.blob)
         return [blob[start:end] for start, end in pairwise(self.offsets)]
@@ -143,10 +193,9 @@ class Values:
 
     def value_bytes_max(self) -> int:
         """Return the size of the largest value."""
-        offsets = self.offsets
-        if len(offsets) == 2:
-            return offsets[1]
-        return max(map(int.__sub__, offsets[1:], offsets), default=0)
+        if self._offsets is None:
+            return self._even_bytes
+        return max(map(int.__sub__, self._offsets[1:], self._offsets), default=0)
 
     def slice(self, start: int, end: int) -> list[bytes]:
         """Return the parts of a column of messages `start` to `end`, without touching each."""
@@ -205,6 +254,17 @@ class AttributeRows:
         self.values.check_text(size_bytes_max)
         if max(map(int.__sub__, self.offsets[1:], self.offsets)) > count_max:
             raise BadBatchError(f"a message has more than {count_max} attributes")
+
+    def slice(self, start: int, end: int) -> list[bytes]:
+        """Return the parts of a column of messages `start` to `end`."""
+        first, last = self.offsets[start], self.offsets[end]
+        moved = array("i", [o - first for o in self.offsets[start : end + 1]])
+        return [
+            moved.tobytes(),
+            padding(len(moved) * 4),
+            *self.names.slice(first, last),
+            *self.values.slice(first, last),
+        ]
 
     def rows(self) -> list[Attributes]:
         """Return a dictionary for each message."""

@@ -12,10 +12,19 @@ if sys.byteorder != "little":  # The columns are used in place, as Arrow does.
 
 FORMAT_VERSION = 1
 
+# Offsets are unsigned in the header, but signed in the offset column and in Arrow.
+OFFSET_MAX = 2**63 - 1
+
 # base offset, publish time | crc | version, codec, columns, count, columns bytes, stored bytes,
-# name bytes, reserved, producer id, first sequence, reserved
-HEADER = struct.Struct("<QqIBBHIIIHHQQQ")
-HEADER_BYTES = HEADER.size
+# name bytes; behind it two bytes of zero, producer id, first sequence, eight bytes of zero
+HEADER_START = struct.Struct("<QqIBBHIIIH")
+HEADER_BYTES = 64
+NAME_BYTES = struct.Struct("<H")
+NAME_BYTES_POSITION = 36
+SEQUENCE = struct.Struct("<QQ")
+SEQUENCE_POSITION = 40
+# The offsets of a column with one value.
+BARE = struct.Struct("<II")
 # The broker's own fields come first and outside the checksum: stamping a batch is replacing
 # these 16 bytes, and everything behind them is forwarded as the producer made it.
 STAMP = struct.Struct("<Qq")

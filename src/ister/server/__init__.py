@@ -1,0 +1,25 @@
+"""Doors into the broker, its configuration, and the start-up of a broker process."""
+
+from ister.server.config import (
+    HttpConfig,
+    LogConfig,
+    NativeConfig,
+    ServerConfig,
+    ShutdownConfig,
+    all_settings,
+    read_config,
+)
+from ister.server.serve import Addresses, run_server, serve
+
+__all__ = [
+    "Addresses",
+    "HttpConfig",
+    "LogConfig",
+    "NativeConfig",
+    "ServerConfig",
+    "ShutdownConfig",
+    "all_settings",
+    "read_config",
+    "run_server",
+    "serve",
+]

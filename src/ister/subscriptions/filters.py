@@ -16,7 +16,7 @@ from ister.subscriptions.ring import KeyMatcher
 class Filter:
     """Attribute globs, all of which must match, and key globs, one of which must match."""
 
-    __slots__ = ("_attributes", "_keys", "attributes", "key_globs")
+    __slots__ = ("_attributes", "_keys", "attributes", "key_globs", "takes_all")
 
     def __init__(self, attributes: Mapping[str, str], key_globs: Sequence[str]) -> None:
         self.attributes = dict(attributes)
@@ -26,11 +26,8 @@ class Filter:
             for name, glob in attributes.items()
         }
         self._keys = KeyMatcher(key_globs)
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether there is nothing to look at."""
-        return not self._attributes and not self.key_globs
+        # Whether there is nothing to look at.
+        self.takes_all = not attributes and not key_globs
 
     def select(self, batch: Batch) -> list[int] | None:
         """Return the slots of the wanted messages, or `None` for all of them."""
@@ -38,8 +35,9 @@ class Filter:
             return None
         slots: Sequence[int] = range(len(batch))
         if self.key_globs:
-            keys = batch.keys
-            slots = [s for s in slots if keys is not None and self._keys(keys[s] or "")]
+            # A message without a key counts as one with an empty key, as on the ring.
+            keys = batch.keys or [None] * len(batch)
+            slots = [s for s in slots if self._keys(keys[s] or "")]
         if self._attributes:
             rows = batch.attributes
             slots = [s for s in slots if rows is not None and self._matches(rows[s])]

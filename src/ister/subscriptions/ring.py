@@ -10,6 +10,7 @@ from bisect import bisect
 from collections.abc import Sequence
 from fnmatch import translate
 from hashlib import blake2b
+from itertools import compress
 
 # With 64 points a share is within about ±25 % of even for any number of consumers; 256 would
 # halve that, at four times the cost of a join.
@@ -52,12 +53,20 @@ class Ring:
     def join(self, name: str, matcher: KeyMatcher) -> None:
         """Add a consumer."""
         self._members[name] = matcher
-        self._rebuild()
+        for number in range(POINTS):
+            point = _hash(f"{name}\0{number}")
+            place = bisect(self._points, point)
+            self._points.insert(place, point)
+            self._names.insert(place, name)
+        self._cache.clear()
 
     def leave(self, name: str) -> None:
         """Remove a consumer."""
         del self._members[name]
-        self._rebuild()
+        stays = [other != name for other in self._names]
+        self._points = list(compress(self._points, stays))
+        self._names = list(compress(self._names, stays))
+        self._cache.clear()
 
     def owner(self, key: str | None) -> str | None:
         """Return the consumer of `key`, or `None` when no consumer's filter takes it.
@@ -74,19 +83,16 @@ class Ring:
         return found
 
     def _find(self, key: str) -> str | None:
-        takers = {name for name, matcher in self._members.items() if matcher(key)}
-        if not takers:
-            return None
         start = bisect(self._points, _hash(key))
+        refused: set[str] = set()
         count = len(self._names)
         for step in range(count):
             name = self._names[(start + step) % count]
-            if name in takers:
+            if name in refused:
+                continue
+            if self._members[name](key):
                 return name
+            refused.add(name)
+            if len(refused) == len(self._members):
+                break
         return None
-
-    def _rebuild(self) -> None:
-        points = sorted((_hash(f"{n}\0{i}"), n) for n in self._members for i in range(POINTS))
-        self._points = [point for point, _ in points]
-        self._names = [name for _, name in points]
-        self._cache.clear()

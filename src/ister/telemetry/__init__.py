@@ -1,5 +1,6 @@
 """What the machine and the process tell: clock, structured log."""
 
 from ister.telemetry.clock import SystemClock
+from ister.telemetry.log import configure_log
 
-__all__ = ["SystemClock"]
+__all__ = ["SystemClock", "configure_log"]

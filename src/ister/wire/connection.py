@@ -54,6 +54,7 @@ class Connection:
     """Frames, liveness and the outgoing queue of one end."""
 
     __slots__ = (
+        "_closed",
         "_heard",
         "_outgoing",
         "_pinged_ms",
@@ -65,6 +66,8 @@ class Connection:
 
     def __init__(self, *, now_ms: int, heartbeat_ms: int) -> None:
         self.state = State.GREETING
+        # The same as `state is CLOSED`, for the hot path.
+        self._closed = False
         self.heartbeat_ms = heartbeat_ms
         self.heard_ms = now_ms
         self._heard = False
@@ -85,18 +88,19 @@ class Connection:
     def close(self) -> None:
         """Take no more frames. What is queued can still be fetched by `outgoing`."""
         self.state = State.CLOSED
+        self._closed = True
 
     def receive(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes, pings and pongs apart.
 
         Raises `ProtocolError`, after which the connection is closed.
         """
-        if self.state is State.CLOSED:
+        if self._closed:
             return []
         try:
             frames = self._reader.receive(data)
         except ProtocolError:
-            self.state = State.CLOSED
+            self.close()
             raise
         if frames:
             self._heard = True
@@ -107,12 +111,12 @@ class Connection:
 
     def send(self, data: Bytes) -> None:
         """Queue one encoded frame."""
-        if self.state is not State.CLOSED:
+        if not self._closed:
             self._outgoing.append(data)
 
     def send_all(self, parts: Iterable[Bytes]) -> None:
         """Queue the parts of an encoded frame."""
-        if self.state is not State.CLOSED:
+        if not self._closed:
             self._outgoing.extend(parts)
 
     def outgoing(self) -> list[Bytes]:
@@ -141,7 +145,7 @@ class Connection:
         return [frame for frame in frames if frame[0] not in _BEATS]
 
 
-_BEATS = frozenset((int(Opcode.PING), int(Opcode.PONG)))
+_BEATS = frozenset((Opcode.PING, Opcode.PONG))
 
 
 def accept_hello(frame: Frame) -> tuple[Hello, int]:
@@ -152,6 +156,9 @@ def accept_hello(frame: Frame) -> tuple[Hello, int]:
     command = decode_command(frame[3])
     if not isinstance(command, Hello):
         raise ProtocolError("the first frame must be a hello")
+    if not command.client_id:
+        # Two clients without an id would take each other's consumers for their own.
+        raise ProtocolError("a client needs an id of its own")
     version = min(command.version_max, PROTOCOL_VERSION_MAX)
     if version < max(command.version_min, PROTOCOL_VERSION_MIN):
         raise VersionError(

@@ -15,6 +15,8 @@ from ister.base import (
 )
 from ister.base.errors import (
     BadRequestError,
+    CodecMissingError,
+    IsterError,
     MessageTooLargeError,
     TopicNotFoundError,
 )
@@ -27,10 +29,11 @@ from ister.client.session import (
     Answer,
     Event,
     SubscriptionChannel,
+    check_extras,
     cut_batches,
     parse_url,
 )
-from ister.codec import Attributes, Codec, ReplyAddress, encode
+from ister.codec import Attributes, Codec, ReplyAddress, available, encode
 from ister.telemetry import SystemClock
 from ister.wire import (
     BrokerDescription,
@@ -53,7 +56,10 @@ SubscriptionTypeName = Literal["exclusive", "shared", "failover", "key_shared"]
 PolicyName = Literal["least_loaded", "round_robin", "random"]
 CompressionName = Literal["none", "lz4", "zstd"]
 
-# Topics that `request` keeps a producer open for; the longest unused makes room.
+# Two round trips of a lone message between processes that are awake.
+BUSY_POLL_S = 0.0002
+
+# Topics that `request` keeps a producer open for; the oldest makes room.
 REQUEST_TOPICS_MAX = 256
 
 
@@ -62,6 +68,7 @@ def connect(
     *,
     name: str = "",
     timeout: float = 30.0,
+    busy_poll: float = BUSY_POLL_S,
     clock: Clock | None = None,
     connector: Connector = connect_socket,
 ) -> "Client":
@@ -69,11 +76,15 @@ def connect(
 
     Use it with `async with`, or `await` it and call `close()`. The client reconnects by itself;
     `timeout` bounds, in seconds, how long calls wait for a connection and for their answers.
+    While the answer to a lone message is due, the client polls for it up to `busy_poll` seconds
+    before it sleeps, which halves the round trip; 0 turns that off.
 
     >>> async with ister.connect(url) as client:
     ...     await client.create_topic("/default/orders")
     """
-    return Client(url, name=name, timeout=timeout, clock=clock, connector=connector)
+    return Client(
+        url, name=name, timeout=timeout, busy_poll=busy_poll, clock=clock, connector=connector
+    )
 
 
 class Client:
@@ -85,6 +96,7 @@ class Client:
         *,
         name: str,
         timeout: float,
+        busy_poll: float,
         clock: Clock | None,
         connector: Connector,
     ) -> None:
@@ -92,6 +104,7 @@ class Client:
         self._addresses = parse_url(url)
         self._name = name
         self._timeout_s = timeout
+        self._busy_poll_s = busy_poll
         self._clock = clock
         self._connector = connector
         self._link: BrokerLink | None = None
@@ -137,6 +150,7 @@ class Client:
             timeout_s=self._timeout_s,
             clock=clock,
             connector=self._connector,
+            busy_poll_s=self._busy_poll_s,
         )
         await link.open()
         self._link = link
@@ -162,11 +176,14 @@ class Client:
         `resend=True` sends what was in flight again after a lost connection, which may deliver
         it twice; else such sends fail with `ConnectionLostError`.
         """
+        codec = Codec.parse(compression)
+        if codec not in available():
+            raise CodecMissingError(compression)
         return Producer(
             self.link,
             topic,
             name=name or f"producer-{secrets.token_hex(4)}",
-            codec=Codec.parse(compression),
+            codec=codec,
             resend=resend,
         )
 
@@ -230,27 +247,39 @@ class Client:
         `RequestTimeoutError` when no answer comes within `timeout` seconds.
         """
         link = self.link
+        if not link.session.can_publish:
+            await link.wait_open()
         requester = self._requesters.get(topic) or await self._open_requester(topic)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         address = link.session.ask(topic, answer)
         try:
             requester.send_request(payload, key, attributes, address, answer)
+            if link.session.requests == 1:
+                link.wakefulness.wait(answer)
             return await link.wait_for(answer, timeout, f"request to {topic!r}")
-        except TopicNotFoundError:
-            # Deleted since: the next request makes it again.
-            self._requesters.pop(topic, None)
+        except IsterError as error:
+            if requester.closed or isinstance(error, TopicNotFoundError):
+                # The topic was deleted, or not to be had again after a reconnect: the next
+                # request tries anew.
+                self._requesters.pop(topic, None)
+                await requester.close(flush=False)
             raise
         finally:
             link.session.forget(address[1])
 
     def answer(self, address: ReplyAddress, payload: bytes, attributes: Attributes | None) -> None:
         """Send an answer, together with the others of this turn of the event loop."""
-        size, most = len(payload), self.link.session.message_bytes_max
-        if size > most:
-            raise MessageTooLargeError("(reply)", size, most)
+        self.check_answer(payload, attributes)
         if not self._answers:
             asyncio.get_running_loop().call_soon(self._send_answers)
         self._answers.append((address, payload, attributes))
+
+    def check_answer(self, payload: bytes, attributes: Attributes | None) -> None:
+        """Raise what is wrong with an answer before it is queued among others."""
+        size, most = len(payload), self.link.session.message_bytes_max
+        if size > most:
+            raise MessageTooLargeError("(reply)", size, most)
+        check_extras(None, attributes, None)
 
     # Topics and reports
 
@@ -306,7 +335,8 @@ class Client:
             return self._requesters[topic]
         while len(self._requesters) >= REQUEST_TOPICS_MAX:
             oldest = self._requesters.pop(next(iter(self._requesters)))
-            await oldest.close(flush=False)
+            # With a flush: a request that is under way must not fail because of another topic.
+            await oldest.close()
         self._requesters[topic] = producer
         return producer
 

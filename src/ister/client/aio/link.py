@@ -22,6 +22,7 @@ from ister.base.errors import (
     NotConnectedError,
     RequestTimeoutError,
 )
+from ister.client.aio.wakefulness import Wakefulness
 from ister.client.session import Link, Session, backoff_s
 from ister.wire import Command
 
@@ -64,8 +65,10 @@ class BrokerLink:
         timeout_s: float,
         clock: Clock,
         connector: Connector,
+        busy_poll_s: float,
     ) -> None:
         self.clock = clock
+        self.wakefulness = Wakefulness(busy_poll_s)
         self.timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self.session = Session(
@@ -79,7 +82,7 @@ class BrokerLink:
         self._connector = connector
         self._transport: asyncio.Transport | None = None
         self._scheduled = False
-        self._open_waiters: list[asyncio.Future[None]] = []
+        self._open_waiters: dict[asyncio.Future[None], None] = {}
         self._lost: asyncio.Future[str] | None = None
         # Why the broker was left, when it was because of what it sent.
         self._failed: IsterError | None = None
@@ -96,7 +99,11 @@ class BrokerLink:
                 await self._connect(address)
                 break
             except (OSError, BusyError) as error:
+                self._abandon()
                 reasons.append(str(error) or type(error).__name__)
+            except BaseException:
+                self._abandon()
+                raise
         else:
             raise NotConnectedError(_url(self._addresses), "; ".join(reasons))
         self._pulse()
@@ -128,11 +135,13 @@ class BrokerLink:
             if self._end is not None:
                 raise self._end
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._open_waiters.append(waiter)
+            self._open_waiters[waiter] = None
             try:
                 await self.wait_for(waiter, self.timeout_s, "a connection")
             except RequestTimeoutError:
                 raise NotConnectedError(_url(self._addresses), "reconnecting") from None
+            finally:
+                self._open_waiters.pop(waiter, None)
 
     async def wait_for(
         self, future: "asyncio.Future[_R]", timeout_s: float | None, what: str
@@ -160,13 +169,16 @@ class BrokerLink:
         """Write what the session has to say."""
         parts = self.session.outgoing()
         if parts and self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(parts)
+            if len(parts) == 1:
+                self._transport.write(parts[0])
+            else:
+                self._transport.writelines(parts)
 
     # From the transport
 
     def on_data(self, data: bytes) -> None:
         """Feed the session, answer at once, then let the application's callbacks run."""
-        was_open = self.session.link is Link.OPEN
+        was_open = self.session.can_publish
         self._scheduled = True  # The flush below covers what happens in here.
         try:
             self.session.receive(data)
@@ -176,8 +188,8 @@ class BrokerLink:
         finally:
             self._scheduled = False
         self.flush()
-        if not was_open and self.session.link is Link.OPEN:
-            waiters, self._open_waiters = self._open_waiters, []
+        if not was_open and self.session.can_publish:
+            waiters, self._open_waiters = self._open_waiters, {}
             for waiter in waiters:
                 finish(waiter)
         while self.session.events:
@@ -199,19 +211,29 @@ class BrokerLink:
 
     async def _connect(self, address: Address) -> None:
         self._lost = self._loop.create_future()
+        self._failed = None
         async with asyncio.timeout(self.timeout_s):
             transport = await self._connector(lambda: _Wire(self), address)
+        if transport.is_closing():
+            # Accepted and closed at once; `on_lost` came before we knew the transport.
+            raise NotConnectedError(_url([address]), "closed by the broker")
         self._transport = transport
-        self._failed = None
         self.session.connected()
         self.write()
         opened = self._loop.create_future()
-        self._open_waiters.append(opened)
+        self._open_waiters[opened] = None
         lost = self._lost
-        async with asyncio.timeout(self.timeout_s):
-            await asyncio.wait({opened, lost}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await asyncio.wait({opened, lost}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._open_waiters.pop(opened, None)
         if lost.done():
-            raise self._failed or NotConnectedError(_url([address]), lost.result())
+            raise self._failure(address, lost.result())
+
+    def _failure(self, address: Address, reason: str) -> IsterError:
+        """Return why the connection that was just lost came to nothing."""
+        return self._failed or NotConnectedError(_url([address]), reason)
 
     async def _supervise(self) -> None:
         attempt = 0
@@ -259,7 +281,7 @@ class BrokerLink:
         if self._pulse_timer is not None:
             self._pulse_timer.cancel()
         transport, self._transport = self._transport, None
-        self.session.close()
+        self.session.close(error)
         if transport is not None:
             transport.close()
         for waiter in self._open_waiters:

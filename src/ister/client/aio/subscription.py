@@ -7,7 +7,13 @@ from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ister.base.errors import BusyError, ClosedError, NotARequestError, RequestTimeoutError
+from ister.base.errors import (
+    BusyError,
+    ClosedError,
+    IsterError,
+    NotARequestError,
+    RequestTimeoutError,
+)
 from ister.client.aio.link import settler
 from ister.client.session import (
     BaseMessage,
@@ -56,6 +62,7 @@ class Subscription:
         self._client = client
         self._channel = channel
         self._buffer: deque[Message] = deque()
+        self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -78,16 +85,23 @@ class Subscription:
             link.session.subscribe(self._channel, settler(reply))
             try:
                 await reply
-            except BusyError:
-                link.session.subscriptions.pop(self._channel.channel, None)
-                if link.session.link is Link.OPEN:
-                    raise
-                continue
+            except BaseException as error:
+                # The broker may have attached it all the same: an answer that came too late, or
+                # nobody waits for it any more.
+                link.session.detach(self._channel)
+                if isinstance(error, BusyError) and link.session.link is not Link.OPEN:
+                    continue
+                raise
             return
 
     async def close(self) -> None:
         """Detach. What this consumer was not sent goes to the others of the subscription."""
-        self._client.link.session.unsubscribe(self._channel)
+        reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._client.link.session.unsubscribe(self._channel, settler(reply))
+        try:
+            await reply
+        except IsterError:
+            pass  # Without a connection the broker has let go of this consumer, too.
 
     @property
     def active(self) -> bool:
@@ -108,7 +122,8 @@ class Subscription:
             while True:
                 while buffer:
                     yield take()
-                await self._fill()
+                if not self._take():
+                    await self._arrival()
         except ClosedError:
             return
 
@@ -128,10 +143,24 @@ class Subscription:
                 await self._fill(timeout)
             except RequestTimeoutError:
                 return []
-        while len(self._buffer) < count and self._take():
-            pass
         buffer = self._buffer
+        while len(buffer) < count and self._channel.batches:
+            self._take()
         return [buffer.popleft() for _ in range(min(count, len(buffer)))]
+
+    async def fetch_batches(self, timeout: float | None = None) -> list[Batch]:
+        """Return all batches at hand, or the first to come; empty as `fetch` is."""
+        channel = self._channel
+        deadline_ms = self._deadline_ms(timeout)
+        while (batch := channel.take()) is None:
+            try:
+                await self._arrival_until(deadline_ms)
+            except RequestTimeoutError:
+                return []
+        batches = [batch]
+        while channel.batches and (batch := channel.take()) is not None:
+            batches.append(batch)
+        return batches
 
     async def batches(self) -> AsyncIterator[Batch]:
         """Yield whole batches, columns and all: `len(batch)`, `batch.payloads`, `.offsets`."""
@@ -140,13 +169,15 @@ class Subscription:
             while True:
                 while (batch := channel.take()) is not None:
                     yield batch
-                await self._arrival(None)
+                await self._arrival()
         except ClosedError:
             return
 
     async def _fill(self, timeout: float | None = None) -> None:
-        while not self._take():
-            await self._arrival(timeout)
+        deadline_ms = self._deadline_ms(timeout)
+        # Another task may have taken the batch that woke this one, and left some of it over.
+        while not self._buffer and not self._take():
+            await self._arrival_until(deadline_ms)
 
     def _take(self) -> bool:
         batch = self._channel.take()
@@ -156,10 +187,21 @@ class Subscription:
         self._buffer.extend(map(Message, batch.payloads, repeat(delivery), range(batch.count)))
         return True
 
-    async def _arrival(self, timeout: float | None) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _deadline_ms(self, timeout: float | None) -> int | None:
+        if timeout is None:
+            return None
+        return self._client.link.clock.monotonic_ms() + int(timeout * 1000)
+
+    async def _arrival_until(self, deadline_ms: int | None) -> None:
+        if deadline_ms is None:
+            await self._arrival()
+            return
+        link = self._client.link
+        left_s = max(0, deadline_ms - link.clock.monotonic_ms()) / 1000
+        await link.wait_for(self._arrival(), left_s, f"subscription {self.name!r}")
+
+    def _arrival(self) -> "asyncio.Future[None]":
+        """Return a future that is done when there is something to take."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
         self._channel.wait(waiter)
-        try:
-            await self._client.link.wait_for(waiter, timeout, f"subscription {self.name!r}")
-        finally:
-            self._channel.forget(waiter)
+        return waiter

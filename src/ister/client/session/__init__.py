@@ -2,11 +2,13 @@
 
 from ister.client.session.message import Answer, BaseMessage, Delivery, MessageId
 from ister.client.session.producer import (
+    MESSAGE_OVERHEAD_BYTES,
     Future,
     PendingBatch,
     ProducerChannel,
     Sent,
     as_bytes,
+    check_extras,
     cut_batches,
 )
 from ister.client.session.session import Link, OnReply, Session
@@ -22,6 +24,7 @@ from ister.client.session.url import DEFAULT_PORT, DEFAULT_URL, backoff_s, parse
 __all__ = [
     "DEFAULT_PORT",
     "DEFAULT_URL",
+    "MESSAGE_OVERHEAD_BYTES",
     "Answer",
     "BaseMessage",
     "Delivery",
@@ -40,6 +43,7 @@ __all__ = [
     "SubscriptionChannel",
     "as_bytes",
     "backoff_s",
+    "check_extras",
     "cut_batches",
     "parse_url",
 ]

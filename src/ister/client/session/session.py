@@ -17,18 +17,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from ister.base.errors import (
     BadBatchError,
+    BadRequestError,
     ClosedError,
     ConnectionLostError,
+    GoingAwayError,
     IsterError,
     LimitReachedError,
     NoResponderError,
     NotConnectedError,
     ProtocolError,
     RequestTimeoutError,
+    VersionError,
 )
-from ister.base.limits import MIB, REQUESTS_MAX
+from ister.base.limits import MIB, REQUESTS_MAX, TOPIC_ALIASES_MAX
 from ister.client.session.message import Answer
 from ister.client.session.producer import Future, ProducerChannel
 from ister.client.session.subscription import Event, SubscriptionChannel
@@ -42,6 +47,7 @@ from ister.wire import (
     Command,
     Connection,
     ConsumerClosed,
+    Done,
     ErrorReply,
     Frame,
     GoingAway,
@@ -87,6 +93,13 @@ class _Asked:
 
 OnReply = Callable[[Command | IsterError], object]
 
+# With these a connection has ended or is about to: what was being opened is opened on the next.
+_COMES_BACK = (ConnectionLostError, GoingAwayError)
+
+
+def _ignore(_: Command | IsterError) -> None:
+    """For requests whose answer changes nothing."""
+
 
 class Session:
     """See the module."""
@@ -102,6 +115,8 @@ class Session:
     ) -> None:
         self.client_id = client_id
         self.now_ms = now_ms
+        # The time of the last `pulse`: exact enough for timeouts, and free.
+        self.pulse_ms = now_ms()
         self.link = Link.OFFLINE
         self.welcome: Welcome | None = None
         self.message_bytes_max = MESSAGE_BYTES_MAX
@@ -110,7 +125,11 @@ class Session:
         self.events: deque[tuple[Callable[[Event], object], Event]] = deque()
         self.producers: dict[int, ProducerChannel] = {}
         self.subscriptions: dict[int, SubscriptionChannel] = {}
-        self._agent = agent
+        self._hello = Hello(
+            client_id=client_id,
+            agent=agent,
+            codecs=[codec.name.lower() for codec in available()],
+        )
         self._on_dirty = on_dirty
         self._timeout_ms = timeout_ms
         self._dirty: list[ProducerChannel] = []
@@ -128,17 +147,20 @@ class Session:
         self.connection = Connection(now_ms=self.now_ms(), heartbeat_ms=HEARTBEAT_MS)
         self.link = Link.GREETING
         self._topics.clear()
-        hello = Hello(
-            client_id=self.client_id,
-            agent=self._agent,
-            codecs=[codec.name.lower() for codec in available()],
-        )
-        self.connection.send(control_frame(hello))
+        self.connection.send(control_frame(self._hello))
 
     def receive(self, data: bytes) -> None:
         """Act on the frames that `data` completes. Raises when the connection must end."""
         for frame in self.connection.receive(data):
-            self._on_frame(frame)
+            opcode, channel, sequence, body = frame
+            if opcode == Opcode.DELIVER:
+                self._on_deliver(channel, sequence, body)
+            elif opcode == Opcode.PUBLISHED:
+                producer = self.producers.get(channel)
+                if producer is not None:
+                    producer.on_published(sequence, PUBLISHED.unpack(body)[0])
+            else:
+                self._on_frame(frame)
 
     def disconnected(self, reason: str) -> None:
         """The transport is gone: fail what cannot be known, keep what can be resumed."""
@@ -160,10 +182,11 @@ class Session:
 
     def flush(self) -> None:
         """Turn everything sent since the last call into frames."""
-        dirty, self._dirty = self._dirty, []
-        for producer in dirty:
-            producer.cut()
-            producer.pump()
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for producer in dirty:
+                producer.cut()
+                producer.pump()
 
     def outgoing(self) -> list[bytes | memoryview]:
         """Return what is to be written to the transport."""
@@ -172,19 +195,21 @@ class Session:
     def pulse(self) -> bool:
         """Look at the clock, about once a second; return whether the broker is dead."""
         now_ms = self.now_ms()
+        before_ms, self.pulse_ms = self.pulse_ms, now_ms
         for sequence, (on_reply, asked_ms) in list(self._waiting.items()):
             if now_ms - asked_ms >= self._timeout_ms:
                 del self._waiting[sequence]
                 on_reply(RequestTimeoutError("the broker", self._timeout_ms / 1000))
         for producer in list(self.producers.values()):
-            producer.expire(now_ms, self._timeout_ms)
+            # A batch is stamped with the pulse before it: by the time of the last one, none is
+            # failed early.
+            producer.expire(before_ms, self._timeout_ms)
         if self.link in (Link.OFFLINE, Link.CLOSED):
             return False
         return self.connection.pulse(now_ms) is Pulse.DEAD
 
-    def close(self) -> None:
-        """End everything; who waits for something is told."""
-        error = ClosedError("the client")
+    def close(self, error: IsterError) -> None:
+        """End everything; who waits for something is told why."""
         self.disconnected("closed by the application")
         self.link = Link.CLOSED
         for producer in self.producers.values():
@@ -197,9 +222,15 @@ class Session:
     # What the application's side calls
 
     @property
-    def can_publish(self) -> bool:
-        """Whether a batch may be sent now."""
-        return self.link is Link.OPEN
+    def link(self) -> Link:
+        """Where the session is."""
+        return self._link
+
+    @link.setter
+    def link(self, link: Link) -> None:
+        self._link = link
+        # Whether a batch may be sent now; asked for every batch.
+        self.can_publish = link is Link.OPEN
 
     def mark_dirty(self, producer: ProducerChannel) -> None:
         """Have `flush` look at a producer."""
@@ -224,9 +255,16 @@ class Session:
         if len(self._waiting) >= REQUESTS_MAX:
             on_reply(LimitReachedError("requests_max", REQUESTS_MAX))
             return
-        self._sequence = sequence = (self._sequence % SEQUENCE_MASK) + 1
+        sequence = (self._sequence % SEQUENCE_MASK) + 1
+        try:
+            _check_types(command)
+            frame = control_frame(command, sequence=sequence)
+        except BadRequestError as error:
+            on_reply(error)
+            return
+        self._sequence = sequence
         self._waiting[sequence] = (on_reply, self.now_ms())
-        self.connection.send(control_frame(command, sequence=sequence))
+        self.connection.send(frame)
         self._on_dirty()
 
     def new_channel(self) -> int:
@@ -247,20 +285,25 @@ class Session:
 
     def close_producer(self, producer: ProducerChannel) -> None:
         """Give a producer back; what is pending on it fails."""
-        if self.producers.pop(producer.channel, None) is not None:
-            producer.fail(ClosedError(f"the producer of {producer.topic!r}"))
-            self.call(CloseProducer(channel=producer.channel), _ignore)
+        producer.fail(ClosedError(f"the producer of {producer.topic!r}"))
+        self._let_go(producer)
 
     def subscribe(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:
         """Attach a consumer."""
         self._attach(subscription, on_reply)
 
-    def unsubscribe(self, subscription: SubscriptionChannel) -> None:
-        """Detach a consumer."""
+    def unsubscribe(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:
+        """Detach a consumer for good; `on_reply` is told when the broker has let go of it."""
         name = subscription.command.subscription
         subscription.fail(ClosedError(f"the subscription {name!r}"))
-        if self.subscriptions.pop(subscription.channel, None) is not None:
-            self.call(CloseConsumer(channel=subscription.channel), _ignore)
+        self.detach(subscription, on_reply)
+
+    def detach(self, subscription: SubscriptionChannel, on_reply: OnReply = _ignore) -> None:
+        """Detach a consumer that may be attached again."""
+        if self.subscriptions.pop(subscription.channel, None) is None:
+            on_reply(Done())
+            return
+        self.call(CloseConsumer(channel=subscription.channel), on_reply)
 
     def ask(self, topic: str, future: Future) -> tuple[int, int]:
         """Reserve the number of a new request; returns the address for its answer."""
@@ -272,6 +315,11 @@ class Session:
         self._asked[self._request] = _Asked(topic, future)
         return self.welcome.session, self._request
 
+    @property
+    def requests(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._asked)
+
     def forget(self, request: int) -> None:
         """Drop the answer to a request, should it still come."""
         self._asked.pop(request, None)
@@ -280,13 +328,7 @@ class Session:
 
     def _on_frame(self, frame: Frame) -> None:
         opcode, channel, sequence, body = frame
-        if opcode == Opcode.DELIVER:
-            self._on_deliver(channel, sequence, body)
-        elif opcode == Opcode.PUBLISHED:
-            producer = self.producers.get(channel)
-            if producer is not None:
-                producer.on_published(sequence, PUBLISHED.unpack(body)[0])
-        elif opcode == Opcode.REPLY:
+        if opcode == Opcode.REPLY:
             self._on_answers(Batch(body))
         elif opcode == Opcode.CONTROL:
             self._on_command(channel, sequence, decode_command(body))
@@ -324,6 +366,8 @@ class Session:
             case ErrorReply():
                 self._on_error(channel, sequence, error_of(command))
             case TopicNumber(number=number, topic=topic):
+                if len(self._topics) >= TOPIC_ALIASES_MAX:
+                    raise LimitReachedError("topic_aliases_max", TOPIC_ALIASES_MAX)
                 self._topics[number] = topic
             case NoResponder(requests=requests):
                 for request in requests:
@@ -359,6 +403,13 @@ class Session:
             )
 
     def _on_welcome(self, welcome: Welcome) -> None:
+        if self.link is not Link.GREETING:
+            raise ProtocolError("a second welcome")
+        hello = self._hello
+        if not hello.version_min <= welcome.version <= hello.version_max:
+            raise VersionError(str(welcome.version), f"{hello.version_min}-{hello.version_max}")
+        if welcome.heartbeat_ms <= 0 or welcome.message_bytes_max <= 0:
+            raise ProtocolError("a welcome with limits below one")
         self.welcome = welcome
         self.message_bytes_max = welcome.message_bytes_max
         self.connection.heartbeat_ms = welcome.heartbeat_ms
@@ -385,20 +436,26 @@ class Session:
         def on_opened(reply: Command | IsterError) -> None:
             if isinstance(reply, ProducerOpened) and not reply.partitions:
                 producer.on_opened(reply.producer_id)
-            elif not isinstance(reply, ConnectionLostError):
+            elif isinstance(reply, ProducerOpened):
                 self.producers.pop(producer.channel, None)
+            elif not isinstance(reply, _COMES_BACK):
+                self._let_go(producer)
             on_reply(reply)
 
         self.producers[producer.channel] = producer
         command = OpenProducer(topic=producer.topic, name=producer.name, channel=producer.channel)
         self.call(command, on_opened)
 
+    def _let_go(self, producer: ProducerChannel) -> None:
+        if self.producers.pop(producer.channel, None) is not None:
+            self.call(CloseProducer(channel=producer.channel), _ignore)
+
     def _attach(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:
         def on_attached(reply: Command | IsterError) -> None:
             if isinstance(reply, Subscribed):
                 subscription.on_subscribed(active=reply.active)
-            elif not isinstance(reply, ConnectionLostError):
-                self.subscriptions.pop(subscription.channel, None)
+            elif not isinstance(reply, _COMES_BACK):
+                self.detach(subscription)
             on_reply(reply)
 
         self.subscriptions[subscription.channel] = subscription
@@ -406,21 +463,28 @@ class Session:
 
     def _fail_producer(self, producer: ProducerChannel) -> OnReply:
         def on_reply(reply: Command | IsterError) -> None:
-            if isinstance(reply, IsterError) and not isinstance(reply, ConnectionLostError):
+            if isinstance(reply, IsterError) and not isinstance(reply, _COMES_BACK):
                 producer.fail(reply)
 
         return on_reply
 
     def _fail_subscription(self, subscription: SubscriptionChannel) -> OnReply:
         def on_reply(reply: Command | IsterError) -> None:
-            if isinstance(reply, IsterError) and not isinstance(reply, ConnectionLostError):
+            if isinstance(reply, IsterError) and not isinstance(reply, _COMES_BACK):
                 subscription.fail(reply)
 
         return on_reply
 
 
-def _ignore(_: Command | IsterError) -> None:
-    """For requests whose answer changes nothing."""
+def _check_types(command: Command) -> None:
+    """Raise `BadRequestError` when an argument has a wrong type.
+
+    The broker would take such a frame for that of a broken client and end the connection.
+    """
+    try:
+        decode_command(msgspec.msgpack.encode(command))
+    except (ProtocolError, TypeError, ValueError, OverflowError) as error:
+        raise BadRequestError(f"an argument is of the wrong type: {error}") from None
 
 
 def _fail(future: Future, error: IsterError) -> None:

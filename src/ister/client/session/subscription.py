@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ister.client.session.session import Session
 
 
+# Finished futures are swept out when more than this have gathered.
+WAITERS_KEPT = 16
+
+
 @dataclass(frozen=True, slots=True)
 class SlowConsumer:
     """The broker dropped messages because this consumer was too slow: so many in all so far."""
@@ -74,12 +78,10 @@ class SubscriptionChannel:
 
     def wait(self, waiter: Future) -> None:
         """Finish `waiter` when there is something to take, or the subscription has ended."""
+        if len(self._waiters) > WAITERS_KEPT:
+            # Those that timed out or were cancelled leave their futures behind.
+            self._waiters = [w for w in self._waiters if not w.done()]
         self._waiters.append(waiter)
-
-    def forget(self, waiter: Future) -> None:
-        """Stop waiting."""
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
 
     def take(self) -> Batch | None:
         """Return the next batch, or `None` when there is none yet.

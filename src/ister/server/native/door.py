@@ -16,11 +16,14 @@ from ister.base.errors import IsterError, LimitReachedError, ProtocolError
 from ister.base.limits import MIB
 from ister.broker import Broker
 from ister.server.native.session import NativeSession
+from ister.server.native.wakefulness import Wakefulness
 from ister.wire import State
 
 logger = structlog.get_logger("native")
 
 HEARTBEAT_MS = 10_000
+# The turn of a client between two messages of a conversation, on a busy machine.
+BUSY_POLL_US = 200
 HANDSHAKE_MS_MAX = 5_000
 SWEEP_S = 1.0
 # Frames that have begun to arrive and not ended, of all connections: 16 of the largest.
@@ -43,8 +46,15 @@ class DoorCounts:
 class NativeDoor:
     """See the module."""
 
-    def __init__(self, broker: Broker, *, heartbeat_ms: int = HEARTBEAT_MS) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        heartbeat_ms: int = HEARTBEAT_MS,
+        busy_poll_us: int = BUSY_POLL_US,
+    ) -> None:
         self.broker = broker
+        self.wakefulness = Wakefulness(busy_poll_us)
         self.heartbeat_ms = heartbeat_ms
         self.closing = False
         self.counts = DoorCounts()

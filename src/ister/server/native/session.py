@@ -122,13 +122,17 @@ class NativeSession(asyncio.Protocol):
             if self.connection.buffered_bytes != self.buffered_bytes:
                 self.door.count_buffered(self)
             for frame in frames:
-                self._on_frame(frame)
+                if frame[0] == Opcode.PUBLISH:
+                    self._on_publish(frame[1], frame[2], frame[3])
+                else:
+                    self._on_frame(frame)
         except IsterError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - a bug must cost one connection, not all
             self.door.on_bug(self, error)
             self.fail(InternalError(type(error).__name__))
         self.door.flush()
+        self.door.wakefulness.on_received(len(data))
 
     # The broker's sinks
 
@@ -137,10 +141,11 @@ class NativeSession(asyncio.Protocol):
         if topic.number not in self._known_topics:
             self._known_topics.add(topic.number)
             self.send(TopicNumber(number=topic.number, topic=topic.name))
-        if batch.codec not in self._codecs:
+        if batch.codec and batch.codec not in self._codecs:
             batch = batch.plain()
         self.connection.send_all(deliver_frame(channel, topic.number, batch))
-        self._mark_dirty()
+        if not self._dirty:
+            self._mark_dirty()
 
     def slow_consumer(self, channel: int, dropped: int) -> None:
         """Tell a consumer what it has lost so far."""
@@ -157,7 +162,7 @@ class NativeSession(asyncio.Protocol):
 
     def reply(self, batch: Batch) -> None:
         """Send answers to this client's requests."""
-        if batch.codec not in self._codecs:
+        if batch.codec and batch.codec not in self._codecs:
             batch = batch.plain()
         self.connection.send_all(reply_frame(batch))
         self._mark_dirty()
@@ -229,9 +234,7 @@ class NativeSession(asyncio.Protocol):
 
     def _on_frame(self, frame: Frame) -> None:
         opcode, channel, sequence, body = frame
-        if opcode == Opcode.PUBLISH:
-            self._on_publish(channel, sequence, body)
-        elif opcode == Opcode.CREDIT:
+        if opcode == Opcode.CREDIT:
             self._on_credit(channel, body)
         elif opcode == Opcode.REPLY:
             self.broker.reply(Batch(body))
@@ -258,7 +261,8 @@ class NativeSession(asyncio.Protocol):
         self.connection.send(
             published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms)
         )
-        self._mark_dirty()
+        if not self._dirty:
+            self._mark_dirty()
 
     def _on_credit(self, channel: int, body: memoryview) -> None:
         found = self._consumer(channel)

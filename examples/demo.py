@@ -1,0 +1,240 @@
+"""`make demo`: a real broker, a producer and two subscriptions, live in the terminal.
+
+Everything below uses the public API only. The broker is `ister serve` in its own process on free
+ports; the clients share this process, so the figures are what one Python process can do beside it.
+
+    python examples/demo.py --seconds 8
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+import ister
+
+TOPIC = "/default/demo.orders"
+PING_TOPIC = "/default/demo.ping"
+PAYLOAD = b'{"order": 4711, "item": "danube salmon", "quantity": 2, "price_cents": 2350}'
+READY_TIMEOUT_S = 30.0
+REFRESH_S = 0.25
+# Sends per turn of the event loop: a full batch, and short enough to keep the view alive.
+SENDS_AT_ONCE = 500
+# Between two pings, so that latency is measured beside the load and not instead of it.
+PING_S = 0.01
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened so far. Everything runs on one event loop, so plain fields will do."""
+
+    sent: int = 0
+    received: dict[str, int] = field(default_factory=dict)
+    round_trips_us: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
+    marks: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=9))
+
+    def rates(self, now_s: float) -> tuple[float, float]:
+        """Return messages sent and received per second over the last two seconds or so."""
+        self.marks.append((now_s, self.sent, sum(self.received.values())))
+        then_s, sent, received = self.marks[0]
+        elapsed_s = now_s - then_s
+        if elapsed_s <= 0:
+            return 0.0, 0.0
+        grown = sum(self.received.values()) - received
+        return (self.sent - sent) / elapsed_s, grown / elapsed_s
+
+
+def main() -> int:
+    """Run the demo and return its exit code."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--seconds", type=float, default=6.0, help="how long to run")
+    seconds = options.parse_args().seconds
+    console = Console(highlight=False)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ister-demo-") as folder:
+            began = time.perf_counter()
+            with running_broker(Path(folder)) as url:
+                ready_s = time.perf_counter() - began
+                console.print(f"broker at [bold cyan]{url}[/], ready in {ready_s:.2f} s")
+                with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
+                    runner.run(show(url, seconds, console))
+    except KeyboardInterrupt:
+        console.print("stopped")
+    return 0
+
+
+@contextlib.contextmanager
+def running_broker(folder: Path) -> Iterator[str]:
+    """Start `ister serve` on free ports, yield its url, and stop it gracefully."""
+    ready_file, log_file = folder / "ready.json", folder / "log"
+    command = [sys.executable, "-m", "ister", "serve", "--port", "0", "--http-port", "0"]
+    command += ["--data", str(folder / "data"), "--ready-file", str(ready_file)]
+    with log_file.open("wb") as log:
+        # A session of its own: Ctrl-C is for us, who then stop the broker in good order.
+        broker = subprocess.Popen(command, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not ready_file.exists():
+            if broker.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the broker did not start:\n{log_file.read_text()}")
+            time.sleep(0.005)
+        yield str(json.loads(ready_file.read_text())["url"])
+    finally:
+        broker.send_signal(signal.SIGTERM)
+        broker.wait()
+
+
+async def show(url: str, seconds: float, console: Console) -> None:
+    """Run producer, subscriptions and view side by side for `seconds`."""
+    tally = Tally()
+    async with ister.connect(url) as sender, ister.connect(url) as receiver:
+        began = time.perf_counter()
+        tasks = [
+            asyncio.create_task(work)
+            for work in (
+                consume_each(receiver, "billing", tally),
+                consume_batches(receiver, "analytics", tally),
+                ping(sender, receiver, tally),
+                produce(sender, tally),
+            )
+        ]
+        try:
+            await watch(tasks, tally, seconds, console)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        report = await sender.broker()
+        summarise(tally, time.perf_counter() - began, report.messages_dropped, console)
+
+
+async def produce(client: ister.Client, tally: Tally) -> None:
+    """Send as fast as the broker acknowledges."""
+    async with client.producer(TOPIC, name="shop") as producer:
+        while True:
+            for _ in range(SENDS_AT_ONCE):
+                producer.send_nowait(PAYLOAD)
+            tally.sent += SENDS_AT_ONCE
+            # Bounds what is under way, so that the pings beside it do not queue behind it.
+            await producer.flush()
+
+
+async def consume_each(client: ister.Client, name: str, tally: Tally) -> None:
+    """Take messages one by one."""
+    tally.received[name] = 0
+    async with client.subscribe(TOPIC, name) as sub:
+        async for _ in sub:
+            tally.received[name] += 1
+
+
+async def consume_batches(client: ister.Client, name: str, tally: Tally) -> None:
+    """Take whole columnar batches."""
+    tally.received[name] = 0
+    async with client.subscribe(TOPIC, name) as sub:
+        async for batch in sub.batches():
+            tally.received[name] += len(batch)
+
+
+async def ping(sender: ister.Client, receiver: ister.Client, tally: Tally) -> None:
+    """Measure publish to receive, one message at a time, beside the load."""
+    async with (
+        receiver.subscribe(PING_TOPIC, "pings") as sub,
+        sender.producer(PING_TOPIC) as producer,
+    ):
+        while True:
+            start = time.perf_counter()
+            producer.send_nowait(b"ping")
+            await sub.receive(timeout=5.0)
+            tally.round_trips_us.append((time.perf_counter() - start) * 1e6)
+            await asyncio.sleep(PING_S)
+
+
+async def watch(
+    tasks: list[asyncio.Task[None]], tally: Tally, seconds: float, console: Console
+) -> None:
+    """Show the tally until the time is up, or raise what ended a task."""
+    deadline = time.monotonic() + seconds
+    live = Live(console=console, auto_refresh=False, transient=True)
+    with live if console.is_terminal else contextlib.nullcontext():
+        spoken_s = time.monotonic()
+        while time.monotonic() < deadline:
+            done, _ = await asyncio.wait(tasks, timeout=REFRESH_S)
+            for task in done:
+                task.result()
+            now_s = time.monotonic()
+            rates = tally.rates(now_s)
+            if console.is_terminal:
+                live.update(view(tally, rates), refresh=True)
+            elif now_s - spoken_s >= 1.0:
+                spoken_s = now_s
+                console.print(f"sent {rates[0]:,.0f} msg/s, received {rates[1]:,.0f} msg/s")
+
+
+def view(tally: Tally, rates: tuple[float, float]) -> Panel:
+    """Return the picture of this moment."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("messages", justify="right")
+    table.add_column("msg/s", justify="right")
+    table.add_row("producer [cyan]shop[/]", f"{tally.sent:,}", f"[green]{rates[0]:,.0f}[/]")
+    for name, count in tally.received.items():
+        table.add_row(f"subscription [cyan]{name}[/]", f"{count:,}", "")
+    table.add_row("both subscriptions", "", f"[green]{rates[1]:,.0f}[/]")
+    p50_us, p99_us = percentiles(tally)
+    latency = Text(
+        f"publish to receive under this load: p50 {p50_us:,.0f} µs, p99 {p99_us:,.0f} µs"
+    )
+    return Panel(Group(table, Text(), latency), title=f"Ister: {TOPIC}", expand=False)
+
+
+def summarise(tally: Tally, elapsed_s: float, dropped: int, console: Console) -> None:
+    """Print what is left to say at the end."""
+    received = sum(tally.received.values())
+    p50_us, p99_us = percentiles(tally)
+    console.print(
+        f"sent [bold]{tally.sent:,}[/] messages of {len(PAYLOAD)} B "
+        f"([bold]{tally.sent / elapsed_s:,.0f}[/] msg/s), two subscriptions received "
+        f"[bold]{received:,}[/] ([bold]{received / elapsed_s:,.0f}[/] msg/s)",
+        soft_wrap=True,
+    )
+    console.print(
+        f"publish to receive beside that load: p50 {p50_us:,.0f} µs, p99 {p99_us:,.0f} µs"
+    )
+    console.print(f"the broker dropped {dropped:,} messages; it ends cleanly now")
+
+
+def percentiles(tally: Tally) -> tuple[float, float]:
+    """Return the median and the 99th percentile of the round trips, in microseconds."""
+    if len(tally.round_trips_us) < 2:
+        return 0.0, 0.0
+    cuts = statistics.quantiles(tally.round_trips_us, n=100, method="inclusive")
+    return cuts[49], cuts[98]
+
+
+def find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's event loop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    sys.exit(main())

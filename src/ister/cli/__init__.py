@@ -1,0 +1,5 @@
+"""The `ister` command: thin over the SDK. Data goes to stdout, words go to stderr."""
+
+from ister.cli.app import main
+
+__all__ = ["main"]

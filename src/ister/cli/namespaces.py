@@ -1,0 +1,45 @@
+"""`ister namespaces`: list and create namespaces."""
+
+from typing import Annotated
+
+import typer
+
+from ister.cli.terminal import URL, JsonOption, UrlOption, run, say, write, write_json
+from ister.client import connect
+
+namespaces = typer.Typer(no_args_is_help=True, help="See and create namespaces.")
+
+
+@namespaces.command("list")
+def list_namespaces(url: UrlOption = URL, as_json: JsonOption = False) -> None:
+    """List the namespaces."""
+
+    async def fetch() -> list[str]:
+        async with connect(url) as client:
+            return await client.namespaces()
+
+    rows = run(fetch())
+    if as_json:
+        write_json(rows)
+    else:
+        write("".join(f"{name}\n" for name in rows).encode())
+
+
+@namespaces.command("create")
+def create_namespace(
+    namespace: Annotated[str, typer.Argument(help="As team-a; its topics are /team-a/...")],
+    url: UrlOption = URL,
+) -> None:
+    """Create a namespace.
+
+    \b
+    Example:
+      ister namespaces create team-a
+    """
+
+    async def create() -> None:
+        async with connect(url) as client:
+            await client.create_namespace(namespace)
+
+    run(create())
+    say(f"namespace {namespace} is created")

@@ -1,0 +1,202 @@
+"""`ister produce`: arguments, lines of stdin or of a file, to a topic."""
+
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ister.base.errors import BadRequestError
+from ister.base.limits import PRODUCER_BATCH_COUNT
+from ister.cli.lines import read_lines
+from ister.cli.terminal import URL, JsonOption, UrlOption, parse_pairs, run, say, write_json
+from ister.client import Client, CompressionName, Producer, connect
+
+
+@dataclass(slots=True)
+class _Sent:
+    count: int = 0
+    size_bytes: int = 0
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="As /default/orders; made when it is missing.")],
+    payloads: Annotated[
+        list[str] | None,
+        typer.Argument(help="Messages. Without any, or with '-', each line of stdin is one."),
+    ] = None,
+    url: UrlOption = URL,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Send each line of FILE.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Attribute of every message. Repeatable."),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option("--count", "--repeat", min=1, help="Send the whole this many times.")
+    ] = 1,
+    name: Annotated[str | None, typer.Option(help="Name of the producer.")] = None,
+    compression: Annotated[str, typer.Option(help="none, lz4 or zstd.")] = "none",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Send messages to a topic.
+
+    \b
+    Examples:
+      ister produce /default/hello "hello world"
+      ister produce /default/hello --count 1000000 ping
+      tail -f app.log | ister produce /default/logs --key web-1
+      ister produce /default/orders --file orders.jsonl --attribute source=import
+    """
+    if file is not None and payloads:
+        raise typer.BadParameter("give messages or --file, not both")
+    from_stdin = file is None and (not payloads or payloads == ["-"])
+    if from_stdin and repeat > 1:
+        raise typer.BadParameter("stdin can be read once only: use --file with --count")
+    typed = from_stdin and sys.stdin.isatty()
+    if typed and not quiet:
+        say("one message per line; Ctrl-D ends")
+    attributes = parse_pairs(attribute or (), "--attribute")
+    given = None if from_stdin else [word.encode() for word in payloads or ()]
+    sent = _Sent()
+
+    async def send_all() -> None:
+        async with connect(url) as client:
+            producer = client.producer(topic, name, compression=_compression(compression))
+            async with producer:
+                had_readers = await _has_readers(client, topic)
+                start = time.perf_counter()
+                # A bar would run through the lines that somebody is typing.
+                hidden = quiet or as_json or typed
+                with _progress(sent, _total(given, repeat), quiet=hidden) as advance:
+                    async for chunk in _source(given, file, repeat):
+                        await _send(producer, chunk, key, attributes, sent)
+                        advance()
+                    await producer.flush()
+                elapsed_s = time.perf_counter() - start
+            if quiet:
+                return
+            _summarise(topic, sent, elapsed_s, as_json=as_json)
+            if sent.count and not had_readers and not await _has_readers(client, topic):
+                say("note: nobody is subscribed; a live topic keeps nothing, so it went nowhere")
+
+    run(send_all())
+
+
+async def _source(
+    given: list[bytes] | None, file: Path | None, repeat: int
+) -> AsyncIterator[list[bytes]]:
+    """Yield chunks of payloads, small enough that progress shows and memory stays bounded."""
+    if given:
+        for chunk in _rounds(given, repeat):
+            yield chunk
+        return
+    if file is None:
+        async for lines in read_lines(0):
+            yield lines
+        return
+    for _ in range(repeat):
+        try:
+            fd = os.open(file, os.O_RDONLY)
+        except OSError as error:
+            raise BadRequestError(f"--file {file}: {error.strerror}") from error
+        try:
+            async for lines in read_lines(fd):
+                yield lines
+        finally:
+            os.close(fd)
+
+
+def _rounds(given: list[bytes], repeat: int) -> Iterator[list[bytes]]:
+    """Yield `given` `repeat` times, joined to chunks of about a batch."""
+    at_once = max(1, PRODUCER_BATCH_COUNT // len(given))
+    while repeat > 0:
+        yield given * min(at_once, repeat)
+        repeat -= at_once
+
+
+async def _send(
+    producer: Producer,
+    chunk: list[bytes],
+    key: str | None,
+    attributes: dict[str, str],
+    sent: _Sent,
+) -> None:
+    await producer.ready()
+    if attributes:
+        for payload in chunk:
+            producer.send_nowait(payload, key=key, attributes=attributes)
+    else:
+        producer.send_batch_nowait(chunk, keys=None if key is None else [key] * len(chunk))
+    sent.count += len(chunk)
+    sent.size_bytes += sum(map(len, chunk))
+
+
+def _summarise(topic: str, sent: _Sent, elapsed_s: float, *, as_json: bool) -> None:
+    rate = sent.count / elapsed_s if elapsed_s else 0.0
+    if as_json:
+        write_json(
+            {
+                "topic": topic,
+                "messages": sent.count,
+                "bytes": sent.size_bytes,
+                "seconds": round(elapsed_s, 6),
+                "messages_per_second": round(rate, 1),
+            }
+        )
+        return
+    messages = "1 message" if sent.count == 1 else f"{sent.count:,} messages"
+    text = f"sent {messages} ({sent.size_bytes:,} B) to {topic} in {elapsed_s:.2f} s"
+    if sent.count > 1:
+        text += f", {rate:,.0f} msg/s"
+    say(text)
+
+
+async def _has_readers(client: Client, topic: str) -> bool:
+    return any(row.subscriptions for row in await client.topics(topic))
+
+
+@contextmanager
+def _progress(sent: _Sent, total: int | None, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """Show a progress bar on a terminal; yields what to call when `sent` has grown."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from ister.cli.terminal import stderr_console
+
+    start = time.perf_counter()
+    with Progress(
+        TextColumn("{task.completed:,.0f} messages"),
+        BarColumn(),
+        TextColumn("{task.fields[rate]:,.0f} msg/s", justify="right"),
+        TimeRemainingColumn(),
+        console=stderr_console(),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=total, rate=0.0)
+
+        def advance() -> None:
+            elapsed_s = time.perf_counter() - start
+            bar.update(task, completed=sent.count, rate=sent.count / max(elapsed_s, 1e-9))
+
+        yield advance
+
+
+def _total(given: list[bytes] | None, repeat: int) -> int | None:
+    return len(given) * repeat if given else None
+
+
+def _compression(word: str) -> CompressionName:
+    if word not in ("none", "lz4", "zstd"):
+        raise BadRequestError(f"--compression {word!r} is not one of none, lz4, zstd")
+    return word  # type: ignore[return-value]  # checked the line above

@@ -1,0 +1,123 @@
+"""`ister serve`: read the configuration, run the broker, show where it is."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ister.telemetry import configure_log
+
+if TYPE_CHECKING:
+    from ister.server import Addresses, ServerConfig
+
+# Flags are taken as text: the configuration checks them all and reports every mistake at once.
+_Text = str | None
+
+
+def serve(
+    data: Annotated[
+        _Text, typer.Option(metavar="DIR", help="Folder for what must survive a restart.")
+    ] = None,
+    host: Annotated[
+        _Text, typer.Option(metavar="HOST", help="Address to listen on.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[
+        _Text,
+        typer.Option(metavar="PORT", help="Native protocol; 0 picks one.", show_default="6655"),
+    ] = None,
+    http_port: Annotated[
+        _Text,
+        typer.Option(metavar="PORT", help="Metrics and health; 0 picks one.", show_default="8655"),
+    ] = None,
+    http_host: Annotated[
+        _Text, typer.Option(metavar="HOST", help="Address of the HTTP door.", show_default="--host")
+    ] = None,
+    ready_file: Annotated[
+        _Text,
+        typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready."),
+    ] = None,
+    name: Annotated[
+        _Text, typer.Option(metavar="NAME", help="Name of this broker.", show_default="host name")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", envvar="ISTER_CONFIG", help="Settings as TOML."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A limit, as message_bytes_max=2MiB. Repeatable."),
+    ] = None,
+    heartbeat: Annotated[
+        _Text,
+        typer.Option(metavar="TIME", help="Silence before a peer is probed.", show_default="10s"),
+    ] = None,
+    shutdown_deadline: Annotated[
+        _Text,
+        typer.Option(
+            metavar="TIME", help="Time for queues to drain at the end.", show_default="10s"
+        ),
+    ] = None,
+    log_level: Annotated[
+        _Text,
+        typer.Option(metavar="LEVEL", help="debug, info, warning, error.", show_default="info"),
+    ] = None,
+    log_format: Annotated[
+        _Text, typer.Option(metavar="FORMAT", help="auto, console, json.", show_default="auto")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No banner.")] = False,
+) -> None:
+    """Run a broker until Ctrl-C or SIGTERM; a second one ends it at once.
+
+    Flags win over ISTER_* variables (ISTER_PORT, ISTER_HTTP_PORT, ISTER_LIMITS_TOPICS_MAX …),
+    those over the TOML file (tables native, http, log, shutdown, limits), that over defaults.
+
+    \b
+    Examples:
+      ister serve
+      ister serve --host 0.0.0.0 --log-format json
+      ister serve --port 0 --http-port 0 --ready-file /tmp/ister.json
+      ister serve --config ister.toml --limit message_bytes_max=2MiB
+    """
+    from ister.server import read_config
+    from ister.server import serve as serve_broker
+
+    flags = {
+        "data": data,
+        "name": name,
+        "ready_file": ready_file,
+        "native.host": host,
+        "native.port": port,
+        "native.heartbeat": heartbeat,
+        "http.host": http_host,
+        "http.port": http_port,
+        "log.level": log_level,
+        "log.format": log_format,
+        "shutdown.deadline": shutdown_deadline,
+    }
+    settings = read_config(
+        flags=flags, limit_flags=limit or (), environment=os.environ, file=config
+    )
+    configure_log(level=settings.log.level, format=settings.log.format)
+    wants_banner = sys.stderr.isatty() and not quiet
+    serve_broker(settings, on_ready=(lambda a: _show_banner(settings, a)) if wants_banner else None)
+
+
+def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
+    from importlib.metadata import version
+
+    from rich.panel import Panel
+    from rich.table import Table
+
+    from ister.cli.terminal import stderr_console
+
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("[dim]native[/]", f"[bold cyan]{addresses.url}[/]")
+    rows.add_row("[dim]http[/]", f"http://{addresses.http}/metrics  /healthz  /readyz")
+    rows.add_row("[dim]data[/]", str(settings.data or "none: live topics keep nothing"))
+    rows.add_row(
+        "[dim]try[/]", "ister consume /default/hello   and   ister produce /default/hello hi"
+    )
+    title = f"[bold]Ister {version('ister')}[/] is ready (pid {addresses.pid}), Ctrl-C ends it"
+    stderr_console().print(Panel(rows, title=title, title_align="left", expand=False))

@@ -1,0 +1,186 @@
+"""What every command shares: words on stderr, data on stdout, one event loop, tidy endings.
+
+Always true:
+- an error is one clear line and the exit code of its base class, never a traceback;
+- a reader of our stdout that leaves (`| head`) ends the command quietly.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+import typer
+
+from ister.base.errors import BadRequestError, BrokenError, IsterError
+from ister.client import DEFAULT_URL
+from ister.telemetry import configure_log
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# 128 + the number of the signal, as shells report it.
+EXIT_INTERRUPTED = 130
+# EX_IOERR of sysexits.h, whose numbers our errors use too.
+EXIT_FILE = 74
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="ISTER_URL", metavar="URL", help="The broker, as ister://host:port."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="How long to wait.")
+]
+
+URL = DEFAULT_URL
+
+_T = TypeVar("_T")
+
+
+def say(text: str) -> None:
+    """Print words for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write(data: bytes) -> None:
+    """Write data to stdout, as it is."""
+    sys.stdout.buffer.write(data)
+
+
+def flush() -> None:
+    """Let readers of stdout have what was written so far."""
+    sys.stdout.buffer.flush()
+
+
+def json_line(value: object) -> bytes:
+    """Return a JSON value as a line."""
+    return msgspec.json.encode(value) + b"\n"
+
+
+def write_json(value: object) -> None:
+    """Write one JSON value as a line."""
+    write(json_line(value))
+    flush()
+
+
+def stderr_console() -> "Console":
+    """Return the console for words and progress."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table to stdout. Columns whose cells are numbers are aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = [[_cell(value) for value in row] for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for slot, name in enumerate(columns):
+        numeric = bool(shown) and all(_is_number(row[slot]) for row in shown)
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
+    for row in shown:
+        table.add_row(*row)
+    # In a pipe there is no width to fit: never cut a name that a script is to read.
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000)
+    console.print(table)
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Say what will happen, and go on only if the user agrees. Exit code 1 if not."""
+    say(what)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to ask: add --yes to do it")
+    typer.confirm("Go on?", abort=True, err=True)
+
+
+def run(main: Coroutine[Any, Any, _T], *, interrupt_code: int = EXIT_INTERRUPTED) -> _T:
+    """Run a command's coroutine; Ctrl-C cancels it and exits with `interrupt_code`."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            return runner.run(main)
+        except KeyboardInterrupt:
+            raise typer.Exit(interrupt_code) from None
+        except BrokenPipeError:
+            # Whoever read our stdout has seen enough.
+            _forget_stdout()
+            raise typer.Exit(0) from None
+
+
+def guard(command: Callable[[], object]) -> NoReturn:
+    """Run the whole program and end the process as the outcome asks for."""
+    try:
+        command()
+        _flush_last()
+    except IsterError as error:
+        say(f"ister: {error}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        _forget_stdout()
+    except OSError as error:
+        say(f"ister: {error.filename or 'file'}: {error.strerror or error}")
+        sys.exit(EXIT_FILE)
+    except Exception as error:  # the top of the program
+        if {"-v", "--verbose"} & set(sys.argv):
+            raise
+        say(f"ister: bug: {type(error).__name__}: {error} (`ister --verbose ...` shows where)")
+        sys.exit(BrokenError.exit_code)
+    sys.exit(0)
+
+
+def parse_pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    """Return `a=b` words as a dictionary, or raise `BadRequestError`."""
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise BadRequestError(f"{option} {word!r} is not name=value")
+        pairs[name] = value
+    return pairs
+
+
+def configure_cli_log(*, verbose: bool) -> None:
+    """Let the SDK tell of trouble on stderr, of everything with `--verbose`."""
+    configure_log(level="debug" if verbose else "error", format="console")
+
+
+def _flush_last() -> None:
+    sys.stdout.flush()
+
+
+def _forget_stdout() -> None:
+    """Keep the interpreter from complaining about the closed pipe once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def _is_number(text: str) -> bool:
+    return bool(text) and text.replace(",", "").replace(".", "").isdigit()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,222 @@
+"""`ister top`: a live view of a broker: topics, rates, consumers, drops."""
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ister.base import BrokerReport, SubscriptionReport, TopicReport
+from ister.base.errors import BusyError
+from ister.cli.terminal import URL, JsonOption, UrlOption, run, write_json
+from ister.client import Client, connect
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+# Lines of the view that are not rows: the header, two table heads, blank lines.
+FRAME_LINES = 9
+ROWS_MIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the broker reported at one moment."""
+
+    at_s: float
+    broker: BrokerReport
+    topics: dict[str, TopicReport]
+    subscriptions: list[SubscriptionReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Messages and bytes per second between two samples."""
+
+    messages_in: float
+    messages_out: float
+    messages_dropped: float
+    bytes_in: float
+
+
+def top(
+    pattern: Annotated[str, typer.Argument(help="Only such topics, as '/default/a.>'.")] = "",
+    url: UrlOption = URL,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Two looks, one view, then end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch a broker: rates, topics, consumers, drops. Ctrl-C ends it.
+
+    With --json each look is one object on a line.
+
+    \b
+    Examples:
+      ister top
+      ister top '/default/orders.>' --interval 0.5
+      ister top --once --json | jq .rates
+    """
+
+    async def watch() -> None:
+        async with connect(url) as client:
+            if as_json:
+                await _stream(client, pattern, interval, once=once)
+            elif once or not sys.stdout.isatty():
+                await _print(client, pattern, interval, once=once)
+            else:
+                await _live(client, pattern, interval)
+
+    run(watch(), interrupt_code=0)
+
+
+def rates_between(
+    before: TopicReport | BrokerReport | None, after: TopicReport | BrokerReport, elapsed_s: float
+) -> Rates:
+    """Return what happened per second. Counters that fell belong to a broker started anew."""
+
+    def rate(name: str) -> float:
+        grown: int = getattr(after, name) - (getattr(before, name) if before is not None else 0)
+        return round(max(grown, 0) / elapsed_s, 1) if elapsed_s > 0 else 0.0
+
+    return Rates(
+        messages_in=rate("messages_in"),
+        messages_out=rate("messages_out"),
+        messages_dropped=rate("messages_dropped"),
+        bytes_in=rate("bytes_in"),
+    )
+
+
+async def _sample(client: Client, pattern: str) -> Sample:
+    topics = {row.topic: row for row in await client.topics(pattern)}
+    subscriptions = await client.subscriptions()
+    return Sample(time.monotonic(), await client.broker(), topics, subscriptions)
+
+
+async def _stream(client: Client, pattern: str, interval_s: float, *, once: bool) -> None:
+    before = await _sample(client, pattern)
+    while True:
+        await asyncio.sleep(interval_s)
+        now = await _sample(client, pattern)
+        elapsed_s = now.at_s - before.at_s
+        write_json(
+            {
+                "broker": now.broker,
+                "rates": rates_between(before.broker, now.broker, elapsed_s),
+                "topics": [
+                    {"report": row, "rates": rates_between(before.topics.get(name), row, elapsed_s)}
+                    for name, row in now.topics.items()
+                ],
+                "subscriptions": now.subscriptions,
+            }
+        )
+        if once:
+            return
+        before = now
+
+
+async def _print(client: Client, pattern: str, interval_s: float, *, once: bool) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    before = await _sample(client, pattern)
+    while True:
+        await asyncio.sleep(interval_s)
+        now = await _sample(client, pattern)
+        console.print(_view(before, now, rows_max=1_000))
+        console.file.flush()
+        if once:
+            return
+        before = now
+
+
+async def _live(client: Client, pattern: str, interval_s: float) -> None:
+    from rich.live import Live
+
+    before = await _sample(client, pattern)
+    with Live(screen=True, auto_refresh=False) as live:
+        now = before
+        while True:
+            rows_max = max(ROWS_MIN, (live.console.height - FRAME_LINES) // 2)
+            live.update(_view(before, now, rows_max=rows_max), refresh=True)
+            await asyncio.sleep(interval_s)
+            before = now
+            try:
+                now = await _sample(client, pattern)
+            except BusyError as error:
+                # The broker restarts: the client comes back by itself, and so does the view.
+                live.update(f"waiting for the broker: {error}", refresh=True)
+
+
+def _view(before: Sample, now: Sample, *, rows_max: int) -> "Group":
+    from rich.console import Group
+    from rich.text import Text
+
+    elapsed_s = now.at_s - before.at_s
+    rates = rates_between(before.broker, now.broker, elapsed_s)
+    report = now.broker
+    head = Text()
+    head.append(f"{report.broker} ", style="bold")
+    head.append(f"ister {report.version}, up {report.uptime_s:,.0f} s, ")
+    head.append(f"{report.connections:,} connections, {report.topics:,} topics, ")
+    head.append(f"{report.subscriptions:,} subscriptions\n")
+    head.append(f"in {rates.messages_in:,.0f} msg/s", style="green")
+    head.append(f" ({rates.bytes_in / 1e6:,.1f} MB/s)  ")
+    head.append(f"out {rates.messages_out:,.0f} msg/s  ", style="cyan")
+    style = "red" if rates.messages_dropped else "dim"
+    head.append(f"dropped {rates.messages_dropped:,.0f} msg/s  ", style=style)
+    head.append(f"queued {report.queued_bytes / 1e6:,.1f} MB\n")
+    return Group(
+        head, _topic_table(before, now, elapsed_s, rows_max), "", _consumer_table(now, rows_max)
+    )
+
+
+def _topic_table(before: Sample, now: Sample, elapsed_s: float, rows_max: int) -> "Table":
+    rows = [
+        (rates_between(before.topics.get(name), row, elapsed_s), row)
+        for name, row in now.topics.items()
+    ]
+    rows.sort(key=lambda pair: (-pair[0].messages_in, -pair[1].messages_in, pair[1].topic))
+    table = _table("TOPIC", "IN/S", "OUT/S", "DROP/S", "IN", "DROPPED", "PRODUCERS", "SUBS")
+    for rates, row in rows[:rows_max]:
+        table.add_row(
+            row.topic,
+            f"{rates.messages_in:,.0f}",
+            f"{rates.messages_out:,.0f}",
+            f"{rates.messages_dropped:,.0f}",
+            f"{row.messages_in:,}",
+            f"{row.messages_dropped:,}",
+            f"{row.producers:,}",
+            f"{row.subscriptions:,}",
+        )
+    return table
+
+
+def _consumer_table(now: Sample, rows_max: int) -> "Table":
+    table = _table("CONSUMER", "QUEUED", "OUT", "DROPPED", "SUBSCRIPTION", texts=("SUBSCRIPTION",))
+    rows = [(one, sub) for sub in now.subscriptions for one in sub.consumers]
+    rows.sort(key=lambda pair: (-pair[0].dropped, -pair[0].queued, -pair[0].delivered))
+    for one, sub in rows[:rows_max]:
+        standby = "" if one.active else ", standby"
+        table.add_row(
+            one.name,
+            f"{one.queued:,}",
+            f"{one.delivered:,}",
+            f"{one.dropped:,}",
+            f"{sub.subscription} on {sub.topic} ({sub.type}{standby})",
+        )
+    return table
+
+
+def _table(first: str, *others: str, texts: tuple[str, ...] = ()) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True, overflow="ellipsis")
+    for name in others:
+        table.add_column(name, justify="left" if name in texts else "right", no_wrap=True)
+    return table

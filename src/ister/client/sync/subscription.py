@@ -1,0 +1,198 @@
+"""The subscription of the blocking client, and its messages."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ister.base.errors import ClosedError, IsterError, NotARequestError, RequestTimeoutError
+from ister.client import aio
+from ister.client.session import BaseMessage, Delivery, as_bytes
+from ister.client.sync.blocking import Blocking, blocking
+from ister.codec import Attributes, Batch
+
+if TYPE_CHECKING:
+    from ister.client.sync.client import Client
+
+
+class Message(BaseMessage, gc=False):
+    """A received message."""
+
+    def ack(self, *, confirm: bool = False) -> None:
+        """Say that the message is dealt with. A live topic keeps nothing, so nothing is sent."""
+
+    def reply(self, payload: bytes, *, attributes: Attributes | None = None) -> None:
+        """Answer a request. The first answer wins; answers to clients that left are dropped."""
+        address = self.reply_address
+        if address is None:
+            raise NotARequestError(self.topic)
+        client: Client = self._delivery.source
+        client.answer(address, as_bytes(payload), attributes)
+
+
+class Subscription(Blocking[aio.Subscription]):
+    """Receives messages. Use it with `with client.subscribe(...)`, from any thread.
+
+    Whole batches cross from the client's thread: looping over messages costs no switch of
+    threads for each.
+
+    >>> with client.subscribe("/default/orders", "billing") as sub:
+    ...     producer.send(b"one")
+    ...     for msg in sub:
+    ...         print(msg.payload)
+    ...         break
+    MessageId(topic='/default/orders', offset=0)
+    b'one'
+    """
+
+    def __init__(self, client: "Client", inner: aio.Subscription) -> None:
+        super().__init__(client.thread, inner)
+        self.topic = inner.topic
+        self.name = inner.name
+        self._client = client
+        # Filled on the loop, so that a batch taken there is not lost when Ctrl-C ends the wait.
+        self._arrived: deque[Batch] = deque()
+        self._buffer: deque[Message] = deque()
+        # Held by the one thread that waits on the loop; the others wait for it and look again.
+        self._taking = Lock()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    open = blocking(aio.Subscription.open)
+
+    def close(self) -> None:
+        """Detach. What this consumer was not sent goes to the others of the subscription."""
+        if not self._thread.closed:
+            self._thread.run(self._inner.close())
+
+    @property
+    def active(self) -> bool:
+        """Whether messages come here: false for the standby of a failover subscription."""
+        return self._inner.active
+
+    @property
+    def dropped(self) -> int:
+        """Messages the broker dropped because this consumer was too slow."""
+        return self._inner.dropped
+
+    def __iter__(self) -> Iterator[Message]:
+        take = self._buffer.popleft
+        while True:
+            try:
+                message = take()
+            except IndexError:
+                try:
+                    self._fill(None)
+                except ClosedError:
+                    return
+                continue
+            yield message
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """Return the next message; raise `RequestTimeoutError` after `timeout` seconds."""
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return self._buffer.popleft()
+            except IndexError:
+                if not self._fill(_left_s(end_s)):
+                    raise self._too_late(timeout) from None
+
+    def fetch(self, count: int, timeout: float | None = None) -> list[Message]:
+        """Return up to `count` messages: those at hand, or the first to come.
+
+        Empty when none came within `timeout` seconds.
+        """
+        try:
+            first = self.receive(timeout)
+        except RequestTimeoutError:
+            return []
+        messages = [first]
+        at_hand = True
+        while len(messages) < count and at_hand:
+            try:
+                messages.append(self._buffer.popleft())
+            except IndexError:
+                at_hand = self._fill_at_hand()
+        return messages
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield whole batches, columns and all: `len(batch)`, `batch.payloads`, `.offsets`."""
+        try:
+            while True:
+                yield from self.fetch_batches()
+        except ClosedError:
+            return
+
+    def fetch_batches(self, timeout: float | None = None) -> list[Batch]:
+        """Return all batches at hand, or the first to come; empty as `fetch` is."""
+        batches: list[Batch] = []
+        with self._turn(timeout) as left_s:
+            if left_s is not None and self._pull(left_s()):
+                batches.extend(self._arrived)
+                self._arrived.clear()
+        return batches
+
+    def _fill(self, timeout: float | None) -> bool:
+        """Get messages into the buffer; false when none came in time."""
+        with self._turn(timeout) as left_s:
+            # Another thread may have filled it while this one waited for its turn.
+            if left_s is not None and not self._buffer and self._pull(left_s()):
+                batch = self._arrived.popleft()
+                delivery = Delivery(batch, self._client)
+                self._buffer.extend(
+                    map(Message, batch.payloads, repeat(delivery), range(batch.count))
+                )
+            return bool(self._buffer)
+
+    def _fill_at_hand(self) -> bool:
+        """Get messages that are there already into the buffer; false when there are none."""
+        try:
+            return self._fill(0.0)
+        except IsterError:
+            return False  # The end is told once what was received is taken.
+
+    def _pull(self, timeout: float | None) -> bool:
+        """Have batches brought over from the loop; false when none came in time."""
+        if not self._arrived:
+            self._thread.run(self._bring(timeout))
+        return bool(self._arrived)
+
+    @contextmanager
+    def _turn(self, timeout: float | None) -> Iterator[Callable[[], float | None] | None]:
+        """Wait to be the one thread that takes batches; gives a clock of what time is left.
+
+        Gives `None` when `timeout` has passed before its turn came.
+        """
+        end_s = None if timeout is None else time.monotonic() + timeout
+        if not self._taking.acquire(timeout=-1 if timeout is None else timeout):
+            yield None
+            return
+        try:
+            yield lambda: _left_s(end_s)
+        finally:
+            self._taking.release()
+
+    async def _bring(self, timeout: float | None) -> None:
+        self._arrived.extend(await self._inner.fetch_batches(timeout))
+
+    def _too_late(self, timeout: float | None) -> RequestTimeoutError:
+        return RequestTimeoutError(f"subscription {self.name!r}", timeout or 0.0)
+
+
+def _left_s(end_s: float | None) -> float | None:
+    return None if end_s is None else max(0.0, end_s - time.monotonic())

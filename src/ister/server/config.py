@@ -1,0 +1,369 @@
+"""The configuration of `ister serve`: one frozen dataclass per part, read once and checked whole.
+
+A setting is looked for in this order: flag, `ISTER_*` variable, TOML file, default. Every mistake
+of every source is found before any is reported, as one `ConfigError`.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from ister.base import parse_plain
+from ister.base.errors import BadNameError, ConfigError
+from ister.base.limits import BATCH_BYTES_CEILING, KIB, Limits
+from ister.server.settings import (
+    Setting,
+    Source,
+    Value,
+    choice,
+    count,
+    duration_ms,
+    folder,
+    resolve,
+    setting,
+    settings_of,
+    size,
+    size_text,
+    text,
+)
+
+NATIVE_PORT = 6655
+HTTP_PORT = 8655
+PORT_MAX = 65_535
+
+# A limit beyond these is a typing error: 1 TiB in one queue, ten million of anything.
+LIMIT_BYTES_MAX = 1024**4
+LIMIT_COUNT_MAX = 10_000_000
+
+_LIMIT_VARIABLE = "ISTER_LIMITS_"
+
+
+def _plain_name(raw: object) -> str:
+    try:
+        return parse_plain(text(raw), "a broker name")
+    except BadNameError as error:
+        raise ValueError(error.reason) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeConfig:
+    """The native door."""
+
+    host: str = field(
+        default="127.0.0.1",
+        metadata=setting(
+            flag="--host",
+            parse=text,
+            why="Address to listen on; this machine only by default: there are no passwords yet.",
+        ),
+    )
+    port: int = field(
+        default=NATIVE_PORT,
+        metadata=setting(
+            flag="--port",
+            parse=count(0, PORT_MAX),
+            why="Port of the native protocol; 0 picks a free one.",
+        ),
+    )
+    heartbeat_ms: int = field(
+        default=10_000,
+        metadata=setting(
+            flag="--heartbeat",
+            key="heartbeat",
+            parse=duration_ms(0.1, 3600),
+            why="A peer silent for this long is asked for a sign of life, and soon after cut off.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The HTTP door: metrics and health."""
+
+    host: str = field(
+        default="",
+        metadata=setting(
+            flag="--http-host",
+            parse=text,
+            why="Address of the HTTP door; that of --host unless given.",
+        ),
+    )
+    port: int = field(
+        default=HTTP_PORT,
+        metadata=setting(
+            flag="--http-port",
+            parse=count(0, PORT_MAX),
+            why="Port for /metrics, /healthz and /readyz; 0 picks a free one.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The broker's own log, on stderr."""
+
+    level: str = field(
+        default="info",
+        metadata=setting(
+            flag="--log-level",
+            parse=choice("debug", "info", "warning", "error"),
+            why="The least serious event to write; debug tells of every connection.",
+        ),
+    )
+    format: str = field(
+        default="auto",
+        metadata=setting(
+            flag="--log-format",
+            parse=choice("auto", "console", "json"),
+            why="Lines for people or JSON for machines; auto looks whether stderr is a terminal.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownConfig:
+    """How the broker ends."""
+
+    deadline_ms: int = field(
+        default=10_000,
+        metadata=setting(
+            flag="--shutdown-deadline",
+            key="deadline",
+            parse=duration_ms(0, 3600),
+            why="How long queued messages may take to leave; below the 30 s that Kubernetes waits.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything `ister serve` needs to know."""
+
+    name: str = field(
+        default="",
+        metadata=setting(
+            flag="--name",
+            parse=_plain_name,
+            why="What the broker calls itself to clients; the host's name unless given.",
+        ),
+    )
+    data: Path | None = field(
+        default=None,
+        metadata=setting(
+            flag="--data",
+            parse=folder,
+            why="Folder for what must survive a restart; live topics keep nothing.",
+        ),
+    )
+    ready_file: Path | None = field(
+        default=None,
+        metadata=setting(
+            flag="--ready-file",
+            parse=folder,
+            why="Written as JSON with the pid and the addresses once every door is open.",
+        ),
+    )
+    native: NativeConfig = field(default_factory=NativeConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    shutdown: ShutdownConfig = field(default_factory=ShutdownConfig)
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def http_host(self) -> str:
+        """The address of the HTTP door."""
+        return self.http.host or self.native.host
+
+
+_PARTS: dict[str, type[Any]] = {
+    "native": NativeConfig,
+    "http": HttpConfig,
+    "log": LogConfig,
+    "shutdown": ShutdownConfig,
+}
+
+
+def read_config(
+    *,
+    flags: Mapping[str, object],
+    limit_flags: Sequence[str] = (),
+    environment: Mapping[str, str],
+    file: Path | None = None,
+) -> ServerConfig:
+    """Return the configuration, or raise `ConfigError` with every mistake.
+
+    `flags` are by path as in `native.port`, `None` for those not given; `limit_flags` are
+    `name=value`.
+    """
+    mistakes: list[str] = []
+    settings = all_settings()
+    sources = [
+        _flag_source(settings, flags, limit_flags, mistakes),
+        _variable_source(settings, environment, mistakes),
+        _file_source(settings, file, mistakes),
+    ]
+    values = resolve(settings, sources, mistakes)
+    config = _build(values)
+    mistakes += _contradictions(config)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return config
+
+
+def all_settings() -> list[Setting]:
+    """Return every setting there is, for the sources, the help and the docs."""
+    found = settings_of(ServerConfig, "")
+    for name, part in _PARTS.items():
+        found += settings_of(part, name)
+    return found + [_limit_setting(one.name, cast("int", one.default)) for one in fields(Limits)]
+
+
+def _limit_setting(name: str, default: int) -> Setting:
+    if not name.endswith("_bytes_max"):
+        parse = count(1, LIMIT_COUNT_MAX)
+    elif name in ("message_bytes_max", "batch_bytes_max"):
+        parse = size(1 * KIB, BATCH_BYTES_CEILING)
+    else:
+        parse = size(1 * KIB, LIMIT_BYTES_MAX)
+    shown = size_text(default) if name.endswith("_bytes_max") else f"{default:,}"
+    return Setting(
+        part="limits",
+        key=name,
+        flag=f"--limit {name}=",
+        variable=_LIMIT_VARIABLE + name.upper(),
+        parse=parse,
+        default=default,
+        why=f"Default {shown}.",
+    )
+
+
+def _flag_source(
+    settings: list[Setting],
+    flags: Mapping[str, object],
+    limit_flags: Sequence[str],
+    mistakes: list[str],
+) -> Source:
+    by_path = {one.path: one for one in settings}
+    values: dict[str, tuple[str, object]] = {
+        path: (f"{by_path[path].flag} {raw}", raw) for path, raw in flags.items() if raw is not None
+    }
+    for words in limit_flags:
+        name, equals, raw = words.partition("=")
+        path = f"limits.{name.strip()}"
+        if not equals or not raw:
+            mistakes.append(f"--limit {words}: write it as name=value")
+        elif path not in by_path:
+            mistakes.append(f"--limit {words}: no such limit{_nearest(name, _limit_names())}")
+        else:
+            values[path] = (f"--limit {words}", raw)
+    return Source(values)
+
+
+def _variable_source(
+    settings: list[Setting], environment: Mapping[str, str], mistakes: list[str]
+) -> Source:
+    values = {}
+    for one in settings:
+        # An empty variable is how shells and compose files say "not set".
+        if raw := environment.get(one.variable):
+            values[one.path] = (f"{one.variable}={raw}", raw)
+    known = {one.variable for one in settings}
+    for name in sorted(environment):
+        # Other variables of our prefix may belong to clients or to Kubernetes; these are ours.
+        if name.startswith(_LIMIT_VARIABLE) and name not in known:
+            near = _nearest(name.removeprefix(_LIMIT_VARIABLE).lower(), _limit_names())
+            mistakes.append(f"{name}: no such limit{near}")
+    return Source(cast("dict[str, tuple[str, object]]", values))
+
+
+def _file_source(settings: list[Setting], file: Path | None, mistakes: list[str]) -> Source:
+    if file is None:
+        return Source({})
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
+        return Source({})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        mistakes.append(f"{file}: is no TOML: {error}")
+        return Source({})
+    paths = {one.path for one in settings}
+    values: dict[str, tuple[str, object]] = {}
+    for key, value in tables.items():
+        if not isinstance(value, dict):
+            _take(values, paths, mistakes, path=key, value=value, label=f"{file}: {key}")
+            continue
+        if key not in _PARTS and key != "limits":
+            mistakes.append(f"{file}: [{key}]: no such table{_nearest(key, [*_PARTS, 'limits'])}")
+            continue
+        for inner, raw in value.items():
+            label = f"{file}: [{key}] {inner}"
+            _take(values, paths, mistakes, path=f"{key}.{inner}", value=raw, label=label)
+    return Source(values)
+
+
+def _take(
+    values: dict[str, tuple[str, object]],
+    paths: set[str],
+    mistakes: list[str],
+    *,
+    path: str,
+    value: object,
+    label: str,
+) -> None:
+    if path in paths:
+        values[path] = (f"{label} = {value!r}", value)
+        return
+    part, _, _ = path.rpartition(".")
+    siblings = [p.rpartition(".")[2] for p in sorted(paths) if p.rpartition(".")[0] == part]
+    mistakes.append(f"{label}: no such setting{_nearest(path.rpartition('.')[2], siblings)}")
+
+
+def _build(values: Mapping[str, Value | None]) -> ServerConfig:
+    parts = {
+        name: part(**_arguments(part, name, values))
+        for name, part in {**_PARTS, "limits": Limits}.items()
+    }
+    return ServerConfig(**_arguments(ServerConfig, "", values), **parts)
+
+
+def _arguments(part: type[Any], name: str, values: Mapping[str, Value | None]) -> dict[str, Any]:
+    found = {}
+    for one in fields(part):
+        key = one.metadata.get("key") or one.name
+        path = f"{name}.{key}" if name else key
+        if path in values:
+            found[one.name] = values[path]
+    return found
+
+
+def _contradictions(config: ServerConfig) -> list[str]:
+    """Return what is wrong with values that are each fine by themselves."""
+    limits = config.limits
+    found = []
+    if limits.message_bytes_max > limits.batch_bytes_max:
+        found.append(
+            f"limits: message_bytes_max ({size_text(limits.message_bytes_max)}) is above "
+            f"batch_bytes_max ({size_text(limits.batch_bytes_max)}): a batch holds the message"
+        )
+    if limits.queue_bytes_max > limits.queues_bytes_max:
+        found.append(
+            f"limits: queue_bytes_max ({size_text(limits.queue_bytes_max)}) is above "
+            f"queues_bytes_max ({size_text(limits.queues_bytes_max)}), which bounds all queues"
+        )
+    if config.http.port == config.native.port != 0 and config.http_host == config.native.host:
+        found.append(f"port {config.http.port} is given to both doors: each needs its own")
+    return found
+
+
+def _limit_names() -> list[str]:
+    return [one.name for one in fields(Limits)]
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word.strip(), known, n=1, cutoff=0.6)
+    return f", did you mean `{near[0]}`?" if near else f": there are {', '.join(known)}"

@@ -1,0 +1,100 @@
+"""The HTTP door: uvicorn on a port of ours, without its signals, logs and event loop.
+
+Always true: a connection that sends no whole request for `REQUEST_S` is closed, and there are at
+most `CONNECTIONS_MAX`; so slow or idle peers cannot use the door up.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from ister.server.http.app import App
+
+# Health checks and scrapers, some per second, each with a connection or two.
+CONNECTIONS_MAX = 256
+REQUEST_S = 10.0
+# A head of a request: what common proxies allow.
+HEAD_BYTES_MAX = 16 * 1024
+
+
+class HttpDoor:
+    """See the module."""
+
+    def __init__(self, app: App) -> None:
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http=_BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        self._server = _QuietServer(config)
+        self._socket: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Open the port and return the address; port 0 picks a free one. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        self._socket = socket.create_server(address[:2], family=family, backlog=CONNECTIONS_MAX)
+        # The task is the door's own: `close` ends and awaits it.
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        bound = self._socket.getsockname()
+        return bound[0], bound[1]
+
+    async def close(self) -> None:
+        """Close the port; answers under way get a second to leave."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves signals to the process that owns them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture nothing."""
+        yield
+
+
+class _BoundedProtocol(H11Protocol):
+    """Closes connections that are too many, or that do not ask for anything."""
+
+    _checked_cycle: object = None
+    _check_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._check_timer = self.loop.call_later(REQUEST_S, self._check)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        super().connection_lost(exc)
+
+    def _check(self) -> None:
+        idle = self.cycle is self._checked_cycle
+        # uvicorn has no cycle before the first request, whatever its annotation says.
+        cycle: RequestResponseCycle | None = self.cycle
+        answering = cycle is not None and not cycle.response_complete
+        if idle and not answering:
+            self.transport.close()
+            return
+        self._checked_cycle = self.cycle
+        self._check_timer = self.loop.call_later(REQUEST_S, self._check)

@@ -1,0 +1,248 @@
+"""Start-up and shutdown of a broker process.
+
+Start: file limit, data folder, broker, native door, HTTP door, ready file. Only then is the
+broker ready, and whoever waits for the file finds every door open.
+
+    STARTING --doors open--> READY --first signal--> CLOSING --drained or deadline--> end
+    CLOSING --second signal--> end at once
+
+Always true: a ready file names a process that was ready; it is removed when that process closes.
+"""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ister.base.errors import ConfigError
+from ister.broker import Broker
+from ister.server.config import ServerConfig
+from ister.server.native import NativeDoor
+from ister.telemetry import SystemClock
+
+if TYPE_CHECKING:
+    from ister.server.http import HttpDoor
+
+logger = structlog.get_logger("serve")
+
+# "Every address of this machine" is fine to listen on, but nothing to connect to.
+_REACHED_BY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where the open doors are, as `host:port`."""
+
+    pid: int
+    native: str
+    http: str
+
+    @property
+    def url(self) -> str:
+        """What clients on this machine connect to."""
+        host, _, port = self.native.rpartition(":")
+        return f"ister://{_REACHED_BY.get(host, host)}:{port}"
+
+
+OnReady = Callable[[Addresses], object]
+
+
+def serve(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
+    """Run a broker until a signal ends it. Raises `ConfigError` when it cannot start."""
+    # Start-up has made tens of thousands of objects that live for ever: frozen, they are never
+    # looked at again by the collector, whose pauses would show in the latency.
+    gc.collect()
+    gc.freeze()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run_server(config, on_ready=on_ready))
+
+
+async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
+    """As `serve`, inside a running event loop whose signals are ours."""
+    # Here, because whoever needs only the native door should not pay for a web server.
+    from ister.server.http import App, HttpDoor
+
+    loop = asyncio.get_running_loop()
+    stopped, forced = _listen_for_signals(loop)
+    _raise_file_limit(config.limits.connections_max)
+    _prepare_files(config)
+    broker = Broker(
+        name=config.name or _host_name(),
+        limits=config.limits,
+        clock=SystemClock(loop.call_later),
+        random_slot=random.randrange,
+    )
+    native = NativeDoor(broker, heartbeat_ms=config.native.heartbeat_ms)
+    http = HttpDoor(App(broker, native))
+    try:
+        addresses = await _open_doors(config, native, http)
+        _write_ready_file(config.ready_file, addresses)
+        logger.info(
+            "broker_ready", broker=broker.name, native=addresses.native, http=addresses.http
+        )
+        if on_ready is not None:
+            on_ready(addresses)
+        reason = await stopped
+        logger.info("broker_closing", reason=reason, connections=broker.connections)
+    finally:
+        _remove_ready_file(config.ready_file)
+        await _close_doors(config, native, http, forced)
+    logger.info("broker_closed")
+
+
+async def _open_doors(config: ServerConfig, native: NativeDoor, http: "HttpDoor") -> Addresses:
+    """Open every door, or raise one error that names each that could not be opened."""
+    mistakes = []
+    bound = {}
+    doors = (
+        ("native", "--port", config.native.host, config.native.port, native.listen),
+        ("http", "--http-port", config.http_host, config.http.port, http.listen),
+    )
+    for name, flag, host, port, listen in doors:
+        try:
+            bound[name] = _address_text(await listen(host, port))
+        except OSError as error:
+            mistakes.append(f"{flag} {port}: {_explain(error, host, port)}")
+    if mistakes:
+        raise ConfigError(mistakes)
+    return Addresses(pid=os.getpid(), native=bound["native"], http=bound["http"])
+
+
+async def _close_doors(
+    config: ServerConfig, native: NativeDoor, http: "HttpDoor", forced: "asyncio.Future[None]"
+) -> None:
+    closing = asyncio.ensure_future(native.close(config.shutdown.deadline_ms / 1000))
+    done, _ = await asyncio.wait({closing, forced}, return_when=asyncio.FIRST_COMPLETED)
+    if closing not in done:
+        logger.warning("broker_forced")
+        closing.cancel()
+        return
+    # Last, so that `/readyz` tells until the end that this broker is closing.
+    await http.close()
+    await closing
+
+
+def _listen_for_signals(
+    loop: asyncio.AbstractEventLoop,
+) -> "tuple[asyncio.Future[str], asyncio.Future[None]]":
+    """Return futures: the first signal finishes one with its name, the second the other."""
+    stopped: asyncio.Future[str] = loop.create_future()
+    forced: asyncio.Future[None] = loop.create_future()
+
+    def on_signal(name: str) -> None:
+        if not stopped.done():
+            stopped.set_result(name)
+        elif not forced.done():
+            forced.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    return stopped, forced
+
+
+def _prepare_files(config: ServerConfig) -> None:
+    """Make the data folder and clear a ready file of former times, or raise `ConfigError`."""
+    mistakes = []
+    if config.data is not None:
+        try:
+            config.data.mkdir(parents=True, exist_ok=True)
+            if not os.access(config.data, os.W_OK | os.X_OK):
+                mistakes.append(f"--data {config.data}: cannot be written to")
+        except OSError as error:
+            mistakes.append(f"--data {config.data}: {error.strerror or error}")
+    if config.ready_file is not None:
+        try:
+            config.ready_file.unlink(missing_ok=True)
+            if not os.access(config.ready_file.parent, os.W_OK | os.X_OK):
+                mistakes.append(f"--ready-file {config.ready_file}: its folder is not writable")
+        except OSError as error:
+            mistakes.append(f"--ready-file {config.ready_file}: {error.strerror or error}")
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _write_ready_file(path: Path | None, addresses: Addresses) -> None:
+    if path is None:
+        return
+    text = json.dumps(
+        {
+            "pid": addresses.pid,
+            "native": addresses.native,
+            "http": addresses.http,
+            "url": addresses.url,
+        }
+    )
+    part = path.with_name(f"{path.name}.{addresses.pid}")
+    part.write_text(text + "\n", encoding="utf-8")
+    # A rename is atomic: a reader sees no file or all of it.
+    part.replace(path)
+
+
+def _remove_ready_file(path: Path | None) -> None:
+    """Remove the file, unless another broker has written its own there since."""
+    if path is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(path.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            path.unlink()
+
+
+def _raise_file_limit(wanted: int) -> None:
+    """Raise the soft limit of open files to the hard one; tell when it is still too low."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit.
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # Some systems refuse "unlimited" although they report it: the soft limit then stays.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        logger.warning("file_limit_low", files_max=soft, files_wanted=wanted)
+
+
+def _explain(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"{host}:{port} is taken: stop who has it, or choose another port (0 picks one)"
+    if error.errno == errno.EACCES:
+        return f"{host}:{port} is not allowed for this user: choose a port above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host!r} is no address of this machine"
+    if isinstance(error, socket.gaierror):
+        return f"host {host!r} is not known: {error.strerror}"
+    return f"{host}:{port}: {error.strerror or error}"
+
+
+def _address_text(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host_name() -> str:
+    name = "".join(
+        c if c.isascii() and (c.isalnum() or c in ".-_") else "-" for c in socket.gethostname()
+    )
+    return name.strip(".-_")[:64] or f"ister-{version('ister')}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,190 @@
+"""How one setting is declared, found in its sources, parsed and checked.
+
+A setting is a dataclass field with `metadata=setting(...)`: bounds, the flag and variable that set
+it, and a sentence of why. Everything here is a function of its arguments; nothing reads
+the environment or a file by itself.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+Value = str | int | float | Path
+Parse = Callable[[object], Value]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
+_SIZE_UNITS = {
+    "b": 1,
+    **{f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)},
+    **{f"{p}ib": 1024**n for n, p in enumerate("kmgt", 1)},
+}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a setting comes from and what it accepts. `part` is its table, empty for none."""
+
+    part: str
+    key: str
+    flag: str
+    variable: str
+    parse: Parse
+    default: Value | None
+    why: str
+
+    @property
+    def path(self) -> str:
+        """`native.port`, or `data` for a setting outside any table."""
+        return f"{self.part}.{self.key}" if self.part else self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One place that may set settings: values by path, each with the words to blame it with."""
+
+    values: Mapping[str, tuple[str, object]]
+
+
+def setting(*, flag: str, parse: Parse, why: str, key: str = "") -> dict[str, Any]:
+    """Return the metadata that makes a dataclass field a setting.
+
+    Its variable follows from the flag, its name in the file is `key` or that of the field.
+    """
+    variable = "ISTER_" + flag.lstrip("-").replace("-", "_").upper()
+    return {"flag": flag, "variable": variable, "key": key, "parse": parse, "why": why}
+
+
+def settings_of(part: type[Any], name: str) -> list[Setting]:
+    """Return the settings that a config dataclass declares, for the table `name`."""
+    found = []
+    for one in fields(part):
+        if one.metadata:
+            default = None if one.default is MISSING else one.default
+            found.append(
+                Setting(
+                    part=name,
+                    key=one.metadata["key"] or one.name,
+                    flag=one.metadata["flag"],
+                    variable=one.metadata["variable"],
+                    parse=one.metadata["parse"],
+                    default=default,
+                    why=one.metadata["why"],
+                )
+            )
+    return found
+
+
+def resolve(
+    settings: list[Setting], sources: list[Source], mistakes: list[str]
+) -> dict[str, Value | None]:
+    """Return each setting's value by path: of the first source that has it, else its default.
+
+    What cannot be parsed is added to `mistakes` and leaves the default.
+    """
+    values: dict[str, Value | None] = {}
+    for one in settings:
+        values[one.path] = one.default
+        for source in sources:
+            found = source.values.get(one.path)
+            if found is None:
+                continue
+            label, raw = found
+            try:
+                values[one.path] = one.parse(raw)
+            except ValueError as error:
+                mistakes.append(f"{label}: {error}")
+            break
+    return values
+
+
+# What a value may look like. Each returns a parser that raises `ValueError` with the way out.
+
+
+def text(raw: object) -> str:
+    """Any word or sentence that is not empty."""
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError("is empty: give a text")
+    return raw
+
+
+def folder(raw: object) -> Path:
+    """A path; `~` is the home folder."""
+    return Path(text(raw)).expanduser()
+
+
+def choice(*words: str) -> Parse:
+    """One of `words`."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or raw.lower() not in words:
+            raise ValueError(f"is not one of {', '.join(words)}")
+        return raw.lower()
+
+    return parse
+
+
+def count(low: int, high: int) -> Parse:
+    """A whole number; underscores may group its digits."""
+
+    def parse(raw: object) -> int:
+        if isinstance(raw, str) and re.fullmatch(r"-?\d[\d_]*", raw.strip()):
+            raw = int(raw)
+        if isinstance(raw, str) and raw.startswith(("tcp://", "udp://")):
+            # Kubernetes sets <SERVICE>_PORT for every service, so one named `ister` hits ours.
+            raise ValueError(
+                "is a Kubernetes service link: set `enableServiceLinks: false` in the pod"
+            )
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise ValueError("is no whole number")
+        return _between(raw, low, high, f"{low:,}", f"{high:,}")
+
+    return parse
+
+
+def size(low: int, high: int) -> Parse:
+    """A size: a number of bytes, or with a unit as in `512KiB`, `2MiB`, `1.5GB`."""
+
+    def parse(raw: object) -> int:
+        found = _SIZE.fullmatch(raw.strip().replace("_", "")) if isinstance(raw, str) else None
+        if found is not None:
+            raw = round(float(found[1]) * _SIZE_UNITS[(found[2] or "B").lower()])
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise ValueError("is no size: write bytes, or a unit as in 512KiB or 2MiB")
+        return _between(raw, low, high, size_text(low), size_text(high))
+
+    return parse
+
+
+def duration_ms(low_s: float, high_s: float) -> Parse:
+    """A time span in seconds, or with a unit as in `500ms`, `30s`, `5m`, `1h`; milliseconds."""
+
+    def parse(raw: object) -> int:
+        found = _DURATION.fullmatch(raw.strip()) if isinstance(raw, str) else None
+        if found is not None:
+            raw = float(found[1]) * _DURATION_UNITS[found[2] or "s"]
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or raw != raw:  # noqa: PLR0124 - NaN
+            raise ValueError("is no time span: write seconds, or a unit as in 500ms, 30s, 5m")
+        return round(_between(raw, low_s, high_s, f"{low_s:g}s", f"{high_s:g}s") * 1000)
+
+    return parse
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size as a person would write it: the largest unit that leaves a whole number."""
+    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if size_bytes >= factor and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return f"{size_bytes}B"
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _between(value: _Number, low: float, high: float, low_text: str, high_text: str) -> _Number:
+    if not low <= value <= high:
+        raise ValueError(f"is out of bounds: {low_text} to {high_text}")
+    return value

@@ -1,0 +1,243 @@
+"""Mistakes get a typed error with fields, where they are made, and disturb nothing else."""
+
+from typing import Any
+
+import pytest
+
+import ister
+from ister.base.errors import (
+    BadNameError,
+    BadRequestError,
+    ClosedError,
+    CodecMissingError,
+    ConsumerNameTakenError,
+    MessageTooLargeError,
+    NamespaceExistsError,
+    NamespaceNotFoundError,
+    SubscriptionMismatchError,
+    SubscriptionTakenError,
+    TopicNotFoundError,
+)
+from tests.contract.harness import LIMITS, Harness
+
+
+async def test_an_exclusive_subscription_has_one_consumer(client: ister.Client) -> None:
+    async with client.subscribe("/default/orders", "billing", consumer="first"):
+        with pytest.raises(SubscriptionTakenError) as caught:
+            await client.subscribe("/default/orders", "billing").open()
+
+        error = caught.value
+        assert (error.topic, error.subscription) == ("/default/orders", "billing")
+        assert error.consumer == "first"
+
+
+async def test_a_refused_consumer_can_try_again(client: ister.Client) -> None:
+    second = client.subscribe("/default/orders", "billing")
+    async with client.subscribe("/default/orders", "billing"):
+        with pytest.raises(SubscriptionTakenError):
+            await second.open()
+    async with second, client.producer("/default/orders") as producer:
+        await producer.send(b"x")
+
+        assert (await second.receive(timeout=10.0)).payload == b"x"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"type": "failover"}, {"policy": "random"}, {"filters": {"a": "1"}}, {"key_filters": ["a"]}],
+    ids=lambda other: next(iter(other)),
+)
+async def test_consumers_of_a_subscription_agree_on_it(
+    client: ister.Client, other: dict[str, Any]
+) -> None:
+    options = {"type": "shared", "policy": "least_loaded"}
+    async with client.subscribe("/default/orders", "work", type="shared"):
+        with pytest.raises(SubscriptionMismatchError) as caught:
+            await client.subscribe("/default/orders", "work", **(options | other)).open()
+
+        assert (caught.value.topic, caught.value.subscription) == ("/default/orders", "work")
+        assert caught.value.detail
+
+
+async def test_a_consumer_name_belongs_to_one_client(harness: Harness) -> None:
+    async with (
+        harness.connect() as one,
+        harness.connect() as other,
+        one.subscribe("/default/orders", "work", type="shared", consumer="me"),
+    ):
+        with pytest.raises(ConsumerNameTakenError) as caught:
+            await other.subscribe("/default/orders", "work", type="shared", consumer="me").open()
+
+        assert (caught.value.subscription, caught.value.consumer) == ("work", "me")
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "/default", "/default/", "/default/a b", "/default/a.*", "/a/b/c", "/d/é/x"]
+)
+async def test_a_bad_topic_name_is_refused(client: ister.Client, name: str) -> None:
+    with pytest.raises(BadNameError) as caught:
+        await client.create_topic(name)
+    assert caught.value.name == name
+    assert caught.value.reason
+
+    with pytest.raises(BadNameError):
+        await client.producer(name).open()
+
+
+@pytest.mark.parametrize("pattern", ["orders", "/default/a*", "/default/>.a", "/default/a b"])
+async def test_a_bad_pattern_is_refused(client: ister.Client, pattern: str) -> None:
+    with pytest.raises(BadNameError):
+        await client.subscribe(pattern, "work").open()
+    with pytest.raises(BadNameError):
+        await client.topics(pattern)
+
+    assert await client.namespaces() == ["default"]
+
+
+async def test_a_name_that_is_no_text_is_refused_and_costs_nothing_else(
+    client: ister.Client,
+) -> None:
+    wrong: Any = 5
+    with pytest.raises(BadRequestError):
+        await client.create_topic(wrong)
+    with pytest.raises(BadRequestError):
+        await client.create_topic("/default/\ud800")
+    with pytest.raises(BadRequestError):
+        await client.subscribe("/default/orders", wrong).open()
+
+    assert await client.namespaces() == ["default"]
+
+
+async def test_an_unknown_namespace_is_not_made(client: ister.Client) -> None:
+    for work in (
+        client.create_topic("/other/x"),
+        client.producer("/other/x").open(),
+        client.subscribe("/other/x", "work").open(),
+        client.subscribe("/other/*", "work").open(),
+    ):
+        with pytest.raises(NamespaceNotFoundError) as caught:
+            await work
+        assert caught.value.namespace == "other"
+
+    await client.create_namespace("other")
+    await client.create_topic("/other/x")
+    with pytest.raises(NamespaceExistsError):
+        await client.create_namespace("other")
+
+
+async def test_a_message_over_the_limit_is_refused_at_once(client: ister.Client) -> None:
+    payload = bytes(LIMITS.message_bytes_max + 1)
+    async with client.producer("/default/orders") as producer:
+        for send in (producer.send, producer.send_nowait):
+            with pytest.raises(MessageTooLargeError) as caught:
+                await send(payload)
+            assert caught.value.topic == "/default/orders"
+            assert caught.value.size_bytes == len(payload)
+            assert caught.value.size_bytes_max == LIMITS.message_bytes_max
+        with pytest.raises(MessageTooLargeError):
+            await producer.send_batch([b"small", payload])
+        with pytest.raises(MessageTooLargeError):
+            await client.request("/default/orders", payload)
+
+        assert (await producer.send(b"small")).offset == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"payload": "text"},
+        {"payload": None},
+        {"payload": 5},
+        {"key": 5},
+        {"key": "k" * 4097},
+        {"key": "\ud800"},
+        {"id": 5},
+        {"id": "i" * 256},
+        {"attributes": {"a": 1}},
+        {"attributes": {1: "a"}},
+        {"attributes": {str(n): "" for n in range(129)}},
+    ],
+    ids=str,
+)
+async def test_a_wrong_argument_of_a_send_is_refused_at_once(
+    client: ister.Client, wrong: dict[str, Any]
+) -> None:
+    message = {"payload": b"x"} | wrong
+    payload = message.pop("payload")
+    async with client.producer("/default/orders") as producer:
+        with pytest.raises(BadRequestError):
+            await producer.send(payload, **message)
+        with pytest.raises(BadRequestError):
+            producer.send_nowait(payload, **message)
+
+        assert (await producer.send(b"right")).offset == 0
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", 5], ["a", "k" * 4097]], ids=["few", "int", "long"])
+async def test_wrong_keys_of_a_batch_are_refused_whole(client: ister.Client, keys: Any) -> None:
+    async with client.producer("/default/orders") as producer:
+        with pytest.raises(BadRequestError):
+            await producer.send_batch([b"a", b"b"], keys=keys)
+
+        assert (await producer.send(b"right")).offset == 0
+
+
+async def test_a_wrong_choice_is_refused(client: ister.Client) -> None:
+    wrong: Any = "wrong"
+    with pytest.raises(BadRequestError):
+        await client.subscribe("/default/orders", "work", type=wrong).open()
+    with pytest.raises(BadRequestError):
+        await client.subscribe("/default/orders", "work", type="shared", policy=wrong).open()
+    with pytest.raises(BadRequestError):
+        client.subscribe("/default/orders", "work", start="earliest")
+    with pytest.raises(BadRequestError):
+        client.subscribe("/default/orders", "work", buffer_count=0)
+    with pytest.raises(CodecMissingError) as caught:
+        client.producer("/default/orders", compression=wrong)
+    assert caught.value.codec == "wrong"
+    with pytest.raises(BadRequestError):
+        await client.create_topic("/default/orders", kind="wrong")
+    with pytest.raises(BadRequestError):
+        await client.create_topic("/default/orders", partitions=-1)
+
+
+async def test_a_deleted_topic_refuses_its_producers_and_closes_its_consumers(
+    client: ister.Client,
+) -> None:
+    async with client.producer("/default/orders") as producer:
+        sub = client.subscribe("/default/orders", "billing")
+        await sub.open()
+        await client.delete_topic("/default/orders")
+
+        with pytest.raises(TopicNotFoundError) as caught:
+            await producer.send(b"x")
+        assert caught.value.topic == "/default/orders"
+        assert [msg async for msg in sub] == []
+        with pytest.raises(TopicNotFoundError):
+            await client.delete_topic("/default/orders")
+
+
+async def test_what_is_closed_says_so(harness: Harness) -> None:
+    async with harness.connect() as client:
+        producer = client.producer("/default/orders")
+        await producer.open()
+        await producer.close()
+        with pytest.raises(ClosedError):
+            await producer.send(b"x")
+        with pytest.raises(ClosedError):
+            producer.send_nowait(b"x")
+        open_one = client.producer("/default/orders")
+        await open_one.open()
+        sub = client.subscribe("/default/orders", "billing")
+        await sub.open()
+
+    with pytest.raises(ClosedError):
+        await client.topics()
+    with pytest.raises(ClosedError):
+        await client.request("/default/orders", b"x")
+    with pytest.raises(ClosedError):
+        await open_one.send(b"x")
+    with pytest.raises(ClosedError):
+        open_one.send_nowait(b"x")
+    with pytest.raises(ClosedError):
+        await sub.receive()

@@ -1,0 +1,138 @@
+"""A real broker process for end-to-end tests: `broker`, and `start_broker` for several."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+READY_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 20.0
+POLL_S = 0.005
+
+
+class BrokerProcess:
+    """`ister serve` on free ports. `restart` comes back on the same ones."""
+
+    def __init__(self, folder: Path, args: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.args = list(args)
+        self.log = folder / "log"
+        self.ready_file = folder / "ready.json"
+        # host:port of each door, as in `http://{broker.http}/metrics`.
+        self.native = ""
+        self.http = ""
+        self.url = ""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        assert self.process is not None, "the broker is not running"
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        """The native port."""
+        return int(self.native.rpartition(":")[2])
+
+    @property
+    def host(self) -> str:
+        """The native host."""
+        return self.native.rpartition(":")[0]
+
+    def start(self, *, native_port: int = 0, http_port: int = 0) -> None:
+        """Start the process and return once every door is open."""
+        command = [sys.executable, "-m", "ister", "serve", "--data", str(self.folder / "data")]
+        command += ["--port", str(native_port), "--http-port", str(http_port)]
+        command += ["--ready-file", str(self.ready_file), *self.args]
+        self.ready_file.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=plain_environment()
+            )
+        ready = self._wait_ready()
+        self.native, self.http, self.url = ready["native"], ready["http"], ready["url"]
+
+    def stop(self) -> int:
+        """Ask the broker to end (SIGTERM), wait, and return its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker as a crash would (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop if it runs, and start on the same ports."""
+        if self.process is not None:
+            self.stop()
+        self.start(
+            native_port=self.port,
+            http_port=int(self.http.rpartition(":")[2]),
+        )
+
+    def log_text(self) -> str:
+        """Return what the broker has logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def _wait_ready(self) -> dict[str, str]:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise AssertionError(f"broker ended before it was ready:\n{self.log_text()}")
+            if self.ready_file.exists():
+                found: dict[str, str] = json.loads(self.ready_file.read_text())
+                return found
+            time.sleep(POLL_S)
+        raise AssertionError(f"broker not ready in {READY_TIMEOUT_S:.0f} s:\n{self.log_text()}")
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            return process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"broker did not end:\n{self.log_text()}") from None
+
+
+StartBroker = Callable[..., BrokerProcess]
+
+
+def plain_environment() -> dict[str, str]:
+    """Return the environment without settings of the developer's own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ISTER_")}
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Start brokers with extra arguments; all are ended with the test."""
+    started: list[BrokerProcess] = []
+
+    def start(*args: str) -> BrokerProcess:
+        folder = tmp_path / f"broker-{len(started)}"
+        folder.mkdir()
+        one = BrokerProcess(folder, args)
+        started.append(one)
+        one.start()
+        return one
+
+    yield start
+    for one in started:
+        if one.process is not None:
+            one.kill()
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    """A running broker with default settings on free ports."""
+    return start_broker()

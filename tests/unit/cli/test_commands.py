@@ -1,0 +1,103 @@
+"""Rules of the command line that need no broker."""
+
+import pytest
+from typer.testing import CliRunner
+
+from ister.base import TopicReport
+from ister.base.errors import BadRequestError
+from ister.cli.app import app
+from ister.cli.produce import _rounds
+from ister.cli.terminal import parse_pairs
+from ister.cli.top import Rates, rates_between
+
+COMMANDS = [
+    ["serve"],
+    ["produce"],
+    ["consume"],
+    ["request"],
+    ["reply"],
+    ["bench"],
+    ["top"],
+    ["topics", "list"],
+    ["topics", "create"],
+    ["topics", "describe"],
+    ["topics", "delete"],
+    ["subs", "list"],
+    ["subs", "describe"],
+    ["namespaces", "list"],
+    ["namespaces", "create"],
+]
+READS = [
+    ["consume"],
+    ["request"],
+    ["bench"],
+    ["top"],
+    ["topics", "list"],
+    ["topics", "describe"],
+    ["subs", "list"],
+    ["subs", "describe"],
+    ["namespaces", "list"],
+]
+
+
+def topic(messages_in: int) -> TopicReport:
+    return TopicReport(
+        topic="/default/a",
+        kind="live",
+        partitions=0,
+        producers=0,
+        subscriptions=0,
+        messages_in=messages_in,
+        bytes_in=0,
+        messages_out=0,
+        messages_dropped=0,
+        next_offset=messages_in,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+
+    assert result.exit_code == 0
+    assert f"ister {' '.join(command)}" in result.stdout.replace("root", "ister")
+
+
+@pytest.mark.parametrize("command", READS, ids=" ".join)
+def test_every_read_offers_json(command: list[str]) -> None:
+    assert "--json" in CliRunner().invoke(app, [*command, "--help"]).stdout
+
+
+def test_pairs_keep_everything_after_the_first_equals_sign() -> None:
+    assert parse_pairs(["a=1", "b=", "c=x=y"], "--attribute") == {"a": "1", "b": "", "c": "x=y"}
+
+
+@pytest.mark.parametrize("word", ["a", "=1", ""])
+def test_what_is_no_pair_is_refused(word: str) -> None:
+    with pytest.raises(BadRequestError):
+        parse_pairs([word], "--attribute")
+
+
+@pytest.mark.parametrize(("payloads", "repeat"), [(1, 1), (1, 20_000), (3, 7), (10_000, 2)])
+def test_rounds_repeat_everything_in_order(payloads: int, repeat: int) -> None:
+    given = [b"%d" % n for n in range(payloads)]
+
+    assert [one for chunk in _rounds(given, repeat) for one in chunk] == given * repeat
+
+
+def test_a_rate_is_what_was_added_per_second() -> None:
+    rates = rates_between(topic(10), topic(30), 2.0)
+
+    assert rates == Rates(messages_in=10.0, messages_out=0.0, messages_dropped=0.0, bytes_in=0.0)
+
+
+def test_a_topic_that_is_new_counts_from_zero() -> None:
+    assert rates_between(None, topic(30), 2.0).messages_in == 15.0
+
+
+def test_counters_of_a_broker_started_anew_give_no_negative_rate() -> None:
+    assert rates_between(topic(30), topic(0), 1.0).messages_in == 0.0
+
+
+def test_no_time_between_two_looks_gives_no_rate() -> None:
+    assert rates_between(topic(0), topic(30), 0.0).messages_in == 0.0
