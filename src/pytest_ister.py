@@ -7,7 +7,7 @@ Asynchronous fixtures work with pytest-asyncio in either mode, and with anyio.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from types import SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,11 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
     fixture: Any = pytest.fixture
     if config.pluginmanager.hasplugin("asyncio"):
         from pytest_asyncio import fixture
-    fixtures = SimpleNamespace(
+    # pytest looks for fixtures in modules and classes only.
+    fixtures = ModuleType("ister_async_fixtures")
+    fixtures.__dict__.update(
         ister_broker=fixture(name="ister_broker")(_broker),
         ister_client=fixture(name="ister_client")(_client),
     )
-    config.pluginmanager.register(fixtures, "ister_async_fixtures")
+    config.pluginmanager.register(fixtures, fixtures.__name__)
 
 
 async def _broker(request: pytest.FixtureRequest) -> "AsyncIterator[MemoryBroker]":

@@ -125,7 +125,7 @@ class Broker:
         """Make a topic. Nothing happens when it exists with the same settings."""
         topic = parse_topic(name)
         if kind != "live":
-            raise BadRequestError(f"topic kind {kind!r} is not available: use 'live'")
+            raise BadRequestError(f"topic kind {kind[:40]!r} is not available: use 'live'")
         if not 0 <= partitions <= PARTITIONS_MAX:
             raise BadRequestError(f"{partitions} partitions are not 0 to {PARTITIONS_MAX}")
         existing = self._partitioned.get(topic)
@@ -429,7 +429,7 @@ def _choice(kind: Callable[[str], _Choice], word: str, what: str) -> _Choice:
         return kind(word)
     except ValueError:
         words = ", ".join(repr(choice.value) for choice in kind)  # type: ignore[attr-defined]
-        raise BadRequestError(f"{what} {word!r} is not one of {words}") from None
+        raise BadRequestError(f"{what} {word[:40]!r} is not one of {words}") from None
 
 
 def _page(names: list[str], *, after: str, limit: int) -> tuple[list[str], str]:

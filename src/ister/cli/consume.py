@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from ister.base.errors import BadRequestError, RequestTimeoutError
+from ister.base.errors import BadRequestError, BusyError
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
     URL,
@@ -117,8 +117,9 @@ async def _print_all(
         flush()
         if left is not None:
             left -= len(messages)
-    if left and timeout_s is not None:
-        raise RequestTimeoutError(f"{left:,} more of {count:,} messages", timeout_s)
+    if left and count is not None:
+        say(f"ister: {count - left:,} of {count:,} messages came, then none for {timeout_s:g} s")
+        raise typer.Exit(BusyError.exit_code)
 
 
 def _as_row(message: Message) -> dict[str, object]:

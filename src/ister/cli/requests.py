@@ -194,17 +194,19 @@ class _Shell:
             # A group of its own, so that what the shell has started ends with it.
             start_new_session=True,
         )
+        # Beside the answer, not before it: a command may answer without reading its input.
+        feeding = asyncio.ensure_future(_feed(process, message.payload))
         try:
             async with asyncio.timeout(self._timeout_s):
-                _, answer = await asyncio.gather(
-                    _feed(process, message.payload), _read_bounded(process)
-                )
+                answer = await _read_bounded(process)
                 code = await process.wait()
         except TimeoutError:
             return b"", f"no answer within {self._timeout_s:g} s"
         except BadRequestError as error:
             return b"", str(error)
         finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
             await _end(process)
         return (answer, "") if code == 0 else (b"", f"exit code {code}")
 
@@ -214,10 +216,11 @@ async def _feed(process: asyncio.subprocess.Process, payload: bytes) -> None:
     try:
         process.stdin.write(payload)
         await process.stdin.drain()
-        process.stdin.close()
-        await process.stdin.wait_closed()
     except (BrokenPipeError, ConnectionResetError):
         pass  # A command need not read its input.
+    finally:
+        # Not `wait_closed`: it never returns when the command ended before its pipe was closed.
+        process.stdin.close()
 
 
 async def _read_bounded(process: asyncio.subprocess.Process) -> bytes:

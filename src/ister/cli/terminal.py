@@ -118,9 +118,10 @@ def run(main: Coroutine[Any, Any, _T], *, interrupt_code: int = EXIT_INTERRUPTED
 
 def guard(command: Callable[[], object]) -> NoReturn:
     """Run the whole program and end the process as the outcome asks for."""
+    _fill_standard_streams()
     try:
         command()
-        _flush_last()
+        sys.stdout.flush()
     except IsterError as error:
         say(f"ister: {error}")
         sys.exit(error.exit_code)
@@ -155,8 +156,21 @@ def configure_cli_log(*, verbose: bool) -> None:
     configure_log(level="debug" if verbose else "error", format="console")
 
 
-def _flush_last() -> None:
-    sys.stdout.flush()
+def _fill_standard_streams() -> None:
+    """Open what our starter has closed (`2>&-`) on nothing.
+
+    Else the first socket takes the free number: words would go to the broker, and libuv ends the
+    process when it closes a descriptor that low.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != fd:
+                os.dup2(nowhere, fd)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
 
 
 def _forget_stdout() -> None:

@@ -444,7 +444,7 @@ class Batch:
         could hold 256 KiB. Parsed columns can be a thousand times a compressed batch.
         """
         held = self._view.obj
-        if isinstance(held, bytes) and len(held) <= 2 * self.size_bytes:
+        if isinstance(held, bytes | bytearray) and len(held) <= 2 * self.size_bytes:
             self._forget_columns()
             return self
         return Batch(self.to_bytes())

@@ -167,7 +167,9 @@ def _prepare_files(config: ServerConfig) -> None:
         try:
             config.ready_file.unlink(missing_ok=True)
             if not os.access(config.ready_file.parent, os.W_OK | os.X_OK):
-                mistakes.append(f"--ready-file {config.ready_file}: its folder is not writable")
+                mistakes.append(
+                    f"--ready-file {config.ready_file}: its folder is missing or not writable"
+                )
         except OSError as error:
             mistakes.append(f"--ready-file {config.ready_file}: {error.strerror or error}")
     if mistakes:

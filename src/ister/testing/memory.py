@@ -74,7 +74,7 @@ class MemoryBroker:
         )
 
     async def connector(
-        self, protocol: Callable[[], asyncio.Protocol], address: tuple[str, int]
+        self, protocol: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]
     ) -> MemoryTransport:
         """Open a connection, for code that calls `ister.connect(connector=...)` itself."""
         return connect_pair(protocol, self._running().session)

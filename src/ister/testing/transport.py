@@ -22,10 +22,11 @@ READ_BYTES_MAX = 256 * 1024
 class MemoryTransport(asyncio.Transport):
     """One end. Make both with `connect_pair`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.BaseProtocol) -> None:
         super().__init__()
         self._loop = loop
-        self._protocol = protocol
+        # Both ends of ours take bytes by `data_received`, whatever else they can.
+        self._protocol = cast("asyncio.Protocol", protocol)
         self._peer: MemoryTransport | None = None
         self._outgoing = bytearray()
         self._high = HIGH_WATER_BYTES
@@ -177,7 +178,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 def connect_pair(
-    client: Callable[[], asyncio.Protocol], server: Callable[[], asyncio.Protocol]
+    client: Callable[[], asyncio.BaseProtocol], server: Callable[[], asyncio.BaseProtocol]
 ) -> MemoryTransport:
     """Connect two new protocols and return the client's transport."""
     loop = asyncio.get_running_loop()

@@ -109,6 +109,22 @@ class Connection:
                     return self._answer_beats(frames)
         return frames
 
+    def space(self) -> memoryview | None:
+        """Return where a socket should put the next bytes, if they belong to a large frame.
+
+        After that `filled` takes the place of `receive`.
+        """
+        return None if self._closed else self._reader.space()
+
+    def filled(self, count: int) -> list[Frame]:
+        """Return the frame that `count` bytes written into `space` complete, if they do."""
+        if self._closed:
+            return []
+        frames = self._reader.filled(count)
+        if frames:
+            self._heard = True
+        return frames
+
     def send(self, data: Bytes) -> None:
         """Queue one encoded frame."""
         if not self._closed:

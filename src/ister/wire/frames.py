@@ -8,7 +8,7 @@ import struct
 from typing import Final
 
 from ister.base.errors import BadRequestError, ProtocolError
-from ister.base.limits import CONTROL_BYTES_MAX, CREDIT_MAX
+from ister.base.limits import CONTROL_BYTES_MAX, CREDIT_MAX, KIB
 from ister.codec import HEADER_BYTES, Batch
 from ister.wire.commands import Command, encode_command
 
@@ -36,6 +36,13 @@ JOIN_BYTES_MAX = 8_192
 # A chunk costs about 50 B beside its bytes: a peer that sends one byte at a time must not make
 # us hold fifty times what it sent. Reads of a socket fill the largest frame in far fewer.
 CHUNKS_MAX = 1_024
+
+
+# Bodies from this size on are received in place ...
+PLACE_BYTES_MIN = 64 * KIB
+# ... starting with this much memory: a batch as our client makes it fits, and ten thousand
+# connections that only claim to send something large are refused long before they hurt.
+PLACE_BYTES_FIRST = 512 * KIB
 
 
 class Opcode:
@@ -170,38 +177,73 @@ def control_frame(command: Command, *, channel: int = 0, sequence: int = 0) -> b
 class FrameReader:
     """Cuts a stream of bytes into frames.
 
-    Always true: no more than one incomplete frame is held, and it was within its limit before
-    the first byte of its body was kept.
+    A large frame that has come in part gets a place of its own, which `space` offers to the
+    socket, so that the rest of it is never copied.
+
+    Always true: no more than one incomplete frame is held, it was within its limit before the
+    first byte of its body was kept, and memory for it is taken as its bytes come, not as its
+    header claims.
     """
 
-    __slots__ = ("_chunks", "_limits", "_need", "buffered_bytes")
+    __slots__ = ("_chunks", "_limits", "_need", "_place", "buffered_bytes")
 
     def __init__(self, limits: list[tuple[int, int]]) -> None:
         self._limits = limits
         self._chunks: list[bytes] = []
         self._need = FRAME_HEADER_BYTES
+        self._place: _Place | None = None
+        # Memory held for an incomplete frame.
         self.buffered_bytes = 0
 
     def set_limits(self, limits: list[tuple[int, int]]) -> None:
         """Use other limits from the next frame on."""
         self._limits = limits
 
+    def space(self) -> memoryview | None:
+        """Return where the next bytes go, if they belong to a large frame: see `filled`."""
+        return self._place.space() if self._place is not None else None
+
+    def filled(self, count: int) -> list[Frame]:
+        """`count` bytes were written into `space`: return the frame if that completes it."""
+        place = self._place
+        assert place is not None
+        frame = place.filled(count)
+        if frame is None:
+            self.buffered_bytes = place.size_bytes
+            return []
+        self._place = None
+        self.buffered_bytes = 0
+        return [frame]
+
     def receive(self, data: bytes) -> list[Frame]:
         """Take bytes as they came, return the frames they complete, or raise `ProtocolError`."""
+        frames: list[Frame] = []
+        while self._place is not None:
+            space = self._place.space()
+            count = min(len(data), len(space))
+            space[:count] = data[:count]
+            del space
+            frames += self.filled(count)
+            data = data[count:]
+            if not data:
+                return frames
         if self._chunks:
             self._chunks.append(data)
             self.buffered_bytes += len(data)
             if self.buffered_bytes < self._need:
                 if len(self._chunks) > CHUNKS_MAX:
                     self._chunks = [b"".join(self._chunks)]
-                return []
+                return frames
             data = b"".join(self._chunks)
             self._chunks.clear()
             self.buffered_bytes = 0
-        frames: list[Frame] = []
+        self._cut(data, frames)
+        return frames
+
+    def _cut(self, data: bytes, frames: list[Frame]) -> None:
+        """Append the frames in `data`, and keep what is left of it."""
         size, position = len(data), 0
         view = memoryview(data)
-        need = FRAME_HEADER_BYTES
         while size - position >= FRAME_HEADER_BYTES:
             length, opcode, _, magic, channel, sequence = HEADER.unpack_from(data, position)
             smallest, largest = self._limits[opcode]
@@ -209,16 +251,52 @@ class FrameReader:
                 raise _refusal(length, opcode, magic, smallest, largest)
             body = position + FRAME_HEADER_BYTES
             if body + length > size:
-                need += length
+                if length >= PLACE_BYTES_MIN:
+                    place = _Place((opcode, channel, sequence), length, view[body:])
+                    self._place = place
+                    self.buffered_bytes = place.size_bytes
+                    return
+                self._need = FRAME_HEADER_BYTES + length
                 break
             position = body + length
             frames.append((opcode, channel, sequence, view[body:position]))
+        else:
+            self._need = FRAME_HEADER_BYTES
         if position < size:
             rest = data[position:] if position else data
             self._chunks.append(rest)
             self.buffered_bytes = len(rest)
-            self._need = need
-        return frames
+
+
+class _Place:
+    """The body of a large frame that has come in part. It grows to at most twice what came."""
+
+    __slots__ = ("_body", "_filled", "_frame", "_length")
+
+    def __init__(self, frame: tuple[int, int, int], length: int, start: memoryview) -> None:
+        self._frame = frame
+        self._length = length
+        self._filled = len(start)
+        self._body = bytearray(min(length, max(PLACE_BYTES_FIRST, 2 * len(start))))
+        self._body[: len(start)] = start
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory taken."""
+        return len(self._body)
+
+    def space(self) -> memoryview:
+        """Return where the next bytes go; never empty."""
+        if self._filled == len(self._body):
+            self._body += bytes(min(self._length, 2 * self._filled) - self._filled)
+        return memoryview(self._body)[self._filled :]
+
+    def filled(self, count: int) -> Frame | None:
+        """`count` bytes were written: return the frame if it is complete."""
+        self._filled += count
+        if self._filled < self._length:
+            return None
+        return (*self._frame, memoryview(self._body))
 
 
 def _refusal(length: int, opcode: int, magic: int, smallest: int, largest: int) -> ProtocolError:

@@ -123,13 +123,19 @@ def test_a_refused_partitioned_topic_leaves_no_partitions() -> None:
 # Partitions
 
 
+def test_partitions_are_topics_with_a_number() -> None:
+    broker = Bench().broker
+    broker.create_topic("/default/a", partitions=2)
+    rows, _ = broker.topics("/default/a", after="", limit=10)
+
+    assert [row.topic for row in rows] == ["/default/a-part-0", "/default/a-part-1"]
+
+
 @pytest.mark.parametrize("partitions", [1, PARTITIONS_MAX])
-def test_partitions_are_topics_with_a_number(partitions: int) -> None:
+def test_a_number_of_partitions_at_its_limits_is_accepted(partitions: int) -> None:
     broker = Bench().broker
     broker.create_topic("/default/a", partitions=partitions)
-    names = {row.topic for row in broker.topics("/default/a", after="", limit=1000)[0]}
 
-    assert f"/default/a-part-{min(partitions, 1000) - 1}" in names or partitions > 1000
     assert broker.partitions("/default/a") == partitions
 
 
@@ -380,23 +386,29 @@ def test_a_refused_batch_uses_no_offsets() -> None:
     assert bench.publish(b"a").base_offset == 0
 
 
-@pytest.mark.parametrize(("size", "refused"), [(99, False), (100, False), (101, True)])
-def test_a_message_is_as_large_as_the_limit_allows(size: int, refused: bool) -> None:
+@pytest.mark.parametrize("size", [99, 100])
+def test_a_message_up_to_the_limit_is_taken(size: int) -> None:
     bench = Bench(message_bytes_max=100)
-    if not refused:
-        bench.publish(b"x" * size)
-        return
+
+    assert bench.publish(b"x" * size).base_offset == 0
+
+
+def test_a_message_one_byte_over_the_limit_is_refused() -> None:
+    bench = Bench(message_bytes_max=100)
 
     with pytest.raises(MessageTooLargeError, match="101 B exceeds the 100 B limit"):
-        bench.publish(b"x" * size)
+        bench.publish(b"x" * 101)
 
 
-@pytest.mark.parametrize(("room", "refused"), [(1, False), (0, False), (-1, True)])
-def test_a_batch_is_as_large_as_the_limit_allows(room: int, refused: bool) -> None:
+@pytest.mark.parametrize("room", [1, 0])
+def test_a_batch_up_to_the_limit_is_taken(room: int) -> None:
     bench = Bench(batch_bytes_max=made(b"x" * 100).size_bytes + room)
-    if not refused:
-        bench.publish(b"x" * 100)
-        return
+
+    assert bench.publish(b"x" * 100).base_offset == 0
+
+
+def test_a_batch_one_byte_over_the_limit_is_refused() -> None:
+    bench = Bench(batch_bytes_max=made(b"x" * 100).size_bytes - 1)
 
     with pytest.raises(BatchTooLargeError):
         bench.publish(b"x" * 100)

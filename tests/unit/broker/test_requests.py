@@ -10,7 +10,7 @@ ME, OTHER = 11, 22
 
 
 def bench_with(*sessions: int, **limits: int) -> tuple[Bench, list[FakeSink]]:
-    bench = Bench(**limits)
+    bench = Bench(**limits)  # type: ignore[arg-type] # mypy thinks of `random_slot` too
     sinks = [FakeSink() for _ in sessions]
     for session, sink in zip(sessions, sinks, strict=True):
         bench.broker.register(session, sink)

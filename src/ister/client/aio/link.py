@@ -29,6 +29,8 @@ from ister.wire import Command
 logger = structlog.get_logger("ister.client")
 
 PULSE_S = 1.0
+# One read of small frames.
+SCRATCH_BYTES = 64 * 1024
 
 Address = tuple[str, int]
 
@@ -37,13 +39,13 @@ class Connector(Protocol):
     """Opens a transport. Sockets by default; tests bring memory."""
 
     async def __call__(
-        self, protocol: Callable[[], asyncio.Protocol], address: Address
+        self, protocol: Callable[[], asyncio.BaseProtocol], address: Address
     ) -> asyncio.Transport:
         """Connect `protocol` to `address`, or raise `OSError`."""
 
 
 async def connect_socket(
-    protocol: Callable[[], asyncio.Protocol], address: Address
+    protocol: Callable[[], asyncio.BaseProtocol], address: Address
 ) -> asyncio.Transport:
     """Connect over TCP."""
     loop = asyncio.get_running_loop()
@@ -176,12 +178,18 @@ class BrokerLink:
 
     # From the transport
 
-    def on_data(self, data: bytes) -> None:
-        """Feed the session, answer at once, then let the application's callbacks run."""
+    def on_data(self, data: bytes | None, count: int = 0) -> None:
+        """Feed the session with `data`, or with `count` bytes read in place, and answer at once.
+
+        Then let the application's callbacks run.
+        """
         was_open = self.session.can_publish
         self._scheduled = True  # The flush below covers what happens in here.
         try:
-            self.session.receive(data)
+            if data is None:
+                self.session.filled(count)
+            else:
+                self.session.receive(data)
         except IsterError as error:
             logger.warning("connection_failed", error=str(error))
             self._drop(error)
@@ -307,17 +315,32 @@ class BrokerLink:
         self.flush()
 
 
-class _Wire(asyncio.Protocol):
+class _Wire(asyncio.BufferedProtocol):
     """One transport of a link."""
 
     def __init__(self, link: BrokerLink) -> None:
         self._link = link
         self._transport: asyncio.Transport | None = None
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        # Where the read under way goes, if into a large frame.
+        self._space: memoryview | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._space = space = self._link.session.connection.space()
+        return self._scratch if space is None else space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._space is None:
+            self._link.on_data(bytes(self._scratch[:nbytes]))
+        else:
+            self._space = None
+            self._link.on_data(None, nbytes)
+
     def data_received(self, data: bytes) -> None:
+        """Take bytes of a transport that brings its own, as memory does."""
         self._link.on_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:

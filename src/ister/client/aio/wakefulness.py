@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import Protocol
 
 # Answers that took longer than the window, in a row, before polling is given up ...
-MISSES_MAX = 1000000
+MISSES_MAX = 16
 # ... for so many sends: a slow broker costs 4 windows in 1,024 sends.
 REST_SENDS = 1_024
 

@@ -151,7 +151,14 @@ class Session:
 
     def receive(self, data: bytes) -> None:
         """Act on the frames that `data` completes. Raises when the connection must end."""
-        for frame in self.connection.receive(data):
+        self._on_frames(self.connection.receive(data))
+
+    def filled(self, count: int) -> None:
+        """The same for `count` bytes that were read into the connection's `space`."""
+        self._on_frames(self.connection.filled(count))
+
+    def _on_frames(self, frames: list[Frame]) -> None:
+        for frame in frames:
             opcode, channel, sequence, body = frame
             if opcode == Opcode.DELIVER:
                 self._on_deliver(channel, sequence, body)

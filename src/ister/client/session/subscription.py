@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ister.base.errors import IsterError
+from ister.base.errors import IsterError, ProtocolError
 from ister.client.session.producer import Future
 from ister.codec import Batch
 from ister.wire import Subscribe, credit_frame
@@ -70,6 +70,8 @@ class SubscriptionChannel:
         self._credit_count = credit_count
         self._credit_bytes = credit_bytes
         self._on_event = on_event
+        # Messages that the broker may still send: what bounds our memory, whatever it does.
+        self._credit_left = 0
         self._owed_count = 0
         self._owed_bytes = 0
         self._dropped_before = 0
@@ -101,7 +103,10 @@ class SubscriptionChannel:
         return batch
 
     def on_deliver(self, batch: Batch) -> None:
-        """A batch has come."""
+        """A batch has come. Raises `ProtocolError` when the broker had no credit for it."""
+        self._credit_left -= batch.count
+        if self._credit_left < 0:
+            raise ProtocolError("more messages than there was credit for")
         self.batches.append(batch)
         if self._waiters:
             self._wake()
@@ -115,6 +120,7 @@ class SubscriptionChannel:
         # A new consumer has no credit yet: give it a whole window less what is still unread.
         self._owed_count = self._credit_count - sum(b.count for b in self.batches)
         self._owed_bytes = self._credit_bytes - sum(b.size_bytes for b in self.batches)
+        self._credit_left = 0
         self._pay()
 
     def on_slow(self, dropped: int) -> None:
@@ -142,6 +148,7 @@ class SubscriptionChannel:
     def _pay(self) -> None:
         count, size_bytes = max(self._owed_count, 0), max(self._owed_bytes, 0)
         self._owed_count = self._owed_bytes = 0
+        self._credit_left += count
         self._session.send(credit_frame(self.channel, count, size_bytes))
 
     def _wake(self) -> None:

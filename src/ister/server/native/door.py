@@ -22,6 +22,8 @@ from ister.wire import State
 logger = structlog.get_logger("native")
 
 HEARTBEAT_MS = 10_000
+# One read of small frames.
+SCRATCH_BYTES = 64 * 1024
 # The turn of a client between two messages of a conversation, on a busy machine.
 BUSY_POLL_US = 200
 HANDSHAKE_MS_MAX = 5_000
@@ -59,6 +61,8 @@ class NativeDoor:
         self.closing = False
         self.counts = DoorCounts()
         self.dirty: list[NativeSession] = []
+        # What sockets read into, one after the other; frames are copied out at once.
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._sessions: set[NativeSession] = set()
         # In order of arrival, for the oldest to make room.
         self._greeting: dict[NativeSession, None] = {}

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 SEND_BUFFER_BYTES = 1024 * 1024
 
 
-class NativeSession(asyncio.Protocol):
+class NativeSession(asyncio.BufferedProtocol):
     """One connection. Also the broker's `Sink` and `ReplySink` for its consumers and requests."""
 
     def __init__(self, door: "NativeDoor", session: int) -> None:
@@ -74,8 +74,10 @@ class NativeSession(asyncio.Protocol):
         self._codecs = {Codec.NONE}
         self._known_topics: set[int] = set()
         self._dirty = False
+        # Where the read under way goes, if into a large frame.
+        self._space: memoryview | None = None
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or refuse it when there are too many."""
@@ -115,10 +117,26 @@ class NativeSession(asyncio.Protocol):
             consumer.pump()
         self.door.flush()
 
-    def data_received(self, data: bytes) -> None:
-        """Act on the frames that `data` completes."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the socket puts what it reads."""
+        self._space = space = self.connection.space()
+        return self.door.scratch if space is None else space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Act on the frames that the bytes just read complete."""
+        if self._space is None:
+            self.data_received(bytes(self.door.scratch[:nbytes]))
+        else:
+            self._space = None
+            self.data_received(None, nbytes)
+
+    def data_received(self, data: bytes | None, count: int = 0) -> None:
+        """Act on the frames completed by `data`, or by `count` bytes read in place."""
         try:
-            frames = self.connection.receive(data)
+            if data is None:
+                frames = self.connection.filled(count)
+            else:
+                frames = self.connection.receive(data)
             if self.connection.buffered_bytes != self.buffered_bytes:
                 self.door.count_buffered(self)
             for frame in frames:
@@ -132,7 +150,8 @@ class NativeSession(asyncio.Protocol):
             self.door.on_bug(self, error)
             self.fail(InternalError(type(error).__name__))
         self.door.flush()
-        self.door.wakefulness.on_received(len(data))
+        if data is not None:
+            self.door.wakefulness.on_received(len(data))
 
     # The broker's sinks
 

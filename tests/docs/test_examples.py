@@ -1,0 +1,172 @@
+"""The examples in docstrings run, and print what they say. Documentation that can fail is true.
+
+An example is a `>>>` block; it may `await` at its top level. In scope are `ister`, `url` (a broker
+of its own), and a connected `client` and open `producer` for `/default/orders`, asynchronous or
+blocking as the module is.
+"""
+
+import ast
+import asyncio
+import builtins
+import doctest
+import importlib
+import inspect
+import io
+import pkgutil
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import Any
+
+import pytest
+
+import ister
+import ister.testing
+from ister import sync
+from ister.testing import ThreadedBroker
+
+BLOCKING = ("ister.sync", "ister.client.sync")
+TOPIC = "/default/orders"
+
+
+@dataclass(frozen=True)
+class Documented:
+    """Something with examples in its docstring."""
+
+    name: str
+    module: str
+    examples: tuple[doctest.Example, ...]
+
+    @property
+    def blocking(self) -> bool:
+        return self.module.startswith(BLOCKING)
+
+
+def all_documented() -> list[Documented]:
+    """Every example of the package, each once, by the name of what it documents."""
+    found: dict[str, Documented] = {}
+    for module in modules():
+        for name, docstring in docstrings(module):
+            examples = tuple(doctest.DocTestParser().get_examples(docstring))
+            if examples:
+                found[name] = Documented(name, module.__name__, examples)
+    return list(found.values())
+
+
+def modules() -> Iterator[ModuleType]:
+    yield ister
+    for info in pkgutil.walk_packages(ister.__path__, "ister."):
+        if info.name.rpartition(".")[2] != "__main__":
+            yield importlib.import_module(info.name)
+
+
+def docstrings(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Names and docstrings of a module and what is defined in it."""
+    yield module.__name__, inspect.getdoc(module) or ""
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        yield f"{module.__name__}.{name}", getattr(value, "__doc__", None) or ""
+        if inspect.isclass(value):
+            for inner, method in vars(value).items():
+                # A method made from an asynchronous one carries its docstring; once is enough.
+                if getattr(method, "__module__", module.__name__) == module.__name__:
+                    doc = getattr(method, "__doc__", None) or ""
+                    yield f"{module.__name__}.{name}.{inner}", doc
+
+
+def compiled(source: str) -> CodeType:
+    """Compile an example so that expressions print their value, wherever they stand.
+
+    A prompt does that at the top level only; examples mostly stand inside a `with`.
+    """
+    tree = Printing().visit(ast.parse(source))
+    ast.fix_missing_locations(tree)
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    return compile(tree, "<example>", "exec", flags=flags)
+
+
+class Printing(ast.NodeTransformer):
+    """Turns `f(x)` on a line of its own into `__show__(f(x))`."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr:  # noqa: N802 - the name ast calls
+        show = ast.Name(id="__show__", ctx=ast.Load())
+        return ast.Expr(ast.Call(func=show, args=[node.value], keywords=[]))
+
+
+def show(value: object) -> None:
+    if value is not None:
+        builtins.print(repr(value))
+
+
+async def run_example(example: doctest.Example, scope: dict[str, Any]) -> str:
+    """Run one example and return what it printed."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        result = eval(compiled(example.source), scope)  # noqa: S307 - our own examples
+        if inspect.iscoroutine(result):
+            await result
+    return output.getvalue()
+
+
+async def run_all(documented: Documented, scope: dict[str, Any]) -> None:
+    checker = doctest.OutputChecker()
+    for example in documented.examples:
+        got = await run_example(example, scope)
+        if not checker.check_output(example.want, got, doctest.ELLIPSIS):
+            difference = checker.output_difference(example, got, doctest.ELLIPSIS)
+            pytest.fail(f"{documented.name}:\n{example.source}\n{difference}")
+
+
+@pytest.mark.parametrize("documented", all_documented(), ids=lambda documented: documented.name)
+def test_the_example_of(documented: Documented) -> None:
+    with ThreadedBroker() as broker:
+        scope = {"ister": ister, "url": broker.url, "__show__": show}
+        if documented.blocking:
+            run_blocking(documented, scope)
+        else:
+            asyncio.run(run_async(documented, scope))
+
+
+async def run_async(documented: Documented, scope: dict[str, Any]) -> None:
+    async with ister.connect(scope["url"]) as client, client.producer(TOPIC) as producer:
+        await run_all(documented, scope | {"client": client, "producer": producer})
+
+
+def run_blocking(documented: Documented, scope: dict[str, Any]) -> None:
+    with sync.connect(scope["url"]) as client, client.producer(TOPIC) as producer:
+        asyncio.run(run_all(documented, scope | {"client": client, "producer": producer}))
+
+
+def test_the_main_entrances_have_examples() -> None:
+    names = {documented.name for documented in all_documented()}
+
+    assert names >= {
+        "ister",
+        "ister.sync",
+        "ister.client.aio.client.connect",
+        "ister.client.aio.producer.Producer",
+        "ister.client.aio.subscription.Subscription",
+        "ister.client.sync.client.connect",
+        "ister.client.sync.producer.Producer",
+        "ister.client.sync.subscription.Subscription",
+        "ister.testing.memory.MemoryBroker",
+        "ister.testing.threaded.ThreadedBroker",
+        "ister.testing.clock.VirtualClock",
+    }
+
+
+@pytest.mark.parametrize("example", ["1 + 1", "await ister.connect(url).nothing()", "print(2)"])
+def test_a_wrong_example_is_caught(example: str) -> None:
+    parsed = doctest.DocTestParser().get_examples(f">>> {example}\n3\n")
+
+    with pytest.raises((pytest.fail.Exception, AttributeError)):
+        asyncio.run(
+            run_all(
+                Documented("x", "x", tuple(parsed)),
+                {"ister": ister, "url": "ister://127.0.0.1:1", "__show__": show},
+            )
+        )
+    assert sys.stdout is not None

@@ -1,0 +1,226 @@
+"""What only the blocking client can get wrong: threads, signals, forks, the end of the process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ister import sync
+from ister.base.errors import (
+    BadRequestError,
+    ClosedError,
+    NotConnectedError,
+    ProducerFullError,
+    RequestTimeoutError,
+)
+from ister.testing import ThreadedBroker
+
+pytestmark = pytest.mark.e2e
+
+# A process that does not end by itself within this hangs.
+HANGS_S = 30
+
+
+def test_no_broker_is_told_by_connect_and_leaves_no_thread() -> None:
+    with ThreadedBroker() as broker:
+        url = broker.url
+    threads = threading.active_count()
+
+    with pytest.raises(NotConnectedError):
+        sync.connect(url)
+    assert threading.active_count() == threads
+
+
+def test_closing_ends_the_thread_and_may_be_repeated(ister_url: str) -> None:
+    threads = threading.active_count()
+    client = sync.connect(ister_url)
+    client.close()
+    client.close()
+
+    assert threading.active_count() == threads
+    assert not client.connected
+
+
+def test_threads_share_a_producer_and_lose_nothing(ister_url: str) -> None:
+    with (
+        sync.connect(ister_url) as client,
+        client.subscribe("/default/orders", "billing") as sub,
+        client.producer("/default/orders") as producer,
+        ThreadPoolExecutor(4) as pool,
+    ):
+
+        def work(worker: int) -> None:
+            for number in range(500):
+                producer.send_nowait(b"%d:%d" % (worker, number))
+
+        list(pool.map(work, range(4)))
+        producer.flush()
+        received = [sub.receive(timeout=10.0).payload for _ in range(2_000)]
+
+        for worker in range(4):
+            of_one = [p for p in received if p.startswith(b"%d:" % worker)]
+            assert of_one == [b"%d:%d" % (worker, n) for n in range(500)]
+
+
+def test_threads_share_a_subscription_and_each_message_goes_to_one(ister_url: str) -> None:
+    with (
+        sync.connect(ister_url) as client,
+        client.subscribe("/default/orders", "billing") as sub,
+        client.producer("/default/orders") as producer,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        taking = [
+            pool.submit(lambda: [sub.receive(timeout=10.0).payload for _ in range(250)])
+            for _ in range(4)
+        ]
+        producer.send_batch([b"%d" % n for n in range(1_000)])
+
+        received = [payload for one in taking for payload in one.result()]
+        assert sorted(received) == sorted(b"%d" % n for n in range(1_000))
+
+
+def test_a_burst_wakes_the_loop_once_until_it_looks(ister_url: str) -> None:
+    with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
+        asleep, wake = threading.Event(), threading.Event()
+        posted: list[object] = []
+        client.thread.post(lambda: (asleep.set(), wake.wait(HANGS_S)))
+        asleep.wait(HANGS_S)
+        post = client.thread.post
+        client.thread.post = lambda call: (posted.append(call), post(call))  # type: ignore[method-assign,assign,func-returns-value]
+        futures = [producer.send_nowait(b"x") for _ in range(100)]
+        wake.set()
+
+        assert [f.result(timeout=10.0).offset for f in futures] == list(range(100))
+        assert len(posted) == 1
+
+
+def test_a_producer_refuses_when_the_loop_is_far_behind(ister_url: str) -> None:
+    payload = bytes(1024 * 1024)
+    with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
+        asleep, wake = threading.Event(), threading.Event()
+        client.thread.post(lambda: (asleep.set(), wake.wait(HANGS_S)))
+        asleep.wait(HANGS_S)
+        with pytest.raises(ProducerFullError):
+            for _ in range(200):
+                producer.send_nowait(payload)
+        wake.set()
+        producer.flush()
+
+        assert producer.pending_bytes == 0
+
+
+def test_a_future_can_be_waited_for_with_a_limit(ister_url: str) -> None:
+    with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
+        asleep, wake = threading.Event(), threading.Event()
+        future = producer.send_nowait(b"x")
+        assert future.exception(timeout=10.0) is None
+        assert future.result().offset == 0
+
+        client.thread.post(lambda: (asleep.set(), wake.wait(0.2)))
+        asleep.wait(HANGS_S)
+        late = producer.send_nowait(b"y")
+        with pytest.raises(RequestTimeoutError):
+            late.result(timeout=0.0)
+        assert late.result().offset == 1
+
+
+def test_a_callback_must_not_block_in_the_thread_of_the_client(ister_url: str) -> None:
+    raised: list[BaseException] = []
+    told = threading.Event()
+    with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
+
+        def on_done(_: sync.SendFuture) -> None:
+            try:
+                client.topics()
+            except BaseException as error:
+                raised.append(error)
+            told.set()
+
+        producer.send_nowait(b"x").add_done_callback(on_done)
+        assert told.wait(HANGS_S)
+
+    assert isinstance(raised[0], BadRequestError)
+
+
+def test_ctrl_c_ends_a_wait_and_the_client_goes_on(ister_url: str) -> None:
+    with (
+        sync.connect(ister_url) as client,
+        client.subscribe("/default/orders", "billing") as sub,
+        client.producer("/default/orders") as producer,
+    ):
+        interrupting = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            sub.receive()
+        producer.send(b"x")
+
+        assert sub.receive(timeout=10.0).payload == b"x"
+
+
+def test_closing_from_another_thread_ends_a_loop_over_messages(ister_url: str) -> None:
+    client = sync.connect(ister_url)
+    sub = client.subscribe("/default/orders", "billing")
+    sub.open()
+    closing = threading.Timer(0.05, client.close)
+    closing.start()
+
+    assert list(sub) == []
+    with pytest.raises(ClosedError):
+        sub.receive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_is_told_and_can_leave(ister_url: str) -> None:
+    code = f"""
+import os, sys, ister
+with ister.sync.connect({ister_url!r}) as client:
+    with client.producer("/default/orders") as producer:
+        pid = os.fork()
+        if pid == 0:
+            for call in (client.topics, lambda: producer.send_nowait(b"x")):
+                try:
+                    call()
+                except ister.InvalidError as error:
+                    assert "fork" in str(error), error
+                else:
+                    os._exit(1)
+        else:
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            assert status == 0, status
+            assert producer.send(b"x").offset == 0
+"""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        timeout=HANGS_S,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "del client, producer; gc.collect()"])
+def test_a_process_ends_although_its_client_was_not_closed(ister_url: str, ending: str) -> None:
+    code = f"""
+import gc, sys, ister
+client = ister.sync.connect({ister_url!r})
+producer = client.producer("/default/orders")
+producer.open()
+producer.send(b"x")
+{ending}
+"""
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code],
+        timeout=HANGS_S,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")

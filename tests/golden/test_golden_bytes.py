@@ -1,0 +1,154 @@
+"""The bytes of batches, frames and commands stay what they are.
+
+A peer of another version reads these bytes: a file changes only together with its specification
+in `docs/batch-format.md` or `docs/protocol.md`, and with a version number where old peers would
+misread it. Adding a case, or after such a change, run
+
+    .venv/bin/python -m tests.golden.regenerate
+
+and review the difference. Nothing runs it by itself.
+"""
+
+import pytest
+
+from ister.codec import Batch, Codec, Column
+from ister.wire import ACK, CREDIT, PUBLISHED, Opcode, decode_command
+from ister.wire.frames import FrameReader, body_limits
+from tests.golden.cases import (
+    BASE_OFFSET,
+    BATCHES,
+    HOT_FRAMES,
+    NOTICES,
+    ON_CHANNEL,
+    build_all,
+    command_frame,
+)
+from tests.golden.files import names, read
+from tests.unit.codec.strategies import shown
+from tests.unit.wire.samples import COMMANDS
+
+PUBLISH_TIME_MS = 1_700_000_000_000
+SESSION = 81_985_529_216_486_895
+
+
+def frame(name: str) -> tuple[int, int, int, bytes]:
+    """Return the one frame in a golden file."""
+    [(opcode, channel, sequence, body)] = FrameReader(body_limits(65_536)).receive(read(name))
+    return opcode, channel, sequence, bytes(body)
+
+
+def test_there_is_one_file_for_every_case() -> None:
+    assert names() == build_all().keys()
+
+
+@pytest.mark.parametrize("name", [n for n, c in BATCHES.items() if c.codec is Codec.NONE])
+def test_encoding_a_batch_gives_the_golden_bytes(name: str) -> None:
+    assert BATCHES[name].build() == read(f"batch-{name}")
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_golden_batch_decodes_to_its_columns(name: str) -> None:
+    case = BATCHES[name]
+    slots = list(case.slots or range(len(case.messages.payloads)))
+
+    assert shown(Batch(read(f"batch-{name}"))) == case.messages.select(slots).shown()
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_golden_batch_decodes_to_its_header(name: str) -> None:
+    case = BATCHES[name]
+    batch = Batch(read(f"batch-{name}"))
+
+    assert (batch.codec, batch.base_offset, batch.publish_time_ms) == (
+        case.codec,
+        BASE_OFFSET,
+        PUBLISH_TIME_MS,
+    )
+    assert (batch.producer_bytes, batch.producer_id, batch.first_sequence) == (
+        case.messages.header.get("producer", b""),
+        case.messages.header.get("producer_id", 0),
+        case.messages.header.get("first_sequence", 0),
+    )
+
+
+def test_the_golden_batch_of_every_column_has_every_column() -> None:
+    every = Column.KEY | Column.ATTRIBUTES | Column.TIMESTAMP | Column.ID | Column.REPLY
+
+    assert Batch(read("batch-every-column")).columns == every
+    assert Batch(read("batch-selected")).columns == every | Column.OFFSET
+
+
+def test_the_golden_selection_keeps_the_offsets_of_its_messages() -> None:
+    assert list(Batch(read("batch-selected")).offsets) == [BASE_OFFSET, BASE_OFFSET + 2]
+
+
+@pytest.mark.parametrize("name", HOT_FRAMES)
+def test_encoding_a_hot_frame_gives_the_golden_bytes(name: str) -> None:
+    assert HOT_FRAMES[name]() == read(f"frame-{name}")
+
+
+def test_the_golden_publish_frame_decodes() -> None:
+    opcode, channel, sequence, body = frame("frame-publish")
+
+    assert (opcode, channel, sequence) == (Opcode.PUBLISH, 3, 9)
+    assert Batch(body).payloads == [b"hi"]
+
+
+def test_the_golden_published_frame_decodes() -> None:
+    opcode, channel, sequence, body = frame("frame-published")
+
+    assert (opcode, channel, sequence) == (Opcode.PUBLISHED, 3, 9)
+    assert PUBLISHED.unpack(body) == (BASE_OFFSET, PUBLISH_TIME_MS)
+
+
+def test_the_golden_deliver_frame_decodes() -> None:
+    opcode, channel, number, body = frame("frame-deliver")
+
+    assert (opcode, channel, number) == (Opcode.DELIVER, 2, 1)
+    assert body == read("batch-single")
+
+
+def test_the_golden_credit_frame_decodes() -> None:
+    opcode, channel, sequence, body = frame("frame-credit")
+
+    assert (opcode, channel, sequence) == (Opcode.CREDIT, 2, 0)
+    assert CREDIT.unpack(body) == (65_536, 8_388_608)
+
+
+def test_the_golden_ack_frame_decodes() -> None:
+    opcode, channel, number, body = frame("frame-ack")
+
+    assert (opcode, channel, number) == (Opcode.ACK, 2, 1)
+    assert ACK.unpack(body) == (BASE_OFFSET, BASE_OFFSET + 1)
+
+
+def test_the_golden_reply_frame_decodes() -> None:
+    opcode, channel, sequence, body = frame("frame-reply")
+
+    assert (opcode, channel, sequence) == (Opcode.REPLY, 0, 0)
+    assert (Batch(body).payloads, Batch(body).replies) == ([b"42"], [(SESSION, 1)])
+
+
+@pytest.mark.parametrize(("name", "opcode"), [("ping", Opcode.PING), ("pong", Opcode.PONG)])
+def test_the_golden_beats_decode(name: str, opcode: int) -> None:
+    assert frame(f"frame-{name}") == (opcode, 0, 0, b"")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_encoding_a_command_gives_the_golden_bytes(name: str) -> None:
+    assert command_frame(name) == read(f"command-{name}")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_golden_command_decodes_to_its_fields(name: str) -> None:
+    opcode, _, _, body = frame(f"command-{name}")
+
+    assert (opcode, decode_command(body)) == (Opcode.CONTROL, COMMANDS[name])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_golden_command_is_a_request_a_reply_or_a_notice(name: str) -> None:
+    _, channel, sequence, _ = frame(f"command-{name}")
+
+    assert (channel > 0) is (name in ON_CHANNEL)
+    assert (sequence == 0) is (name in ON_CHANNEL | NOTICES | {"hello"})
