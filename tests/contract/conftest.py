@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.contract.harness import AsyncHarness, Harness, SyncHarness
 
 import ister
-from tests.contract.harness import AsyncHarness, Harness, SyncHarness
 
 
 @pytest.fixture(params=[AsyncHarness, SyncHarness], ids=["async", "sync"])

@@ -110,7 +110,14 @@ class SyncHarness(Harness):
         return self._view(await loop.run_in_executor(self._threads, function))
 
 
-_NOT_AWAITED = {"producer", "subscribe", "send_nowait", "send_batch_nowait", "done", "batches"}
+_NOT_AWAITED = {
+    "producer",
+    "subscribe",
+    "send_nowait",
+    "send_batch_nowait",
+    "done",
+    "add_done_callback",
+}
 _Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.contract.harness import LIMITS, Harness
 
 import ister
 from ister.base.errors import (
@@ -18,7 +19,6 @@ from ister.base.errors import (
     SubscriptionTakenError,
     TopicNotFoundError,
 )
-from tests.contract.harness import LIMITS, Harness
 
 
 async def test_an_exclusive_subscription_has_one_consumer(client: ister.Client) -> None:

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from tests.contract.harness import Harness
 
 import ister
 from ister.base.errors import ClosedError, RequestTimeoutError
-from tests.contract.harness import Harness
 
 SOON_S = 0.01
 
@@ -78,8 +78,7 @@ async def test_batches_are_columns(client: ister.Client) -> None:
         client.producer("/default/orders", "shop") as producer,
     ):
         await producer.send_batch([b"a", b"b"], keys=["x", "y"])
-        async for batch in sub.batches():
-            break
+        batch = await anext(aiter(sub.batches()))
 
         assert len(batch) == 2
         assert batch.payloads == [b"a", b"b"]

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-import ister
 from tests.contract.harness import Harness
+
+import ister
 
 
 class Events:

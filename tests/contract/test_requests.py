@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.contract.harness import LIMITS
 
 import ister
 from ister.base.errors import (
@@ -14,7 +15,6 @@ from ister.base.errors import (
     NotARequestError,
     RequestTimeoutError,
 )
-from tests.contract.harness import LIMITS
 
 TOPIC = "/default/price"
 

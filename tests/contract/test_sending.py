@@ -60,7 +60,7 @@ async def test_bytes_like_payloads_are_copied_when_sent(client: ister.Client) ->
         client.producer("/default/orders") as producer,
     ):
         payload = bytearray(b"before")
-        future = producer.send_nowait(payload)
+        future = producer.send_nowait(payload)  # type: ignore[arg-type]
         payload[:] = b"after!"
         await future
 
@@ -96,19 +96,19 @@ async def test_send_nowait_gives_futures_of_the_ids(client: ister.Client) -> Non
 
 async def test_a_done_callback_gets_the_future_also_when_it_is_done(client: ister.Client) -> None:
     loop = asyncio.get_running_loop()
-    called = [loop.create_future(), loop.create_future()]
+    called: asyncio.Queue[bool] = asyncio.Queue()
+
+    def on_done(future: ister.SendFuture) -> None:
+        # Callbacks of the blocking client come from its own thread.
+        loop.call_soon_threadsafe(called.put_nowait, future.done())
+
     async with client.producer("/default/orders") as producer:
         future = producer.send_nowait(b"x")
-        for seen in called:
-            # Callbacks of the blocking client come from its own thread.
-            await maybe(
-                future.add_done_callback(
-                    lambda done, seen=seen: loop.call_soon_threadsafe(seen.set_result, done.done())
-                )
-            )
-            await future
+        future.add_done_callback(on_done)
+        await future
+        future.add_done_callback(on_done)
 
-        assert [await seen for seen in called] == [True, True]
+        assert [await called.get(), await called.get()] == [True, True]
 
 
 async def test_flush_returns_when_everything_is_acknowledged(client: ister.Client) -> None:
@@ -211,9 +211,3 @@ async def test_producers_of_one_client_share_a_topic(client: ister.Client) -> No
         assert (await first.send(b"a")).offset == 0
         assert (await second.send(b"b")).offset == 1
         assert first.name != second.name
-
-
-async def maybe(result: object) -> None:
-    """Await what the blocking client's view makes a coroutine of."""
-    if asyncio.iscoroutine(result):
-        await result

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from tests.contract.harness import Harness
 
 import ister
 from ister.client import PolicyName
-from tests.contract.harness import Harness
 
 
 async def test_every_subscription_gets_every_message(client: ister.Client) -> None:

@@ -13,7 +13,6 @@ import importlib
 import inspect
 import io
 import pkgutil
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -84,14 +83,14 @@ def compiled(source: str) -> CodeType:
     """
     tree = Printing().visit(ast.parse(source))
     ast.fix_missing_locations(tree)
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    return compile(tree, "<example>", "exec", flags=flags)
+    code: CodeType = compile(tree, "<example>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return code
 
 
 class Printing(ast.NodeTransformer):
     """Turns `f(x)` on a line of its own into `__show__(f(x))`."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr:  # noqa: N802 - the name ast calls
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         show = ast.Name(id="__show__", ctx=ast.Load())
         return ast.Expr(ast.Call(func=show, args=[node.value], keywords=[]))
 
@@ -169,4 +168,3 @@ def test_a_wrong_example_is_caught(example: str) -> None:
                 {"ister": ister, "url": "ister://127.0.0.1:1", "__show__": show},
             )
         )
-    assert sys.stdout is not None

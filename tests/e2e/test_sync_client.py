@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -83,67 +84,53 @@ def test_threads_share_a_subscription_and_each_message_goes_to_one(ister_url: st
         assert sorted(received) == sorted(b"%d" % n for n in range(1_000))
 
 
-def test_a_burst_wakes_the_loop_once_until_it_looks(ister_url: str) -> None:
-    with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
-        asleep, wake = threading.Event(), threading.Event()
-        posted: list[object] = []
-        client.thread.post(lambda: (asleep.set(), wake.wait(HANGS_S)))
-        asleep.wait(HANGS_S)
-        post = client.thread.post
-        client.thread.post = lambda call: (posted.append(call), post(call))  # type: ignore[method-assign,assign,func-returns-value]
-        futures = [producer.send_nowait(b"x") for _ in range(100)]
-        wake.set()
-
-        assert [f.result(timeout=10.0).offset for f in futures] == list(range(100))
-        assert len(posted) == 1
-
-
 def test_a_producer_refuses_when_the_loop_is_far_behind(ister_url: str) -> None:
     payload = bytes(1024 * 1024)
     with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
-        asleep, wake = threading.Event(), threading.Event()
-        client.thread.post(lambda: (asleep.set(), wake.wait(HANGS_S)))
-        asleep.wait(HANGS_S)
+        awake = threading.Event()
+        # Nothing leaves before the loop goes on, so that what is sent adds up.
+        client.thread.post(lambda: awake.wait(HANGS_S))
         with pytest.raises(ProducerFullError):
-            for _ in range(200):
-                producer.send_nowait(payload)
-        wake.set()
+            deque((producer.send_nowait(payload) for _ in range(200)), maxlen=0)
+        awake.set()
         producer.flush()
 
         assert producer.pending_bytes == 0
 
 
-def test_a_future_can_be_waited_for_with_a_limit(ister_url: str) -> None:
-    with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
-        asleep, wake = threading.Event(), threading.Event()
-        future = producer.send_nowait(b"x")
-        assert future.exception(timeout=10.0) is None
-        assert future.result().offset == 0
+def test_a_future_can_be_waited_for_with_a_limit() -> None:
+    with (
+        ThreadedBroker() as broker,
+        sync.connect(broker.url) as client,
+        client.producer("/default/orders", resend=True) as producer,
+    ):
+        broker.stop()
+        late = producer.send_nowait(b"x")
+        for wait in (late.result, late.exception):
+            with pytest.raises(RequestTimeoutError):
+                wait(timeout=0.01)
+        assert not late.done()
+        broker.start()
 
-        client.thread.post(lambda: (asleep.set(), wake.wait(0.2)))
-        asleep.wait(HANGS_S)
-        late = producer.send_nowait(b"y")
-        with pytest.raises(RequestTimeoutError):
-            late.result(timeout=0.0)
-        assert late.result().offset == 1
+        assert late.result().offset == 0
 
 
 def test_a_callback_must_not_block_in_the_thread_of_the_client(ister_url: str) -> None:
-    raised: list[BaseException] = []
+    raised: list[BadRequestError] = []
     told = threading.Event()
     with sync.connect(ister_url) as client, client.producer("/default/orders") as producer:
 
         def on_done(_: sync.SendFuture) -> None:
             try:
                 client.topics()
-            except BaseException as error:
+            except BadRequestError as error:
                 raised.append(error)
             told.set()
 
         producer.send_nowait(b"x").add_done_callback(on_done)
         assert told.wait(HANGS_S)
 
-    assert isinstance(raised[0], BadRequestError)
+    assert len(raised) == 1
 
 
 def test_ctrl_c_ends_a_wait_and_the_client_goes_on(ister_url: str) -> None:
@@ -152,10 +139,15 @@ def test_ctrl_c_ends_a_wait_and_the_client_goes_on(ister_url: str) -> None:
         client.subscribe("/default/orders", "billing") as sub,
         client.producer("/default/orders") as producer,
     ):
-        interrupting = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
-        interrupting.start()
-        with pytest.raises(KeyboardInterrupt):
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def interrupted() -> None:
+            threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGINT]).start()
             sub.receive()
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
         producer.send(b"x")
 
         assert sub.receive(timeout=10.0).payload == b"x"

@@ -23,14 +23,14 @@ from ister.wire.frames import FrameReader, body_limits
 # Small enough for a case to meet every one of them.
 LIMITS = Limits(
     message_bytes_max=1_900,
-    batch_bytes_max=60_000,
+    batch_bytes_max=150_000,
     topics_max=12,
     subscriptions_max=5,
     consumers_per_subscription_max=3,
     producers_per_connection_max=2,
     consumers_per_connection_max=2,
     queue_bytes_max=3_000,
-    queue_count_max=50,
+    queue_count_max=200,
     queues_bytes_max=6_000,
 )
 
@@ -126,8 +126,11 @@ class World:
         elif chance < 0.17:
             self.clock.advance(self.rng.choice([0.5, 3.0, 20.0]))
         elif unsaid and session.writable:
-            size = self.rng.choice([1, 16, 100, 1_000, 100_000])
-            session.data_received(bytes(unsaid[:size]))
+            # As a socket does: into whatever buffer the session offers.
+            buffer = session.get_buffer(-1)
+            size = min(self.rng.choice([1, 16, 100, 1_000, 100_000]), len(buffer), len(unsaid))
+            buffer[:size] = unsaid[:size]
+            session.buffer_updated(size)
             del unsaid[:size]
         elif not session.writable:
             session.resume_writing()

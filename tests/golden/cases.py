@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.unit.codec.strategies import Messages
+from tests.unit.wire.samples import COMMANDS
+
 from ister.codec import Batch, Codec
 from ister.wire import (
     ack_frame,
@@ -14,8 +17,6 @@ from ister.wire import (
     reply_frame,
 )
 from ister.wire.frames import ping_frame, pong_frame
-from tests.unit.codec.strategies import Messages
-from tests.unit.wire.samples import COMMANDS
 
 BASE_OFFSET = 1_000
 PRODUCER = {"producer": b"shop", "producer_id": 7, "first_sequence": 41}

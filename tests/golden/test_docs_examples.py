@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tests.golden.files import read
 from tests.unit.wire.samples import COMMANDS
 
@@ -19,7 +18,7 @@ def examples(page: str) -> list[tuple[str, list[tuple[int, bytes]]]]:
     """Return each example of a page: the golden file it names, and its lines."""
     text = (DOCS / page).read_text(encoding="utf-8")
     names = re.findall(r"\(golden file `([\w-]+)`\)", text)
-    blocks = [b for b in re.findall(r"```\n(.*?)```", text, re.S) if LINE.match(b)]
+    blocks = [b for b in re.findall(r"```\n(.*?)```", text, re.DOTALL) if LINE.match(b)]
     parsed = [[LINE.fullmatch(line) for line in block.splitlines()] for block in blocks]
     lines = [[(int(m[1], 16), bytes.fromhex(m[2])) for m in block if m] for block in parsed]
     assert all(all(block) for block in parsed), "a line of an example cannot be read"

@@ -10,10 +10,6 @@ and review the difference. Nothing runs it by itself.
 """
 
 import pytest
-
-from ister.codec import Batch, Codec, Column
-from ister.wire import ACK, CREDIT, PUBLISHED, Opcode, decode_command
-from ister.wire.frames import FrameReader, body_limits
 from tests.golden.cases import (
     BASE_OFFSET,
     BATCHES,
@@ -26,6 +22,10 @@ from tests.golden.cases import (
 from tests.golden.files import names, read
 from tests.unit.codec.strategies import shown
 from tests.unit.wire.samples import COMMANDS
+
+from ister.codec import Batch, Codec, Column
+from ister.wire import ACK, CREDIT, PUBLISHED, Opcode, decode_command
+from ister.wire.frames import FrameReader, body_limits
 
 PUBLISH_TIME_MS = 1_700_000_000_000
 SESSION = 81_985_529_216_486_895

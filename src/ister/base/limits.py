@@ -60,6 +60,14 @@ PARTITIONS_MAX = 1_024
 
 # A filter is evaluated on every batch: bound the work of one.
 FILTERS_MAX = 64
+# All of them together are in every listing of the subscription.
+FILTERS_BYTES_MAX = 64 * KIB
+
+# A page of a listing ends with the row that passes this. The largest row, a subscription with all
+# its filters and `LISTED_CONSUMERS_MAX` consumers of at most 450 B, is another 64 KiB + 440 KiB,
+# so that every page fits into a control frame.
+LISTING_BYTES = 256 * KIB
+LISTED_CONSUMERS_MAX = 1_000
 
 # Names of topics a connection has been told about (deliver frames carry the number).
 TOPIC_ALIASES_MAX = 1_000_000

@@ -42,7 +42,7 @@ from ister.base.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from ister.base.limits import PARTITIONS_MAX, Limits
+from ister.base.limits import LISTING_BYTES, PARTITIONS_MAX, Limits
 from ister.broker.consumer import Consumer, QueueBudget, Sink
 from ister.broker.subscription import RandomSlot, Subscription
 from ister.broker.topic import Topic
@@ -284,11 +284,14 @@ class Broker:
         if addresses is None:
             raise BadBatchError("replies without addresses")
         batch.stamp(0, self.clock.now_ms())
-        sessions = [session for session, _ in addresses]
-        for session in dict.fromkeys(sessions):
+        # One pass: a batch may answer as many sessions as it has messages.
+        slots: dict[int, list[int]] = {}
+        for slot, (session, _) in enumerate(addresses):
+            slots.setdefault(session, []).append(slot)
+        for session, its_slots in slots.items():
             sink = self._reply_sinks.get(session)
             if sink is not None:
-                sink.reply(batch.select([s for s, n in enumerate(sessions) if n == session]))
+                sink.reply(batch.select(its_slots))
 
     # Reports
 
@@ -310,7 +313,14 @@ class Broker:
             if not topic or pattern == topic or any(t.name == topic for t in subscription.topics)
         }
         page, more = _page(sorted(by_name), after=after, limit=limit)
-        return [by_name[name].report() for name in page], more
+        rows: list[SubscriptionReport] = []
+        size_bytes = 0
+        for name in page:
+            if size_bytes > LISTING_BYTES:
+                return rows, page[len(rows) - 1]
+            rows.append(by_name[name].report())
+            size_bytes += _listed_bytes(rows[-1])
+        return rows, more
 
     def report(self) -> BrokerReport:
         """Return the figures of the broker as a whole."""
@@ -437,6 +447,12 @@ def _page(names: list[str], *, after: str, limit: int) -> tuple[list[str], str]:
     page = names[start : start + max(1, min(limit, 1_000))]
     more = page[-1] if page and start + len(page) < len(names) else ""
     return page, more
+
+
+def _listed_bytes(row: SubscriptionReport) -> int:
+    """Return about how large a row is when it is sent: names of 255 B, and figures."""
+    filters = sum(map(len, (*row.filters, *row.filters.values(), *row.key_filters)))
+    return 1_000 + 450 * len(row.consumers) + 4 * filters
 
 
 def _attach(subscription: Subscription, topic: Topic) -> None:

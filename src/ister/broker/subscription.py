@@ -8,7 +8,6 @@ One subscription may cover many topics (a pattern, the partitions of a topic). A
 """
 
 from collections.abc import Callable
-from itertools import compress
 
 from ister.base import Pattern, SubscriptionReport
 from ister.base.errors import (
@@ -17,6 +16,7 @@ from ister.base.errors import (
     SubscriptionMismatchError,
     SubscriptionTakenError,
 )
+from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.consumer import Consumer
 from ister.broker.topic import Topic
 from ister.codec import Batch
@@ -163,7 +163,7 @@ class Subscription:
         return wanted if self.consumers else set()
 
     def report(self) -> SubscriptionReport:
-        """Return the figures of this subscription."""
+        """Return the figures of this subscription, and of its first consumers."""
         return SubscriptionReport(
             topic=self.pattern,
             subscription=self.name,
@@ -174,7 +174,9 @@ class Subscription:
             topics=len(self.topics),
             messages_out=self.messages_out + sum(c.delivered for c in self.consumers),
             messages_dropped=self.messages_dropped + sum(c.dropped for c in self.consumers),
-            consumers=[c.report(active=self._is_active(c)) for c in self.consumers],
+            consumers=[
+                c.report(active=self._is_active(c)) for c in self.consumers[:LISTED_CONSUMERS_MAX]
+            ],
         )
 
     def _hand_out(self, topic: Topic, batch: Batch) -> int:
@@ -203,15 +205,14 @@ class Subscription:
                 return 0
             self._by_name[owner].offer(topic, batch)
             return batch.count
-        owners = [self._ring.owner(key) for key in keys]
-        reached = 0
-        for owner in dict.fromkeys(owners):
-            if owner is None:
-                continue
-            slots = list(compress(range(len(owners)), [o == owner for o in owners]))
-            self._by_name[owner].offer(topic, batch.select(slots))
-            reached += len(slots)
-        return reached
+        # One pass: there may be as many owners as messages.
+        slots: dict[str, list[int]] = {}
+        for slot, owner in enumerate(map(self._ring.owner, keys)):
+            if owner is not None:
+                slots.setdefault(owner, []).append(slot)
+        for owner, its_slots in slots.items():
+            self._by_name[owner].offer(topic, batch.select(its_slots))
+        return sum(map(len, slots.values()))
 
     def _replace(self, former: Consumer, consumer: Consumer) -> None:
         self.consumers[self.consumers.index(former)] = consumer

@@ -15,58 +15,78 @@ if TYPE_CHECKING:
 # Flags are taken as text: the configuration checks them all and reports every mistake at once.
 _Text = str | None
 
+DataOption = Annotated[
+    _Text, typer.Option(metavar="DIR", help="Folder for what must survive a restart.")
+]
+HostOption = Annotated[
+    _Text,
+    typer.Option(metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
+]
+PortOption = Annotated[
+    _Text,
+    typer.Option(metavar="PORT", help="Native protocol; 0 picks one.", show_default="6655"),
+]
+HttpPortOption = Annotated[
+    _Text,
+    typer.Option(metavar="PORT", help="Metrics and health; 0 picks one.", show_default="8655"),
+]
+HttpHostOption = Annotated[
+    _Text, typer.Option(metavar="HOST", help="Address of the HTTP door.", show_default="--host")
+]
+ReadyFileOption = Annotated[
+    _Text, typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready.")
+]
+NameOption = Annotated[
+    _Text, typer.Option(metavar="NAME", help="Name of this broker.", show_default="host name")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", envvar="ISTER_CONFIG", help="Settings as TOML.")
+]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A limit, as message_bytes_max=2MiB. Repeatable."),
+]
+HeartbeatOption = Annotated[
+    _Text,
+    typer.Option(metavar="TIME", help="Silence before a peer is probed.", show_default="10s"),
+]
+BusyPollOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="MICROSECONDS",
+        help="Poll before sleeping while small messages come thick; 0 never.",
+        show_default="200",
+    ),
+]
+DeadlineOption = Annotated[
+    _Text,
+    typer.Option(metavar="TIME", help="Time for queues to drain at the end.", show_default="10s"),
+]
+LogLevelOption = Annotated[
+    _Text, typer.Option(metavar="LEVEL", help="debug, info, warning, error.", show_default="info")
+]
+LogFormatOption = Annotated[
+    _Text, typer.Option(metavar="FORMAT", help="auto, console, json.", show_default="auto")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No banner.")]
+
 
 def serve(
-    data: Annotated[
-        _Text, typer.Option(metavar="DIR", help="Folder for what must survive a restart.")
-    ] = None,
-    host: Annotated[
-        _Text, typer.Option(metavar="HOST", help="Address to listen on.", show_default="127.0.0.1")
-    ] = None,
-    port: Annotated[
-        _Text,
-        typer.Option(metavar="PORT", help="Native protocol; 0 picks one.", show_default="6655"),
-    ] = None,
-    http_port: Annotated[
-        _Text,
-        typer.Option(metavar="PORT", help="Metrics and health; 0 picks one.", show_default="8655"),
-    ] = None,
-    http_host: Annotated[
-        _Text, typer.Option(metavar="HOST", help="Address of the HTTP door.", show_default="--host")
-    ] = None,
-    ready_file: Annotated[
-        _Text,
-        typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready."),
-    ] = None,
-    name: Annotated[
-        _Text, typer.Option(metavar="NAME", help="Name of this broker.", show_default="host name")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", envvar="ISTER_CONFIG", help="Settings as TOML."),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A limit, as message_bytes_max=2MiB. Repeatable."),
-    ] = None,
-    heartbeat: Annotated[
-        _Text,
-        typer.Option(metavar="TIME", help="Silence before a peer is probed.", show_default="10s"),
-    ] = None,
-    shutdown_deadline: Annotated[
-        _Text,
-        typer.Option(
-            metavar="TIME", help="Time for queues to drain at the end.", show_default="10s"
-        ),
-    ] = None,
-    log_level: Annotated[
-        _Text,
-        typer.Option(metavar="LEVEL", help="debug, info, warning, error.", show_default="info"),
-    ] = None,
-    log_format: Annotated[
-        _Text, typer.Option(metavar="FORMAT", help="auto, console, json.", show_default="auto")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No banner.")] = False,
+    data: DataOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    http_port: HttpPortOption = None,
+    http_host: HttpHostOption = None,
+    ready_file: ReadyFileOption = None,
+    name: NameOption = None,
+    config: ConfigOption = None,
+    limit: LimitOption = None,
+    heartbeat: HeartbeatOption = None,
+    busy_poll: BusyPollOption = None,
+    shutdown_deadline: DeadlineOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM; a second one ends it at once.
 
@@ -80,8 +100,7 @@ def serve(
       ister serve --port 0 --http-port 0 --ready-file /tmp/ister.json
       ister serve --config ister.toml --limit message_bytes_max=2MiB
     """
-    from ister.server import read_config
-    from ister.server import serve as serve_broker
+    from ister.server import read_config, run_broker
 
     flags = {
         "data": data,
@@ -90,6 +109,7 @@ def serve(
         "native.host": host,
         "native.port": port,
         "native.heartbeat": heartbeat,
+        "native.busy_poll_us": busy_poll,
         "http.host": http_host,
         "http.port": http_port,
         "log.level": log_level,
@@ -101,7 +121,7 @@ def serve(
     )
     configure_log(level=settings.log.level, format=settings.log.format)
     wants_banner = sys.stderr.isatty() and not quiet
-    serve_broker(settings, on_ready=(lambda a: _show_banner(settings, a)) if wants_banner else None)
+    run_broker(settings, on_ready=(lambda a: _show_banner(settings, a)) if wants_banner else None)
 
 
 def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:

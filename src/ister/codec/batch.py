@@ -486,25 +486,34 @@ class Batch:
         return self._derived(head, body, base_offset)
 
     def select(self, slots: Sequence[int]) -> "Batch":
-        """Return the messages at `slots` (rising) as a batch of their own, uncompressed."""
+        """Return the messages at `slots` (rising) as a batch of their own, uncompressed.
+
+        The work grows with the messages taken, not with those left behind: a large batch may be
+        picked apart for thousands of consumers.
+        """
         start, end = slots[0], slots[-1] + 1
         if end - start == len(slots):
             return self.slice(start, end)
-        offsets, payloads = self.offsets, self.payloads
-        keys, attributes, ids, replies = self.keys, self.attributes, self.ids, self.replies
-        head, body = encode(
-            [payloads[s] for s in slots],
-            keys=None if keys is None else [keys[s] for s in slots],
-            attributes=None if attributes is None else [attributes[s] for s in slots],
-            timestamps_ms=None
-            if self._timestamps is None
-            else [self._timestamps[s] for s in slots],
-            ids=None if ids is None else [ids[s] for s in slots],
-            offsets=[offsets[s] for s in slots],
-            replies=None if replies is None else [replies[s] for s in slots],
+        offsets = self.offsets
+        parts = self.payload_column.pick(slots)
+        for column in (self._keys, self._attributes):
+            parts += column.pick(slots) if column is not None else []
+        if self._timestamps is not None:
+            parts += encode_numbers([self._timestamps[s] for s in slots])
+        if self._ids is not None:
+            parts += self._ids.pick(slots)
+        parts += encode_numbers([offsets[s] for s in slots])
+        if self._replies is not None:
+            replies = self._replies
+            parts += encode_numbers([replies[n] for s in slots for n in (2 * s, 2 * s + 1)])
+        head, body = seal(
+            parts,
+            columns=self.columns | Column.OFFSET,
+            count=len(slots),
             producer=self.producer_bytes,
             producer_id=self.producer_id,
             first_sequence=self.first_sequence + start,
+            codec=Codec.NONE,
         )
         return self._derived(head, body, self.base_offset)
 

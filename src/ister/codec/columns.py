@@ -210,6 +210,15 @@ class Values:
             padding(size),
         ]
 
+    def pick(self, slots: Sequence[int]) -> list[bytes]:
+        """Return the parts of a column of the messages at `slots`."""
+        if len(slots) * 4 > len(self.raw_offsets) // 4:
+            # For most of them it is quicker to cut all.
+            values = self.values()
+            return encode_values([values[s] for s in slots])
+        offsets, blob = self.offsets, self.blob
+        return encode_values([bytes(blob[offsets[s] : offsets[s + 1]]) for s in slots])
+
 
 class NullableValues:
     """A nullable column. A message without a value has `None`."""
@@ -236,6 +245,13 @@ class NullableValues:
         bits = (self.bits >> start) & ((1 << count) - 1)
         validity = bits.to_bytes(padded((count + 7) // 8), "little")
         return [validity, *self.column.slice(start, end)]
+
+    def pick(self, slots: Sequence[int]) -> list[bytes]:
+        """Return the parts of a column of the messages at `slots`."""
+        validity = self.bits.to_bytes(slots[-1] // 8 + self.bits.bit_length() // 8 + 1, "little")
+        bits = "".join(["1" if validity[s >> 3] >> (s & 7) & 1 else "0" for s in reversed(slots)])
+        picked = int(bits, 2).to_bytes(padded((len(slots) + 7) // 8), "little")
+        return [picked, *self.column.pick(slots)]
 
 
 class AttributeRows:
@@ -264,6 +280,18 @@ class AttributeRows:
             padding(len(moved) * 4),
             *self.names.slice(first, last),
             *self.values.slice(first, last),
+        ]
+
+    def pick(self, slots: Sequence[int]) -> list[bytes]:
+        """Return the parts of a column of the messages at `slots`."""
+        offsets = self.offsets
+        entries = [n for s in slots for n in range(offsets[s], offsets[s + 1])]
+        ends = array("i", accumulate((offsets[s + 1] - offsets[s] for s in slots), initial=0))
+        return [
+            ends.tobytes(),
+            padding(len(ends) * 4),
+            *self.names.pick(entries),
+            *self.values.pick(entries),
         ]
 
     def rows(self) -> list[Attributes]:

@@ -9,7 +9,7 @@ from ister.server.config import (
     all_settings,
     read_config,
 )
-from ister.server.serve import Addresses, run_server, serve
+from ister.server.serve import Addresses, run_broker, run_server
 
 __all__ = [
     "Addresses",
@@ -20,6 +20,6 @@ __all__ = [
     "ShutdownConfig",
     "all_settings",
     "read_config",
+    "run_broker",
     "run_server",
-    "serve",
 ]

@@ -76,6 +76,14 @@ class NativeConfig:
             why="A peer silent for this long is asked for a sign of life, and soon after cut off.",
         ),
     )
+    busy_poll_us: int = field(
+        default=200,
+        metadata=setting(
+            flag="--busy-poll",
+            parse=count(0, 10_000),
+            why="Microseconds to poll before sleeping while small messages come thick; 0: never.",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

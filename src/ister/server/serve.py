@@ -60,7 +60,7 @@ class Addresses:
 OnReady = Callable[[Addresses], object]
 
 
-def serve(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
+def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
     """Run a broker until a signal ends it. Raises `ConfigError` when it cannot start."""
     # Start-up has made tens of thousands of objects that live for ever: frozen, they are never
     # looked at again by the collector, whose pauses would show in the latency.
@@ -71,7 +71,7 @@ def serve(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
 
 
 async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
-    """As `serve`, inside a running event loop whose signals are ours."""
+    """As `run_broker`, inside a running event loop whose signals are ours."""
     # Here, because whoever needs only the native door should not pay for a web server.
     from ister.server.http import App, HttpDoor
 
@@ -85,7 +85,11 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         clock=SystemClock(loop.call_later),
         random_slot=random.randrange,
     )
-    native = NativeDoor(broker, heartbeat_ms=config.native.heartbeat_ms)
+    native = NativeDoor(
+        broker,
+        heartbeat_ms=config.native.heartbeat_ms,
+        busy_poll_us=config.native.busy_poll_us,
+    )
     http = HttpDoor(App(broker, native))
     try:
         addresses = await _open_doors(config, native, http)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import translate
 
 from ister.base.errors import BadRequestError
-from ister.base.limits import FILTERS_MAX, KEY_BYTES_MAX
+from ister.base.limits import FILTERS_BYTES_MAX, FILTERS_MAX, KEY_BYTES_MAX
 from ister.codec import Batch
 from ister.subscriptions.ring import KeyMatcher
 
@@ -59,3 +59,6 @@ def check_globs(attributes: Mapping[str, str], key_globs: Sequence[str]) -> None
         # bounded by its own limit.
         if len(glob) > KEY_BYTES_MAX or glob.count("*") > 4:
             raise BadRequestError(f"filter {glob[:40]!r} is too long or has more than 4 stars")
+    size_bytes = sum(len(g.encode()) for g in (*attributes, *attributes.values(), *key_globs))
+    if size_bytes > FILTERS_BYTES_MAX:
+        raise BadRequestError(f"filters of {size_bytes} B exceed {FILTERS_BYTES_MAX} B together")

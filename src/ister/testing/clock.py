@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 START_MS = 1_700_000_000_000
 
 # What one timer sets off passes through a few calls of the event loop: a timer wakes a task,
-# which writes to a transport in memory, which wakes the other end. The longest chain we know, a
-# reconnect with resumed subscriptions, takes 14 turns.
+# which writes to a transport in memory, which wakes the other end. A reconnect, from
+# its timer to the resumed subscription, takes 5 turns; a message of 8 MiB 32, in reads of 256 KiB.
 SETTLE_TURNS = 50
 
 

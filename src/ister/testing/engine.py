@@ -7,6 +7,7 @@ from ister.base import Clock
 from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.server.native import NativeDoor, NativeSession
+from ister.telemetry import library_logger
 
 
 class Engine:
@@ -20,7 +21,12 @@ class Engine:
             # Seeded, so that the 'random' policy does the same in every run of a test.
             random_slot=random.Random(seed).randrange,
         )
-        self.door = NativeDoor(self.broker)
+        self.door = NativeDoor(
+            self.broker,
+            # Polling would take turns of the loop, and a core, from the test.
+            busy_poll_us=0,
+            logger=library_logger("ister.testing"),
+        )
         self._sessions: WeakSet[NativeSession] = WeakSet()
 
     def session(self) -> NativeSession:

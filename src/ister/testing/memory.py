@@ -70,7 +70,12 @@ class MemoryBroker:
     def connect(self, *, name: str = "", timeout: float = 30.0) -> Client:
         """Return a client of this broker, as `ister.connect` does."""
         return connect(
-            self.url, name=name, timeout=timeout, clock=self.clock, connector=self.connector
+            self.url,
+            name=name,
+            timeout=timeout,
+            busy_poll=0.0,
+            clock=self.clock,
+            connector=self.connector,
         )
 
     async def connector(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 Bytes = bytes | bytearray | memoryview
+StreamProtocol = asyncio.Protocol | asyncio.BufferedProtocol
 
 # asyncio's own defaults.
 HIGH_WATER_BYTES = 64 * 1024
@@ -25,8 +26,7 @@ class MemoryTransport(asyncio.Transport):
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.BaseProtocol) -> None:
         super().__init__()
         self._loop = loop
-        # Both ends of ours take bytes by `data_received`, whatever else they can.
-        self._protocol = cast("asyncio.Protocol", protocol)
+        self._protocol = cast("StreamProtocol", protocol)
         self._peer: MemoryTransport | None = None
         self._outgoing = bytearray()
         self._high = HIGH_WATER_BYTES
@@ -67,7 +67,7 @@ class MemoryTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Hand bytes to another protocol from now on."""
-        self._protocol = cast("asyncio.Protocol", protocol)
+        self._protocol = cast("StreamProtocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol."""
@@ -139,9 +139,8 @@ class MemoryTransport(asyncio.Transport):
         if self._lost or peer is None:
             return
         if self._outgoing and peer.is_reading():
-            data = bytes(self._outgoing[:READ_BYTES_MAX])
-            del self._outgoing[:READ_BYTES_MAX]
-            peer.hand_over(data)
+            taken = peer.hand_over(bytes(self._outgoing[:READ_BYTES_MAX]))
+            del self._outgoing[:taken]
             if self._outgoing:
                 self.move_soon()
         if self._writing_paused and len(self._outgoing) <= self._low and not self._lost:
@@ -150,16 +149,34 @@ class MemoryTransport(asyncio.Transport):
         if self._closing and (not self._outgoing or peer.is_closing()):
             self._end(None)
 
-    def hand_over(self, data: bytes) -> None:
-        """Give bytes to the protocol. One that fails on them loses its connection, as with TCP."""
+    def hand_over(self, data: bytes) -> int:
+        """Give bytes to the protocol and return how many it took.
+
+        A protocol that fails on them loses its connection, as with TCP.
+        """
         try:
+            if isinstance(self._protocol, asyncio.BufferedProtocol):
+                return self._fill(self._protocol, data)
             self._protocol.data_received(data)
         except Exception as error:  # noqa: BLE001 - asyncio's transports do the same
             self._loop.call_exception_handler(
-                {"message": "data_received failed", "exception": error, "protocol": self._protocol}
+                {"message": "protocol failed", "exception": error, "protocol": self._protocol}
             )
             self._closing = True
             self._end(error)
+        return len(data)
+
+    def _fill(self, protocol: asyncio.BufferedProtocol, data: bytes) -> int:
+        taken = 0
+        # As with a socket, a protocol that stops reading in between leaves the rest behind.
+        while taken < len(data) and self.is_reading():
+            # Released after the call, as asyncio's do: a protocol may grow its buffer in between.
+            with memoryview(protocol.get_buffer(len(data) - taken)) as space:
+                count = min(len(space), len(data) - taken)
+                space[:count] = data[taken : taken + count]
+                protocol.buffer_updated(count)
+            taken += count
+        return taken
 
     def _end(self, error: Exception | None) -> None:
         for end in (self, self._peer):

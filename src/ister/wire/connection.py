@@ -89,6 +89,8 @@ class Connection:
         """Take no more frames. What is queued can still be fetched by `outgoing`."""
         self.state = State.CLOSED
         self._closed = True
+        # A closing connection may linger: half a frame of many megabytes must not.
+        self._reader.forget()
 
     def receive(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes, pings and pongs apart.

@@ -42,7 +42,7 @@ CHUNKS_MAX = 1_024
 PLACE_BYTES_MIN = 64 * KIB
 # ... starting with this much memory: a batch as our client makes it fits, and ten thousand
 # connections that only claim to send something large are refused long before they hurt.
-PLACE_BYTES_FIRST = 512 * KIB
+PLACE_BYTES_FIRST = 256 * KIB
 
 
 class Opcode:
@@ -198,6 +198,13 @@ class FrameReader:
     def set_limits(self, limits: list[tuple[int, int]]) -> None:
         """Use other limits from the next frame on."""
         self._limits = limits
+
+    def forget(self) -> None:
+        """Let go of an incomplete frame."""
+        self._chunks.clear()
+        self._need = FRAME_HEADER_BYTES
+        self._place = None
+        self.buffered_bytes = 0
 
     def space(self) -> memoryview | None:
         """Return where the next bytes go, if they belong to a large frame: see `filled`."""

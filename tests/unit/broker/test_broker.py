@@ -1,7 +1,7 @@
 """Namespaces, topics, partitions, wildcards, publishing, listings, and their limits."""
 
 import pytest
-from tests.unit.broker.fakes import Bench, numbered
+from tests.unit.broker.fakes import Bench, FakeSink, numbered
 
 from ister.base.errors import (
     BadBatchError,
@@ -15,8 +15,14 @@ from ister.base.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from ister.base.limits import NAME_BYTES_MAX, PARTITIONS_MAX
+from ister.base.limits import (
+    CONTROL_BYTES_MAX,
+    LISTED_CONSUMERS_MAX,
+    NAME_BYTES_MAX,
+    PARTITIONS_MAX,
+)
 from ister.codec import Batch, Codec, available, encode
+from ister.wire import Subscriptions, Topics, control_frame
 
 COMPRESSED = [codec for codec in available() if codec is not Codec.NONE]
 
@@ -490,6 +496,49 @@ def test_subscriptions_are_listed_by_a_topic_they_cover() -> None:
 
     rows, _ = bench.broker.subscriptions("/default/a", after="", limit=10)
     assert [row.subscription for row in rows] == ["wild"]
+
+
+def test_a_page_of_large_subscriptions_ends_early_and_the_next_goes_on() -> None:
+    bench = Bench()
+    for number in range(20):
+        bench.consume(subscription=f"s{number:02}", key_filters=["k" * 4_000] * 15)
+    rows, after, pages = [], "", 0
+    while after or not pages:
+        page, after = bench.broker.subscriptions("", after=after, limit=1_000)
+        rows += page
+        pages += 1
+
+    assert [row.subscription for row in rows] == [f"s{number:02}" for number in range(20)]
+    assert pages > 1
+
+
+@pytest.mark.parametrize("consumers", [1, LISTED_CONSUMERS_MAX + 1])
+def test_any_page_of_subscriptions_fits_into_a_control_frame(consumers: int) -> None:
+    bench = Bench()
+    sink = FakeSink("[" + "f" * 39 + "]:65535")
+    for number in range(20 if consumers == 1 else 2):
+        for one in range(consumers):
+            bench.consume(
+                f"/default/{'a' * 240}",
+                f"{number:0255}",
+                type="shared",
+                consumer=f"{one:0255}",
+                sink=sink,
+                key_filters=["ö" * 1_000] * (30 if consumers == 1 else 0),
+            )
+    rows, after = bench.broker.subscriptions("", after="", limit=1_000)
+
+    assert len(control_frame(Subscriptions(rows=rows, after=after))) <= CONTROL_BYTES_MAX
+
+
+def test_a_full_page_of_topics_fits_into_a_control_frame() -> None:
+    broker = Bench().broker
+    for number in range(1_000):
+        broker.create_topic(f"/default/{number:0246}")
+    rows, after = broker.topics("", after="", limit=1_000)
+
+    assert len(rows) == 1_000
+    assert len(control_frame(Topics(rows=rows, after=after))) <= CONTROL_BYTES_MAX
 
 
 def test_a_report_sums_over_topics() -> None:

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from tests.unit.codec.strategies import Messages, resealed
+from tests.unit.codec.strategies import Messages, resealed, shown
 
 from ister.base.errors import BadBatchError, CodecMissingError
 from ister.base.limits import (
@@ -332,6 +332,18 @@ def test_a_selection_with_a_hole_keeps_its_offsets_and_those_of_its_slices() -> 
     batch.stamp(10, 0)
 
     assert list(batch.select([0, 2, 3]).slice(1, 3).offsets) == [12, 13]
+
+
+@pytest.mark.parametrize("step", [2, 50], ids=["many", "few"])
+def test_many_and_few_messages_of_a_large_batch_can_be_selected(step: int) -> None:
+    messages = Messages(
+        [b"x" * (n % 7) for n in range(500)],
+        keys=[None if n % 3 else str(n) for n in range(500)],
+        attributes=[{"n": str(n)} if n % 2 else None for n in range(500)],
+    )
+    slots = list(range(1, 500, step))
+
+    assert shown(messages.batch().select(slots)) == messages.select(slots).shown()
 
 
 def test_a_detached_batch_holds_no_larger_buffer() -> None:

@@ -3,7 +3,7 @@
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.codec.strategies import Messages, messages, resealed, shown
 
@@ -105,7 +105,6 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @given(mutated())
-@settings(max_examples=400)
 def test_a_mutated_batch_with_a_good_checksum_raises_typed_errors_only(data: bytes) -> None:
     try:
         read_everything(Batch(data))
@@ -114,7 +113,6 @@ def test_a_mutated_batch_with_a_good_checksum_raises_typed_errors_only(data: byt
 
 
 @given(st.binary(min_size=0, max_size=200), st.integers(0, 63), st.integers(1, 20), codecs)
-@settings(max_examples=400)
 def test_random_columns_under_a_good_header_raise_typed_errors_only(
     columns: bytes, flags: int, count: int, codec: Codec
 ) -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ister.base.errors import BadRequestError
-from ister.base.limits import FILTERS_MAX, KEY_BYTES_MAX
+from ister.base.limits import FILTERS_BYTES_MAX, FILTERS_MAX, KEY_BYTES_MAX
 from ister.codec import Batch, encode
 from ister.subscriptions import Filter, KeyMatcher, check_globs
 
@@ -85,6 +85,15 @@ def test_as_many_filters_as_allowed_pass() -> None:
 def test_one_filter_too_many_is_refused() -> None:
     with pytest.raises(BadRequestError, match=str(FILTERS_MAX)):
         check_globs({str(n): "x" for n in range(FILTERS_MAX)}, ["x"])
+
+
+def test_filters_of_as_many_bytes_together_as_allowed_pass() -> None:
+    check_globs({}, ["ö" * (KEY_BYTES_MAX // 2)] * (FILTERS_BYTES_MAX // KEY_BYTES_MAX))
+
+
+def test_filters_of_more_bytes_together_are_refused() -> None:
+    with pytest.raises(BadRequestError, match=str(FILTERS_BYTES_MAX)):
+        check_globs({}, [*["a" * KEY_BYTES_MAX] * (FILTERS_BYTES_MAX // KEY_BYTES_MAX), "a"])
 
 
 @pytest.mark.parametrize("glob", ["a" * KEY_BYTES_MAX, "*a*b*c*"], ids=["long", "four stars"])

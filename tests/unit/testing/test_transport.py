@@ -45,6 +45,28 @@ class Peer(asyncio.Protocol):
         self.seen.append("resumed")
 
 
+class BufferedPeer(asyncio.BufferedProtocol):
+    """Reads into three bytes of its own, and stops after the first time."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self._space = bytearray(3)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = cast("MemoryTransport", transport)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Return the space for the next read."""
+        return self._space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Keep what was read."""
+        if not self.data:
+            self.transport.pause_reading()
+        self.data += self._space[:nbytes]
+
+
 @pytest.fixture
 async def pair() -> tuple[Peer, Peer]:
     """Two connected protocols."""
@@ -137,6 +159,18 @@ async def test_a_protocol_that_fails_loses_its_connection(pair: tuple[Peer, Peer
     near.transport.write(b"x")
     await settle()
 
-    assert told == ["data_received failed"]
+    assert told == ["protocol failed"]
     assert isinstance(far.lost, RuntimeError)
     assert near.seen == ["made", "lost"]
+
+
+async def test_a_protocol_with_its_own_buffer_is_read_into() -> None:
+    near, far = Peer(), BufferedPeer()
+    connect_pair(lambda: near, lambda: far)
+    near.transport.write(b"0123456789")
+    await settle()
+
+    assert (far.data, near.transport.get_write_buffer_size()) == (b"012", 7)
+    far.transport.resume_reading()
+    await settle()
+    assert (far.data, near.transport.get_write_buffer_size()) == (b"0123456789", 0)

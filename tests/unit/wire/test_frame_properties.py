@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.codec.strategies import messages
 
@@ -77,7 +77,6 @@ def test_any_cut_of_a_stream_gives_the_same_frames(data: bytes, cuts: list[int])
 
 
 @given(streams)
-@settings(max_examples=30)
 def test_single_bytes_give_the_same_frames(data: bytes) -> None:
     cut = reader()
 
@@ -116,7 +115,6 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @given(mutated(), st.lists(st.integers(0, 10_000), max_size=5))
-@settings(max_examples=300)
 def test_a_mutated_stream_raises_a_protocol_error_or_nothing(data: bytes, cuts: list[int]) -> None:
     broken = reader()
     try:

@@ -248,15 +248,15 @@ class Client:
         """
         link = self.link
         if not link.session.can_publish:
-            await link.wait_open()
+            await link.wait_open(timeout)
         requester = self._requesters.get(topic) or await self._open_requester(topic)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         address = link.session.ask(topic, answer)
         try:
-            requester.send_request(payload, key, attributes, address, answer)
+            requester.send_request(payload, key, attributes, address)
             if link.session.requests == 1:
                 link.wakefulness.wait(answer)
-            return await link.wait_for(answer, timeout, f"request to {topic!r}")
+            return await link.wait_for(answer, timeout, "request to", topic)
         except IsterError as error:
             if requester.closed or isinstance(error, TopicNotFoundError):
                 # The topic was deleted, or not to be had again after a reconnect: the next

@@ -9,24 +9,32 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar, cast
-
-import structlog
 
 from ister.base import Clock, Timer
 from ister.base.errors import (
     BadRequestError,
     BusyError,
     ClosedError,
+    ConnectionLostError,
     IsterError,
     NotConnectedError,
     RequestTimeoutError,
 )
 from ister.client.aio.wakefulness import Wakefulness
 from ister.client.session import Link, Session, backoff_s
-from ister.wire import Command
+from ister.telemetry import library_logger
+from ister.wire import (
+    Command,
+    CreateTopic,
+    DescribeBroker,
+    ListNamespaces,
+    ListSubscriptions,
+    ListTopics,
+)
 
-logger = structlog.get_logger("ister.client")
+logger = library_logger("ister.client")
 
 PULSE_S = 1.0
 # One read of small frames.
@@ -52,6 +60,9 @@ async def connect_socket(
     transport, _ = await loop.create_connection(protocol, *address)
     return transport
 
+
+# Questions, and wishes that are already fulfilled the second time.
+_REPEATABLE = (CreateTopic, DescribeBroker, ListNamespaces, ListSubscriptions, ListTopics)
 
 _R = TypeVar("_R")
 
@@ -122,41 +133,47 @@ class BrokerLink:
             await asyncio.gather(self._supervisor, return_exceptions=True)
 
     async def call(self, command: Command, expect: type[_R]) -> _R:
-        """Send a command and return its reply, waiting for a connection first."""
-        await self.wait_open()
-        future: asyncio.Future[Command] = self._loop.create_future()
-        self.session.call(command, settler(future))
-        reply = await future
-        if not isinstance(reply, expect):
-            raise BadRequestError(f"broker answered {type(reply).__name__}")
-        return reply
+        """Send a command and return its reply, waiting for a connection first.
 
-    async def wait_open(self) -> None:
-        """Return once connected; raise `NotConnectedError` after the client's timeout."""
+        What does no harm when done twice is sent again if the connection is lost on the way.
+        """
+        while True:
+            await self.wait_open()
+            future: asyncio.Future[Command] = self._loop.create_future()
+            self.session.call(command, settler(future))
+            try:
+                reply = await future
+            except ConnectionLostError:
+                if isinstance(command, _REPEATABLE):
+                    continue
+                raise
+            if not isinstance(reply, expect):
+                raise BadRequestError(f"broker answered {type(reply).__name__}")
+            return reply
+
+    async def wait_open(self, timeout_s: float | None = None) -> None:
+        """Return once connected; raise `NotConnectedError` after the client's timeout or less."""
+        timeout_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         while self.session.link is not Link.OPEN:
             if self._end is not None:
                 raise self._end
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._open_waiters[waiter] = None
             try:
-                await self.wait_for(waiter, self.timeout_s, "a connection")
+                await self.wait_for(waiter, timeout_s, "a connection")
             except RequestTimeoutError:
                 raise NotConnectedError(_url(self._addresses), "reconnecting") from None
             finally:
                 self._open_waiters.pop(waiter, None)
 
     async def wait_for(
-        self, future: "asyncio.Future[_R]", timeout_s: float | None, what: str
+        self, future: "asyncio.Future[_R]", timeout_s: float | None, what: str, name: str = ""
     ) -> _R:
         """Await a future of our own; raise `RequestTimeoutError` after `timeout_s`."""
         if timeout_s is None:
             return await future
 
-        def expire() -> None:
-            if not future.done():
-                future.set_exception(RequestTimeoutError(what, timeout_s))
-
-        timer = self.clock.call_later(timeout_s, expire)
+        timer = self.clock.call_later(timeout_s, partial(_expire, future, timeout_s, what, name))
         try:
             return await future
         finally:
@@ -205,7 +222,8 @@ class BrokerLink:
             try:
                 call(event)
             except Exception:
-                logger.exception("event_callback_failed", event=event)
+                # The application's bug must not cost the connection.
+                logger.exception("event_callback_failed", about=event)
 
     def on_lost(self, transport: asyncio.Transport, reason: str) -> None:
         """The transport is gone."""
@@ -303,7 +321,9 @@ class BrokerLink:
             if self._transport is not None:
                 self._transport.abort()
         self.write()
-        self._pulse_timer = self.clock.call_later(PULSE_S, self._pulse)
+        # Twice in a heartbeat at least, as the broker does.
+        pulse_s = min(PULSE_S, self.session.connection.heartbeat_ms / 2000)
+        self._pulse_timer = self.clock.call_later(pulse_s, self._pulse)
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -353,6 +373,12 @@ def finish(waiter: "asyncio.Future[None]") -> None:
     """Wake who waits, unless it has stopped waiting."""
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _expire(future: "asyncio.Future[_R]", timeout_s: float, what: str, name: str) -> None:
+    if not future.done():
+        text = f"{what} {name!r}" if name else what
+        future.set_exception(RequestTimeoutError(text, timeout_s))
 
 
 def settler(future: "asyncio.Future[Command]") -> Callable[[Command | IsterError], None]:

@@ -210,18 +210,11 @@ class Producer:
         key: str | None,
         attributes: Attributes | None,
         address: ReplyAddress,
-        answer: "asyncio.Future[Any]",
     ) -> None:
-        """Send a request whose answer goes to `address`; `answer` fails if the request does."""
+        """Send a request whose answer goes to `address`."""
         channel = self._channel or self._route(key)
         idle = not channel.in_flight
-        batch = channel.send(payload, key, attributes, None, address, SendFuture).batch
-
-        def on_done() -> None:
-            if batch.error is not None and not answer.done():
-                answer.set_exception(batch.error)
-
-        batch.on_done(on_done)
+        channel.send(payload, key, attributes, None, address, Sent)
         if idle:
             self._link.flush()
 

@@ -40,15 +40,17 @@ class Answer(bytes):
 class Delivery:
     """One delivered batch, as its messages share it."""
 
-    __slots__ = ("_attributes", "_ids", "_keys", "batch", "source")
+    # Columns that were asked for. Defaults of the class, because most never are, and making a
+    # delivery is on the latency path.
+    _keys: list[str | None] | None = None
+    _attributes: list[Attributes] | None = None
+    _ids: list[str | None] | None = None
+    _replies: list[ReplyAddress] | None = None
 
     def __init__(self, batch: Batch, source: Any) -> None:
         self.batch = batch
-        # The subscription of the client at hand; messages act through it.
+        # The client at hand; messages act through it.
         self.source = source
-        self._keys: list[str | None] | None = None
-        self._attributes: list[Attributes] | None = None
-        self._ids: list[str | None] | None = None
 
     def keys(self) -> list[str | None]:
         """The key of each message."""
@@ -61,6 +63,12 @@ class Delivery:
         if self._attributes is None:
             self._attributes = self.batch.attributes or [{} for _ in range(len(self.batch))]
         return self._attributes
+
+    def replies(self) -> list[ReplyAddress]:
+        """Where the answer to each request goes; empty when these are no requests."""
+        if self._replies is None:
+            self._replies = self.batch.replies or []
+        return self._replies
 
     def ids(self) -> list[str | None]:
         """The producer's id of each message."""
@@ -130,8 +138,8 @@ class BaseMessage(msgspec.Struct, gc=False):
     @property
     def reply_address(self) -> ReplyAddress | None:
         """Where an answer goes, or `None` when this is no request."""
-        replies = self._delivery.batch.replies
-        return replies[self._slot] if replies is not None else None
+        replies = self._delivery.replies()
+        return replies[self._slot] if replies else None
 
     def __repr__(self) -> str:
         return (

@@ -436,6 +436,8 @@ class ProducerChannel:
 
     def _finish(self, batch: PendingBatch, error: IsterError | None) -> None:
         self.pending_bytes -= batch.size_bytes
+        if error is not None and batch.replies is not None:
+            self._session.fail_requests([request for _, request in batch.replies], error)
         batch.finish(error)
 
 

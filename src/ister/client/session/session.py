@@ -300,10 +300,22 @@ class Session:
         self._attach(subscription, on_reply)
 
     def unsubscribe(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:
-        """Detach a consumer for good; `on_reply` is told when the broker has let go of it."""
-        name = subscription.command.subscription
-        subscription.fail(ClosedError(f"the subscription {name!r}"))
-        self.detach(subscription, on_reply)
+        """Detach a consumer for good; `on_reply` is told when the broker has let go of it.
+
+        Until then it takes what the broker has sent before it heard of this: such messages are
+        nobody else's, so letting go at once would lose them.
+        """
+
+        def on_closed(reply: Command | IsterError) -> None:
+            self.subscriptions.pop(subscription.channel, None)
+            name = subscription.command.subscription
+            subscription.fail(ClosedError(f"the subscription {name!r}"))
+            on_reply(reply)
+
+        if subscription.channel not in self.subscriptions:
+            on_closed(Done())
+            return
+        self.call(CloseConsumer(channel=subscription.channel), on_closed)
 
     def detach(self, subscription: SubscriptionChannel, on_reply: OnReply = _ignore) -> None:
         """Detach a consumer that may be attached again."""
@@ -326,6 +338,13 @@ class Session:
     def requests(self) -> int:
         """Requests that wait for their answer."""
         return len(self._asked)
+
+    def fail_requests(self, requests: list[int], error: IsterError) -> None:
+        """Tell who asked that these requests were not sent on."""
+        for request in requests:
+            asked = self._asked.pop(request, None)
+            if asked is not None:
+                _fail(asked.future, error)
 
     def forget(self, request: int) -> None:
         """Drop the answer to a request, should it still come."""

@@ -27,7 +27,8 @@ def connect(url: str = DEFAULT_URL, *, name: str = "", timeout: float = 30.0) ->
     ...     client.create_topic("/default/orders")
     """
     thread = LoopThread()
-    inner = aio.connect(url, name=name, timeout=timeout)
+    # No polling for answers: the loop would hold the interpreter that its own caller needs.
+    inner = aio.connect(url, name=name, timeout=timeout, busy_poll=0.0)
     try:
         thread.run(inner.open())
     except BaseException:
@@ -48,7 +49,7 @@ class Client(Blocking[aio.Client]):
         super().__init__(thread, inner)
         self.url = inner.url
         self.thread = thread
-        self._replies: Outbox[_Reply, None] = Outbox(thread, self._deal)
+        self._replies: Outbox[_Reply, None] = Outbox(thread.post, self._deal)
         # For a client that nobody closes: when it is collected, and at exit.
         self._finalizer = weakref.finalize(self, thread.close, inner.close)
 

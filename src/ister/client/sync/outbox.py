@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ister.client.sync.thread import LoopThread
-
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -28,10 +26,15 @@ class Run(Generic[_T, _R]):
 class Outbox(Generic[_T, _R]):
     """Threads fill it, the loop empties it, in order."""
 
-    def __init__(self, thread: LoopThread, deal: Callable[[list[_T]], list[_R]]) -> None:
+    def __init__(
+        self,
+        post: Callable[[Callable[[], object]], object],
+        deal: Callable[[list[_T]], list[_R]],
+    ) -> None:
+        """`post` has the loop make a call; `deal` turns items into results, on the loop."""
         # Reentrant: a signal handler or a finalizer may send while its thread is sending.
         self.lock = threading.RLock()
-        self._thread = thread
+        self._post = post
         self._deal = deal
         self._run: Run[_T, _R] | None = None
 
@@ -39,7 +42,7 @@ class Outbox(Generic[_T, _R]):
         """Return the run that takes items now. The caller holds `lock`, and appends."""
         run = self._run
         if run is None:
-            self._thread.post(self.empty)
+            self._post(self.empty)
             run = self._run = Run()
         return run
 

@@ -115,7 +115,7 @@ class Producer(Blocking[aio.Producer]):
         super().__init__(thread, inner)
         self.topic = inner.topic
         self.name = inner.name
-        self._outbox: Outbox[_Item, _Handed] = Outbox(thread, self._deal)
+        self._outbox: Outbox[_Item, _Handed] = Outbox(thread.post, self._deal)
         # Given to the outbox and not yet to the asyncio producer.
         self._waiting_bytes = 0
         # The first refusal on the loop since the last `flush`, which reports it.

@@ -9,6 +9,7 @@ Always true:
 import asyncio
 import secrets
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -19,8 +20,6 @@ from ister.server.native.session import NativeSession
 from ister.server.native.wakefulness import Wakefulness
 from ister.wire import State
 
-logger = structlog.get_logger("native")
-
 HEARTBEAT_MS = 10_000
 # One read of small frames.
 SCRATCH_BYTES = 64 * 1024
@@ -28,8 +27,9 @@ SCRATCH_BYTES = 64 * 1024
 BUSY_POLL_US = 200
 HANDSHAKE_MS_MAX = 5_000
 SWEEP_S = 1.0
-# Frames that have begun to arrive and not ended, of all connections: 16 of the largest.
-BUFFERED_BYTES_MAX = 256 * MIB
+# Frames that have begun to arrive and not ended, of all connections: 32 of the largest, or 2,048
+# that have only claimed to be large.
+BUFFERED_BYTES_MAX = 512 * MIB
 # Between telling a client and closing its connection: a few round trips on any network.
 DRAIN_S = 0.1
 # A queue of connections waiting to be accepted, for a thousand clients that start at once.
@@ -54,8 +54,10 @@ class NativeDoor:
         *,
         heartbeat_ms: int = HEARTBEAT_MS,
         busy_poll_us: int = BUSY_POLL_US,
+        logger: structlog.typing.BindableLogger | None = None,
     ) -> None:
         self.broker = broker
+        self._logger: Any = logger or structlog.get_logger("native")
         self.wakefulness = Wakefulness(busy_poll_us)
         self.heartbeat_ms = heartbeat_ms
         self.closing = False
@@ -68,7 +70,9 @@ class NativeDoor:
         self._greeting: dict[NativeSession, None] = {}
         self._buffered_bytes = 0
         self._servers: list[asyncio.Server] = []
-        self._sweep_timer = broker.clock.call_later(SWEEP_S, self._sweep)
+        # Twice in a heartbeat at least, or a short one would find peers dead that were never asked.
+        self._sweep_s = min(SWEEP_S, heartbeat_ms / 2000)
+        self._sweep_timer = broker.clock.call_later(self._sweep_s, self._sweep)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Open the port and return the address; port 0 picks a free one."""
@@ -101,7 +105,7 @@ class NativeDoor:
             for session in [s for s in self._sessions if s.drained]:
                 session.close()
         for session in list(self._sessions):
-            logger.warning("client_cut_off", address=session.address)
+            self._logger.warning("client_cut_off", address=session.address)
             session.abort()
         self._sweep_timer.cancel()
 
@@ -125,7 +129,7 @@ class NativeDoor:
     def on_opened(self, session: NativeSession, agent: str) -> None:
         """A client has said hello."""
         self._greeting.pop(session, None)
-        logger.debug("client_connected", address=session.address, agent=agent[:100])
+        self._logger.debug("client_connected", address=session.address, agent=agent[:100])
 
     def on_disconnected(self, session: NativeSession) -> None:
         """A connection is gone."""
@@ -133,26 +137,35 @@ class NativeDoor:
         self._sessions.discard(session)
         self._buffered_bytes -= session.buffered_bytes
         self.broker.connections = len(self._sessions)
-        logger.debug("client_disconnected", address=session.address)
+        self._logger.debug("client_disconnected", address=session.address)
 
     def on_refused(self, session: NativeSession, error: IsterError) -> None:
         """A connection was closed with an error."""
         self.counts.refused += 1
         name = type(error).__name__
         self.counts.errors[name] = self.counts.errors.get(name, 0) + 1
-        logger.info("client_refused", address=session.address, error=str(error))
+        self._logger.info("client_refused", address=session.address, error=str(error))
 
     def on_bug(self, session: NativeSession, error: Exception) -> None:
         """Our own code failed on a frame: the broker lives on, the log tells."""
-        logger.error("internal_error", address=session.address, exc_info=error)
+        self._logger.error("internal_error", address=session.address, exc_info=error)
 
     def count_buffered(self, session: NativeSession) -> None:
-        """Account for an incomplete frame; raise `LimitReachedError` when they are too many."""
+        """Account for an incomplete frame; when they are too many, who holds most makes room.
+
+        Not who came last: that may be an honest client with a small frame in two parts.
+        """
         change = session.connection.buffered_bytes - session.buffered_bytes
         session.buffered_bytes += change
         self._buffered_bytes += change
         if change > 0 and self._buffered_bytes > BUFFERED_BYTES_MAX:
-            raise LimitReachedError("buffered_bytes_max", BUFFERED_BYTES_MAX)
+            largest = max(self._sessions, key=lambda s: s.buffered_bytes)
+            error = LimitReachedError("buffered_bytes_max", BUFFERED_BYTES_MAX)
+            if largest is session:
+                raise error
+            largest.fail(error)
+            self._buffered_bytes -= largest.buffered_bytes
+            largest.buffered_bytes = 0
 
     def flush(self) -> None:
         """Send what the last frames made of work."""
@@ -169,7 +182,7 @@ class NativeDoor:
                 if now_ms - session.connected_ms >= HANDSHAKE_MS_MAX:
                     session.fail(ProtocolError("no hello within the time for it"))
             elif session.pulse(now_ms):
-                logger.info("client_dead", address=session.address)
+                self._logger.info("client_dead", address=session.address)
                 session.abort()
         self.flush()
-        self._sweep_timer = self.broker.clock.call_later(SWEEP_S, self._sweep)
+        self._sweep_timer = self.broker.clock.call_later(self._sweep_s, self._sweep)

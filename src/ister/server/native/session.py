@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 # costs us beyond its queues.
 SEND_BUFFER_BYTES = 1024 * 1024
 
+# A reply from this size on is sent at once, so that we notice when nobody reads what we answer.
+LARGE_REPLY_BYTES = 8 * 1024
+
 
 class NativeSession(asyncio.BufferedProtocol):
     """One connection. Also the broker's `Sink` and `ReplySink` for its consumers and requests."""
@@ -76,6 +79,8 @@ class NativeSession(asyncio.BufferedProtocol):
         self._dirty = False
         # Where the read under way goes, if into a large frame.
         self._space: memoryview | None = None
+        # What was read before the peer turned out not to read its answers.
+        self._held: list[Frame] = []
 
     # asyncio.BufferedProtocol
 
@@ -112,10 +117,16 @@ class NativeSession(asyncio.BufferedProtocol):
         self.writable = True
         if self._transport is None or self._transport.is_closing():
             return
-        self._transport.resume_reading()
         for _, consumer in list(self.consumers.values()):
             consumer.pump()
+        held, self._held = self._held, []
+        try:
+            self._act(held)
+        except Exception as error:  # noqa: BLE001 - see `data_received`
+            self._on_failure(error)
         self.door.flush()
+        if self.writable and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the socket puts what it reads."""
@@ -139,16 +150,13 @@ class NativeSession(asyncio.BufferedProtocol):
                 frames = self.connection.receive(data)
             if self.connection.buffered_bytes != self.buffered_bytes:
                 self.door.count_buffered(self)
-            for frame in frames:
-                if frame[0] == Opcode.PUBLISH:
-                    self._on_publish(frame[1], frame[2], frame[3])
-                else:
-                    self._on_frame(frame)
-        except IsterError as error:
-            self.fail(error)
+            if frames:
+                self._act(frames)
+            else:
+                # Nothing, or nothing but a ping, whose answer waits to be sent.
+                self.flush()
         except Exception as error:  # noqa: BLE001 - a bug must cost one connection, not all
-            self.door.on_bug(self, error)
-            self.fail(InternalError(type(error).__name__))
+            self._on_failure(error)
         self.door.flush()
         if data is not None:
             self.door.wakefulness.on_received(len(data))
@@ -161,7 +169,11 @@ class NativeSession(asyncio.BufferedProtocol):
             self._known_topics.add(topic.number)
             self.send(TopicNumber(number=topic.number, topic=topic.name))
         if batch.codec and batch.codec not in self._codecs:
-            batch = batch.plain()
+            # Unpacked it may be a thousand times larger than what was counted against its credit:
+            # sent at once, so that we notice before the next one when the peer does not read.
+            self.connection.send_all(deliver_frame(channel, topic.number, batch.plain()))
+            self.flush()
+            return
         self.connection.send_all(deliver_frame(channel, topic.number, batch))
         if not self._dirty:
             self._mark_dirty()
@@ -181,6 +193,8 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def reply(self, batch: Batch) -> None:
         """Send answers to this client's requests."""
+        if self._overrun:
+            return
         if batch.codec and batch.codec not in self._codecs:
             batch = batch.plain()
         self.connection.send_all(reply_frame(batch))
@@ -188,7 +202,8 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def no_responder(self, requests: list[int]) -> None:
         """Tell this client that some requests reached nobody."""
-        self.send(NoResponder(requests=requests))
+        if not self._overrun:
+            self.send(NoResponder(requests=requests))
 
     # For the door
 
@@ -249,7 +264,42 @@ class NativeSession(asyncio.BufferedProtocol):
         sent = self._transport is None or self._transport.get_write_buffer_size() == 0
         return sent and not any(c.queued_count for _, c in self.consumers.values())
 
+    @property
+    def _overrun(self) -> bool:
+        """Whether more waits for this client than any queue may hold, because it does not read.
+
+        Other clients decide how many answers come here, and no credit bounds them: beyond this
+        they are dropped, as a slow consumer's messages are.
+        """
+        if self.writable or self._transport is None:
+            return False
+        return self._transport.get_write_buffer_size() > self.broker.limits.queue_bytes_max
+
     # Frames
+
+    def _act(self, frames: list[Frame]) -> None:
+        """Deal with frames until the peer turns out not to read its answers; hold the rest.
+
+        A flood of small questions would else cost us all of its large answers.
+        """
+        if self._held:
+            self._held += frames
+            return
+        rest = iter(frames)
+        for frame in rest:
+            if frame[0] == Opcode.PUBLISH:
+                self._on_publish(frame[1], frame[2], frame[3])
+            else:
+                self._on_frame(frame)
+                if not self.writable:
+                    self._held = list(rest)
+                    return
+
+    def _on_failure(self, error: Exception) -> None:
+        if not isinstance(error, IsterError):
+            self.door.on_bug(self, error)
+            error = InternalError(type(error).__name__)
+        self.fail(error)
 
     def _on_frame(self, frame: Frame) -> None:
         opcode, channel, sequence, body = frame
@@ -327,6 +377,8 @@ class NativeSession(asyncio.BufferedProtocol):
             frame = control_frame(error_reply(error), sequence=sequence)
         self.connection.send(frame)
         self._mark_dirty()
+        if len(frame) >= LARGE_REPLY_BYTES:
+            self.flush()
 
     def check_room(self, held: int, limit: str) -> None:
         """Raise `LimitReachedError` when this connection has too many of something."""

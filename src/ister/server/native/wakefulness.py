@@ -14,6 +14,9 @@ from time import perf_counter_ns
 
 # More than a round trip with everybody asleep, or polling would never begin.
 GAP_NS = 1_000_000
+# A client's turn takes this long when both sides have a core of their own; after that the core
+# is offered to others on every turn.
+ALONE_NS = 60_000
 # A conversation one message at a time has frames of this size; bulk is larger.
 SMALL_BYTES = 2_048
 
@@ -44,8 +47,10 @@ class Wakefulness:
 
     def _poll(self) -> None:
         # A call that schedules itself makes the loop look at its sockets without sleeping.
-        if perf_counter_ns() < self._until_ns:
-            _yield_core()
+        left_ns = self._until_ns - perf_counter_ns()
+        if left_ns > 0:
+            if left_ns < self._window_ns - ALONE_NS:
+                _yield_core()
             self._loop.call_soon(self._poll)
         else:
             self._awake = False
@@ -55,5 +60,5 @@ def _stay() -> None:
     """Where the system cannot yield a core, just go on."""
 
 
-# The peer may be waiting for the very core we poll on.
+# No word for so long: the peer may be waiting for the very core we poll on.
 _yield_core = getattr(os, "sched_yield", _stay)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.client.session.wire_end import WireEnd, welcome
 
 from ister.base.errors import InternalError, IsterError, ProtocolError
 from ister.codec import Batch, encode
@@ -19,7 +20,6 @@ from ister.wire import (
     published_frame,
     reply_frame,
 )
-from tests.unit.client.session.wire_end import WireEnd, welcome
 
 BATCH = b"".join(encode([b"x"]))
 

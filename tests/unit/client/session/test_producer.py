@@ -1,6 +1,16 @@
 """The sending half: batches, the window, acknowledgements, what a lost connection does."""
 
+from collections import deque
+
 import pytest
+from tests.unit.client.session.wire_end import (
+    MESSAGE_BYTES_MAX,
+    TIMEOUT_MS,
+    TOPIC,
+    Waiter,
+    WireEnd,
+    send,
+)
 
 from ister.base.errors import (
     BadRequestError,
@@ -25,14 +35,6 @@ from ister.client.session import (
     cut_batches,
 )
 from ister.wire import error_reply
-from tests.unit.client.session.wire_end import (
-    MESSAGE_BYTES_MAX,
-    TIMEOUT_MS,
-    TOPIC,
-    Waiter,
-    WireEnd,
-    send,
-)
 
 
 @pytest.fixture
@@ -113,10 +115,10 @@ def test_no_more_than_a_window_is_in_flight(end: WireEnd) -> None:
 def test_a_full_producer_refuses(end: WireEnd) -> None:
     producer = end.open_producer()
     payload = bytes(500_000)
+    # The last few close the batch before them, which then counts.
+    count = PRODUCER_PENDING_BYTES_MAX // len(payload) + 5
     with pytest.raises(ProducerFullError) as caught:
-        # The last one closes the batch before it, which then counts.
-        for _ in range(PRODUCER_PENDING_BYTES_MAX // len(payload) + 5):
-            send(producer, payload)
+        deque((send(producer, payload) for _ in range(count)), maxlen=0)
 
     assert caught.value.topic == TOPIC
     assert caught.value.pending_bytes >= PRODUCER_PENDING_BYTES_MAX

@@ -1,6 +1,7 @@
 """The session: handshake, requests, resuming, leaving, time limits."""
 
 import pytest
+from tests.unit.client.session.wire_end import TIMEOUT_MS, TOPIC, Waiter, WireEnd, send, welcome
 
 from ister.base.errors import (
     BadRequestError,
@@ -25,11 +26,9 @@ from ister.wire import (
     NoResponder,
     OpenProducer,
     Subscribe,
-    Subscribed,
     error_reply,
     reply_frame,
 )
-from tests.unit.client.session.wire_end import TIMEOUT_MS, TOPIC, Waiter, WireEnd, send, welcome
 
 
 def test_a_session_opens_with_hello_and_welcome() -> None:
@@ -38,9 +37,9 @@ def test_a_session_opens_with_hello_and_welcome() -> None:
     hello = end.dial()
     assert (hello.client_id, hello.agent) == ("client-1", "test")
     assert "none" in hello.codecs
-    assert end.session.link is Link.GREETING
+    greeting = end.session.link
     end.tell(welcome(message_bytes_max=123))
-    assert end.session.link is Link.OPEN
+    assert (greeting, end.session.link) == (Link.GREETING, Link.OPEN)
     assert end.session.message_bytes_max == 123
 
 
@@ -313,14 +312,32 @@ def test_an_argument_of_a_wrong_type_is_refused_without_a_frame() -> None:
     assert end.frames() == []
 
 
-def test_a_late_reply_to_an_attachment_disturbs_nobody() -> None:
+def test_a_message_that_crosses_the_closing_can_be_taken() -> None:
     end = WireEnd()
     end.connect()
     subscription = end.subscribe()
+    end.frames()
     end.session.unsubscribe(subscription, lambda _: None)
+    end.deliver(subscription, [b"sent before the broker heard"])
+    [(sequence, _)] = end.commands()
+    end.tell(Done(), sequence=sequence)
+    end.deliver(subscription, [b"of a broker that did not listen"])
 
-    end.tell(Subscribed(active=True), sequence=1)
-    end.deliver(subscription, [b"crossed the closing"])
+    batch = subscription.take()
+    assert batch is not None
+    assert batch.payloads == [b"sent before the broker heard"]
+    with pytest.raises(ClosedError):
+        subscription.take()
 
+
+def test_a_subscription_closed_while_the_connection_is_lost_stays_closed() -> None:
+    end = WireEnd()
+    end.connect()
+    subscription = end.subscribe()
+    replies: list[Command | IsterError] = []
+    end.session.unsubscribe(subscription, replies.append)
+
+    assert end.resume() == []
+    assert [type(r) for r in replies] == [ConnectionLostError]
     with pytest.raises(ClosedError):
         subscription.take()

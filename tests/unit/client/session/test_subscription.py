@@ -1,12 +1,12 @@
 """The receiving half: credit, the buffer, events."""
 
 import pytest
+from tests.unit.client.session.wire_end import TOPIC, Waiter, WireEnd
 
 from ister.base.errors import ClosedError, ProtocolError
 from ister.client.session import Event, Promoted, Resumed, SlowConsumer
 from ister.wire import ActiveChanged, ConsumerClosed, Subscribed
 from ister.wire import SlowConsumer as SlowNotice
-from tests.unit.client.session.wire_end import TOPIC, Waiter, WireEnd
 
 
 @pytest.fixture
