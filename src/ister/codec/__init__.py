@@ -5,6 +5,7 @@ from ister.codec.checksum import crc32c
 from ister.codec.columns import Attributes
 from ister.codec.compression import available
 from ister.codec.layout import HEADER_BYTES, STAMP_BYTES, Codec, Column
+from ister.codec.memory import keep_freed_memory
 
 __all__ = [
     "HEADER_BYTES",
@@ -18,4 +19,5 @@ __all__ = [
     "crc32c",
     "encode",
     "encode_bare",
+    "keep_freed_memory",
 ]

@@ -442,12 +442,13 @@ class Batch:
 
         A batch cut out of what a socket returned keeps all of that alive: 100 bytes in a queue
         could hold 256 KiB. Parsed columns can be a thousand times a compressed batch.
+        It is the same batch, so that the queues of many consumers share one copy.
         """
         held = self._view.obj
-        if isinstance(held, bytes | bytearray) and len(held) <= 2 * self.size_bytes:
-            self._forget_columns()
-            return self
-        return Batch(self.to_bytes())
+        if not isinstance(held, bytes | bytearray) or len(held) > 2 * self.size_bytes:
+            self._view = memoryview(self.to_bytes())
+        self._forget_columns()
+        return self
 
     def _forget_columns(self) -> None:
         """Let go of what `check` made; it is made again when asked for."""

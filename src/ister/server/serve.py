@@ -29,6 +29,7 @@ import structlog
 
 from ister.base.errors import ConfigError
 from ister.broker import Broker
+from ister.codec import keep_freed_memory
 from ister.server.config import ServerConfig
 from ister.server.native import NativeDoor
 from ister.telemetry import SystemClock
@@ -75,6 +76,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     # Here, because whoever needs only the native door should not pay for a web server.
     from ister.server.http import App, HttpDoor
 
+    keep_freed_memory()
     loop = asyncio.get_running_loop()
     stopped, forced = _listen_for_signals(loop)
     _raise_file_limit(config.limits.connections_max)

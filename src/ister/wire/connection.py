@@ -26,6 +26,7 @@ from ister.wire.frames import (
     Frame,
     FrameReader,
     Opcode,
+    PlacePool,
     body_limits,
     hello_limits,
     ping_frame,
@@ -64,7 +65,7 @@ class Connection:
         "state",
     )
 
-    def __init__(self, *, now_ms: int, heartbeat_ms: int) -> None:
+    def __init__(self, *, now_ms: int, heartbeat_ms: int, pool: PlacePool | None = None) -> None:
         self.state = State.GREETING
         # The same as `state is CLOSED`, for the hot path.
         self._closed = False
@@ -72,7 +73,7 @@ class Connection:
         self.heard_ms = now_ms
         self._heard = False
         self._pinged_ms = now_ms
-        self._reader = FrameReader(hello_limits())
+        self._reader = FrameReader(hello_limits(), pool)
         self._outgoing: list[Bytes] = []
 
     @property

@@ -5,6 +5,7 @@ command from `commands`. All numbers are little-endian.
 """
 
 import struct
+from collections import deque
 from typing import Final
 
 from ister.base.errors import BadRequestError, ProtocolError
@@ -42,7 +43,13 @@ CHUNKS_MAX = 1_024
 PLACE_BYTES_MIN = 64 * KIB
 # ... starting with this much memory: a batch as our client makes it fits, and ten thousand
 # connections that only claim to send something large are refused long before they hurt.
-PLACE_BYTES_FIRST = 256 * KIB
+PLACE_BYTES_FIRST = 320 * KIB
+
+
+# Pieces of memory kept for the next large frames: 32 × 320 KiB.
+POOL_COUNT = 32
+# The oldest is the likeliest to be free again.
+POOL_TRIES = 4
 
 
 class Opcode:
@@ -185,10 +192,11 @@ class FrameReader:
     header claims.
     """
 
-    __slots__ = ("_chunks", "_limits", "_need", "_place", "buffered_bytes")
+    __slots__ = ("_chunks", "_limits", "_need", "_place", "_pool", "buffered_bytes")
 
-    def __init__(self, limits: list[tuple[int, int]]) -> None:
+    def __init__(self, limits: list[tuple[int, int]], pool: "PlacePool | None" = None) -> None:
         self._limits = limits
+        self._pool = pool or PlacePool()
         self._chunks: list[bytes] = []
         self._need = FRAME_HEADER_BYTES
         self._place: _Place | None = None
@@ -259,7 +267,7 @@ class FrameReader:
             body = position + FRAME_HEADER_BYTES
             if body + length > size:
                 if length >= PLACE_BYTES_MIN:
-                    place = _Place((opcode, channel, sequence), length, view[body:])
+                    place = _Place((opcode, channel, sequence), length, view[body:], self._pool)
                     self._place = place
                     self.buffered_bytes = place.size_bytes
                     return
@@ -278,13 +286,16 @@ class FrameReader:
 class _Place:
     """The body of a large frame that has come in part. It grows to at most twice what came."""
 
-    __slots__ = ("_body", "_filled", "_frame", "_length")
+    __slots__ = ("_body", "_filled", "_frame", "_length", "_pool")
 
-    def __init__(self, frame: tuple[int, int, int], length: int, start: memoryview) -> None:
+    def __init__(
+        self, frame: tuple[int, int, int], length: int, start: memoryview, pool: "PlacePool"
+    ) -> None:
         self._frame = frame
         self._length = length
         self._filled = len(start)
-        self._body = bytearray(min(length, max(PLACE_BYTES_FIRST, 2 * len(start))))
+        self._pool = pool
+        self._body = pool.take(min(length, max(PLACE_BYTES_FIRST, 2 * len(start))))
         self._body[: len(start)] = start
 
     @property
@@ -294,16 +305,58 @@ class _Place:
 
     def space(self) -> memoryview:
         """Return where the next bytes go; never empty."""
-        if self._filled == len(self._body):
-            self._body += bytes(min(self._length, 2 * self._filled) - self._filled)
-        return memoryview(self._body)[self._filled :]
+        end = min(len(self._body), self._length)
+        if self._filled == end:
+            end = min(self._length, 2 * self._filled)
+            self._body += bytes(end - self._filled)
+        return memoryview(self._body)[self._filled : end]
 
     def filled(self, count: int) -> Frame | None:
         """`count` bytes were written: return the frame if it is complete."""
         self._filled += count
         if self._filled < self._length:
             return None
-        return (*self._frame, memoryview(self._body))
+        self._pool.lend(self._body)
+        return (*self._frame, memoryview(self._body)[: self._length])
+
+
+class PlacePool:
+    """Lends out the memory of large frames again once nobody looks at it any more.
+
+    New memory is zeroed by Python and mapped page by page by the system, which together cost
+    more than receiving the frame. Whether somebody still looks is known for sure: a `bytearray`
+    with a view on it cannot be resized.
+    """
+
+    __slots__ = ("_lent",)
+
+    def __init__(self) -> None:
+        self._lent: deque[bytearray] = deque(maxlen=POOL_COUNT)
+
+    def take(self, size_bytes: int) -> bytearray:
+        """Return at least `size_bytes` of memory nobody uses."""
+        if size_bytes <= PLACE_BYTES_FIRST:
+            for _ in range(min(POOL_TRIES, len(self._lent))):
+                body = self._lent.popleft()
+                if _is_free(body):
+                    return body
+                self._lent.append(body)
+            size_bytes = PLACE_BYTES_FIRST
+        return bytearray(size_bytes)
+
+    def lend(self, body: bytearray) -> None:
+        """Remember memory that a frame now uses. Large pieces are left to the system."""
+        if len(body) == PLACE_BYTES_FIRST:
+            self._lent.append(body)
+
+
+def _is_free(body: bytearray) -> bool:
+    try:
+        body.append(0)
+    except BufferError:
+        return False
+    del body[-1:]
+    return True
 
 
 def _refusal(length: int, opcode: int, magic: int, smallest: int, largest: int) -> ProtocolError:

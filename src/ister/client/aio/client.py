@@ -33,7 +33,14 @@ from ister.client.session import (
     cut_batches,
     parse_url,
 )
-from ister.codec import Attributes, Codec, ReplyAddress, available, encode
+from ister.codec import (
+    Attributes,
+    Codec,
+    ReplyAddress,
+    available,
+    encode,
+    keep_freed_memory,
+)
 from ister.telemetry import SystemClock
 from ister.wire import (
     BrokerDescription,
@@ -142,6 +149,7 @@ class Client:
         """Connect, or raise `NotConnectedError`."""
         if self._link is not None:
             return
+        keep_freed_memory()
         clock = self._clock or SystemClock(asyncio.get_running_loop().call_later)
         agent = f"ister-python/{version('ister')} {self._name}".strip()
         link = BrokerLink(
@@ -348,7 +356,7 @@ class Client:
         if not session.can_publish:
             return
         payloads = [payload for _, payload, _ in answers]
-        for start, end in cut_batches(payloads):
+        for start, end, _ in cut_batches(list(map(len, payloads))):
             attributes = [a for _, _, a in answers[start:end]]
             parts = encode(
                 payloads[start:end],

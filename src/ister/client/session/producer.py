@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ister.client.session.session import Session
 
 # Counted for each message on top of its payload, so that one sum bounds both the bytes and the
-# number of messages of a batch: 192 KiB / 24 B = 8,192 empty messages.
+# number of messages of a batch: 256 KiB / 32 B = 8,192 empty messages.
 MESSAGE_OVERHEAD_BYTES = PRODUCER_BATCH_BYTES // PRODUCER_BATCH_COUNT
 
 
@@ -298,20 +298,20 @@ class ProducerChannel:
         """
         if set(map(type, payloads)) - {bytes}:
             payloads = [as_bytes(p) for p in payloads]
-        largest = max(map(len, payloads), default=0)
+        sizes = list(map(len, payloads))
+        largest = max(sizes, default=0)
         if largest > self.message_bytes_max:
             raise MessageTooLargeError(self.topic, largest, self.message_bytes_max)
         self.cut()
         sent = []
-        for start, end in cut_batches(payloads):
+        for start, end, size in cut_batches(sizes):
             batch = self._start()
             self.plain = None
             batch.payloads = payloads[start:end]
             if keys is not None:
                 batch.keys = keys[start:end]
                 batch.extras = True
-            batch.room_bytes -= sum(map(len, batch.payloads))
-            batch.room_bytes -= MESSAGE_OVERHEAD_BYTES * (end - start)
+            batch.room_bytes -= size + MESSAGE_OVERHEAD_BYTES * (end - start)
             self.close_batch(batch)
             sent.append(Sent(batch, end - start - 1))
         return sent
@@ -441,16 +441,15 @@ class ProducerChannel:
         batch.finish(error)
 
 
-def cut_batches(payloads: list[bytes]) -> Iterator[tuple[int, int]]:
-    """Cut payloads into runs that keep to the size and count of a batch."""
-    ends = list(accumulate(map(len, payloads)))
-    start = 0
-    while start < len(payloads):
-        taken = ends[start - 1] if start else 0
+def cut_batches(sizes: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Cut payloads of these sizes into runs that fit a batch: start, end and bytes of each."""
+    ends = list(accumulate(sizes))
+    start = taken = 0
+    while start < len(sizes):
         end = bisect_right(ends, taken + PRODUCER_BATCH_BYTES, start)
         end = min(max(end, start + 1), start + PRODUCER_BATCH_COUNT)
-        yield start, end
-        start = end
+        yield start, end, ends[end - 1] - taken
+        start, taken = end, ends[end - 1]
 
 
 def as_bytes(payload: object) -> bytes:

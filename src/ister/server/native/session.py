@@ -70,7 +70,9 @@ class NativeSession(asyncio.BufferedProtocol):
         # Of an incomplete frame, as the door has counted them.
         self.buffered_bytes = 0
         self.connected_ms = clock.monotonic_ms()
-        self.connection = Connection(now_ms=self.connected_ms, heartbeat_ms=door.heartbeat_ms)
+        self.connection = Connection(
+            now_ms=self.connected_ms, heartbeat_ms=door.heartbeat_ms, pool=door.pool
+        )
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, tuple[Subscription, Consumer]] = {}
         self._transport: asyncio.Transport | None = None
@@ -157,8 +159,10 @@ class NativeSession(asyncio.BufferedProtocol):
                 self.flush()
         except Exception as error:  # noqa: BLE001 - a bug must cost one connection, not all
             self._on_failure(error)
-        self.door.flush()
-        if data is not None:
+        if data is None:
+            self.door.flush_soon()
+        else:
+            self.door.flush()
             self.door.wakefulness.on_received(len(data))
 
     # The broker's sinks
@@ -327,6 +331,9 @@ class NativeSession(asyncio.BufferedProtocol):
         except IsterError as error:
             self.send(error_reply(error), channel=channel, sequence=sequence)
             return
+        copies = len(producer.topic.subscriptions)
+        if copies > 1:
+            self.door.count_copies(copies)
         self.connection.send(
             published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms)
         )
