@@ -23,7 +23,7 @@ from ister.base.errors import (
     ProtocolError,
     VersionError,
 )
-from ister.base.limits import CONTROL_BYTES_MAX, Limits
+from ister.base.limits import BATCH_BYTES_EXCESS, CONTROL_BYTES_MAX, Limits
 from ister.codec import encode
 from ister.wire import (
     CloseConsumer,
@@ -59,6 +59,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(189))
 
+LARGEST_FRAME_BYTES = Limits().batch_bytes_max + BATCH_BYTES_EXCESS
+
 STREAMS: dict[str, bytes] = {
     "an HTTP request": b"GET / HTTP/1.1\r\nHost: ister\r\nUser-Agent: curl/8\r\n\r\n",
     "a TLS handshake": TLS_HELLO,
@@ -66,7 +68,7 @@ STREAMS: dict[str, bytes] = {
     "zeros": bytes(4_096),
     "text without end": b"A" * 100_000,
     "a frame with a wrong magic": struct.pack("<IBBHII", 8, Opcode.CREDIT, 0, 0x4953, 1, 0),
-    "a publish larger than any batch": header(Limits().batch_bytes_max + 1, Opcode.PUBLISH),
+    "a publish larger than any batch": header(LARGEST_FRAME_BYTES + 1, Opcode.PUBLISH),
     "the largest length there is": header(0xFFFF_FFFF, Opcode.PUBLISH),
     "a command larger than any": header(CONTROL_BYTES_MAX + 1, Opcode.CONTROL),
     "an empty command": header(0, Opcode.CONTROL),

@@ -16,7 +16,7 @@ from ister.base.errors import (
     NotConnectedError,
     ProtocolError,
 )
-from ister.base.limits import KIB, MIB, Limits
+from ister.base.limits import BATCH_BYTES_EXCESS, KIB, MIB, Limits
 from ister.codec import Codec, available, encode
 from ister.wire import (
     CreateNamespace,
@@ -118,15 +118,42 @@ async def test_message_bytes_max_is_checked_by_the_broker(
         assert error.size_bytes_max == TINY.message_bytes_max
 
 
-async def test_batch_bytes_max_is_the_largest_frame(tiny: BrokerProcess) -> None:
+async def test_batch_bytes_max_is_told_and_the_connection_survives(
+    tiny: BrokerProcess, client: ister.Client
+) -> None:
     with RawClient(tiny) as raw:
         raw.greet()
-        raw.send(header(TINY.batch_bytes_max + 1, Opcode.PUBLISH, channel=1))
+        raw.open_producer(TOPIC)
+        raw.send(publish(*[bytes(60 * KIB)] * 18))
+        error = publish_error(raw)
+        raw.send(publish(b"small", sequence=2))
+        accepted = raw.frame()
 
-        error = raw.farewell()
+    assert isinstance(error, BatchTooLargeError)
+    assert error.size_bytes_max == TINY.batch_bytes_max
+    assert accepted is not None
+    assert accepted[0] == Opcode.PUBLISHED
 
-    assert isinstance(error, ProtocolError)
-    assert str(TINY.batch_bytes_max) in str(error)
+
+async def test_batch_bytes_max_is_told_to_a_client_whose_own_batches_are_larger(
+    start_broker: StartBroker,
+) -> None:
+    broker = start_broker(
+        "--limit", "batch_bytes_max=64KiB", "--limit", f"message_bytes_max={32 * KIB}"
+    )
+    async with ister.connect(broker.url) as client, client.producer(TOPIC) as producer:
+        with pytest.raises(BatchTooLargeError, match="batch_bytes_max"):
+            await producer.send_batch([bytes(20 * KIB)] * 10)
+
+        assert (await producer.send(bytes(32 * KIB))).offset == 0
+
+
+async def test_a_frame_far_above_batch_bytes_max_ends_its_connection(tiny: BrokerProcess) -> None:
+    with RawClient(tiny) as raw:
+        raw.greet()
+        raw.send(header(TINY.batch_bytes_max + BATCH_BYTES_EXCESS + 1, Opcode.PUBLISH, channel=1))
+
+        assert isinstance(raw.farewell(), ProtocolError)
 
 
 @pytest.mark.skipif(Codec.LZ4 not in available(), reason="lz4 is not installed")

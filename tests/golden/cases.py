@@ -70,6 +70,11 @@ def _publish() -> bytes:
     return b"".join(publish_frame(3, 9, head, body))
 
 
+def _publish_bulk() -> bytes:
+    head, body = BATCHES["single"].messages.encoded()
+    return b"".join(publish_frame(3, 10, head, body, bulk=True))
+
+
 def _reply() -> bytes:
     messages = Messages([b"42"], replies=[(81_985_529_216_486_895, 1)])
     return b"".join(reply_frame(messages.encoded()))
@@ -77,6 +82,7 @@ def _reply() -> bytes:
 
 HOT_FRAMES: dict[str, Callable[[], bytes]] = {
     "publish": _publish,
+    "publish-bulk": _publish_bulk,
     "published": lambda: published_frame(3, 9, BASE_OFFSET, 1_700_000_000_000),
     "deliver": lambda: b"".join(deliver_frame(2, 1, _batch("single"))),
     "credit": lambda: credit_frame(2, 65_536, 8_388_608),

@@ -94,6 +94,13 @@ def test_the_golden_publish_frame_decodes() -> None:
     assert Batch(body).payloads == [b"hi"]
 
 
+def test_the_golden_bulk_publish_frame_decodes() -> None:
+    opcode, channel, sequence, body = frame("frame-publish-bulk")
+
+    assert (opcode, channel, sequence) == (Opcode.PUBLISH_BULK, 3, 10)
+    assert Batch(body).payloads == [b"hi"]
+
+
 def test_the_golden_published_frame_decodes() -> None:
     opcode, channel, sequence, body = frame("frame-published")
 

@@ -67,6 +67,7 @@ class Opcode:
     REPLY: Final = 6
     PING: Final = 7
     PONG: Final = 8
+    PUBLISH_BULK: Final = 9
     CONTROL: Final = 16
 
 
@@ -77,7 +78,7 @@ Frame = tuple[int, int, int, memoryview]
 def body_limits(batch_bytes_max: int) -> list[tuple[int, int]]:
     """Return the smallest and largest body by opcode; (1, 0) where the opcode is unknown."""
     limits = [(1, 0)] * 256
-    for opcode in (Opcode.PUBLISH, Opcode.DELIVER, Opcode.REPLY):
+    for opcode in (Opcode.PUBLISH, Opcode.PUBLISH_BULK, Opcode.DELIVER, Opcode.REPLY):
         limits[opcode] = (HEADER_BYTES, batch_bytes_max)
     limits[Opcode.PUBLISHED] = (PUBLISHED.size, PUBLISHED.size)
     limits[Opcode.CREDIT] = (CREDIT.size, CREDIT.size)
@@ -94,10 +95,16 @@ def hello_limits() -> list[tuple[int, int]]:
     return limits
 
 
-def publish_frame(channel: int, sequence: int, head: bytes, body: bytes) -> list[bytes]:
-    """Return a PUBLISH frame of an encoded batch."""
+def publish_frame(
+    channel: int, sequence: int, head: bytes, body: bytes, *, bulk: bool = False
+) -> list[bytes]:
+    """Return a PUBLISH frame of an encoded batch.
+
+    `bulk` lets the broker answer a little later, together with others.
+    """
     size = len(head) + len(body)
-    header = HEADER.pack(size, Opcode.PUBLISH, 0, MAGIC, channel, sequence)
+    opcode = Opcode.PUBLISH_BULK if bulk else Opcode.PUBLISH
+    header = HEADER.pack(size, opcode, 0, MAGIC, channel, sequence)
     if size < JOIN_BYTES_MAX:
         return [header + head + body]
     return [header + head, body]

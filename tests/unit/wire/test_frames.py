@@ -148,6 +148,7 @@ def test_a_command_larger_than_a_control_frame_cannot_be_sent() -> None:
     ("opcode", "smallest", "largest"),
     [
         (Opcode.PUBLISH, HEADER_BYTES, BATCH_BYTES_MAX),
+        (Opcode.PUBLISH_BULK, HEADER_BYTES, BATCH_BYTES_MAX),
         (Opcode.DELIVER, HEADER_BYTES, BATCH_BYTES_MAX),
         (Opcode.REPLY, HEADER_BYTES, BATCH_BYTES_MAX),
         (Opcode.PUBLISHED, 16, 16),
@@ -175,7 +176,7 @@ class TestTheSizeOfABody:
             reader().receive(header(smallest - 1, opcode))
 
 
-@pytest.mark.parametrize("opcode", [0, 9, 15, 17, 255])
+@pytest.mark.parametrize("opcode", [0, 10, 15, 17, 255])
 @pytest.mark.parametrize("length", [0, 1])
 def test_an_unknown_opcode_is_refused_and_named(opcode: int, length: int) -> None:
     with pytest.raises(ProtocolError, match=f"opcode {opcode} is unknown"):

@@ -14,6 +14,7 @@ from ister.wire.frames import (
     PLACE_BYTES_FIRST,
     PLACE_BYTES_MIN,
     FrameReader,
+    PlacePool,
     body_limits,
     ping_frame,
 )
@@ -173,3 +174,23 @@ def test_asking_for_space_twice_gives_the_same_place() -> None:
     assert first is not None
     assert second is not None
     assert len(first) == len(second) > 0
+
+
+def test_memory_of_a_frame_is_lent_again_once_nobody_looks_at_it() -> None:
+    pool = PlacePool()
+    body = pool.take(100_000)
+    pool.lend(body)
+    view = memoryview(body)
+    assert pool.take(100_000) is not body
+
+    view.release()
+
+    assert pool.take(100_000) is body
+
+
+def test_memory_of_a_huge_frame_is_not_kept() -> None:
+    pool = PlacePool()
+    body = pool.take(PLACE_BYTES_FIRST + 1)
+    pool.lend(body)
+
+    assert pool.take(PLACE_BYTES_FIRST) is not body

@@ -29,13 +29,13 @@ class Awaited(Protocol):
 class Wakefulness:
     """See the module."""
 
-    __slots__ = ("_awaited", "_awake", "_loop", "_misses", "_rest", "_until_ns", "_window_ns")
+    __slots__ = ("_awaited", "_loop", "_misses", "_rest", "_until_ns", "_window_ns", "awake")
 
     def __init__(self, window_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._window_ns = int(window_s * 1e9)
         self._awaited: Awaited | None = None
-        self._awake = False
+        self.awake = False
         self._until_ns = 0
         self._misses = 0
         self._rest = 0
@@ -49,8 +49,8 @@ class Wakefulness:
             return
         self._awaited = awaited
         self._until_ns = perf_counter_ns() + self._window_ns
-        if not self._awake:
-            self._awake = True
+        if not self.awake:
+            self.awake = True
             self._loop.call_soon(self._poll)
 
     def _poll(self) -> None:
@@ -67,7 +67,7 @@ class Wakefulness:
             if self._misses >= MISSES_MAX:
                 self._misses = 0
                 self._rest = REST_SENDS
-        self._awake = False
+        self.awake = False
         self._awaited = None
 
 

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 MESSAGE_OVERHEAD_BYTES = PRODUCER_BATCH_BYTES // PRODUCER_BATCH_COUNT
 
 
+# With so many batches under way, nobody waits for the answer to this very one.
+BULK_IN_FLIGHT = 2
+
+
 class Future(Protocol):
     """What asyncio's and the standard library's futures have in common."""
 
@@ -345,9 +349,10 @@ class ProducerChannel:
                 codec=self._codec,
             )
             self._messages += len(batch.payloads)
+            bulk = len(self.in_flight) >= BULK_IN_FLIGHT
             self.in_flight[sequence] = batch
             self._in_flight_bytes += batch.size_bytes
-            connection.send_all(publish_frame(self.channel, sequence, head, body))
+            connection.send_all(publish_frame(self.channel, sequence, head, body, bulk=bulk))
             if not self._resend:
                 batch.payloads = []
 

@@ -21,6 +21,8 @@ from ister.server.native.wakefulness import Wakefulness
 from ister.wire import PlacePool, State
 
 HEARTBEAT_MS = 10_000
+# What the answer to a bulk producer may wait for company.
+LATE_S = 0.001
 # One read of small frames.
 SCRATCH_BYTES = 64 * 1024
 # The turn of a client between two messages of a conversation, on a busy machine.
@@ -76,6 +78,7 @@ class NativeDoor:
         self._buffered_bytes = 0
         self._unflushed_count = 0
         self._flush_scheduled = False
+        self._late: list[NativeSession] = []
         self._servers: list[asyncio.Server] = []
         # Twice in a heartbeat at least, or a short one would find peers dead that were never asked.
         self._sweep_s = min(SWEEP_S, heartbeat_ms / 2000)
@@ -183,6 +186,17 @@ class NativeDoor:
         if not self._flush_scheduled:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush_scheduled_now)
+
+    def flush_late(self, session: NativeSession) -> None:
+        """Flush a session within `LATE_S`, if nothing else does before."""
+        if not self._late:
+            asyncio.get_running_loop().call_later(LATE_S, self._flush_late_now)
+        self._late.append(session)
+
+    def _flush_late_now(self) -> None:
+        late, self._late = self._late, []
+        for session in late:
+            session.flush()
 
     def _flush_scheduled_now(self) -> None:
         self._flush_scheduled = False

@@ -18,6 +18,7 @@ from ister.base.errors import (
     LimitReachedError,
     ProtocolError,
 )
+from ister.base.limits import BATCH_BYTES_EXCESS
 from ister.broker import Consumer, Producer, Subscription, Topic
 from ister.codec import Batch, Codec, available
 from ister.server.native.commands import answer
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 # costs us beyond its queues.
 SEND_BUFFER_BYTES = 1024 * 1024
 
+# A quarter of a client's window of 16 batches, so that it never stands still for an answer.
+LATE_ANSWERS_MAX = 4
+
 # A reply from this size on is sent at once, so that we notice when nobody reads what we answer.
 LARGE_REPLY_BYTES = 8 * 1024
 
@@ -79,6 +83,8 @@ class NativeSession(asyncio.BufferedProtocol):
         self._codecs = {Codec.NONE}
         self._known_topics: set[int] = set()
         self._dirty = False
+        # Acknowledgements queued for a bulk producer that may wait a moment.
+        self._late_answers = 0
         # Where the read under way goes, if into a large frame.
         self._space: memoryview | None = None
         # What was read before the peer turned out not to read its answers.
@@ -219,6 +225,7 @@ class NativeSession(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Hand everything queued to the socket."""
         self._dirty = False
+        self._late_answers = 0
         parts = self.connection.outgoing()
         if parts and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
@@ -292,7 +299,11 @@ class NativeSession(asyncio.BufferedProtocol):
         rest = iter(frames)
         for frame in rest:
             if frame[0] == Opcode.PUBLISH:
-                self._on_publish(frame[1], frame[2], frame[3])
+                if self._on_publish(frame) and not self._dirty:
+                    self._mark_dirty()
+            elif frame[0] == Opcode.PUBLISH_BULK:
+                if self._on_publish(frame) and not self._dirty:
+                    self._answer_later()
             else:
                 self._on_frame(frame)
                 if not self.writable:
@@ -321,7 +332,9 @@ class NativeSession(asyncio.BufferedProtocol):
         else:
             raise ProtocolError(f"opcode {opcode} is not for a broker")
 
-    def _on_publish(self, channel: int, sequence: int, body: memoryview) -> None:
+    def _on_publish(self, frame: Frame) -> bool:
+        """Publish a batch and queue the answer; return whether it is still to be sent."""
+        _, channel, sequence, body = frame
         try:
             producer = self.producers.get(channel)
             if producer is None:
@@ -330,15 +343,22 @@ class NativeSession(asyncio.BufferedProtocol):
             self.broker.publish(producer, batch)
         except IsterError as error:
             self.send(error_reply(error), channel=channel, sequence=sequence)
-            return
+            return False
         copies = len(producer.topic.subscriptions)
         if copies > 1:
             self.door.count_copies(copies)
         self.connection.send(
             published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms)
         )
-        if not self._dirty:
+        return True
+
+    def _answer_later(self) -> None:
+        """Send the acknowledgements of a bulk producer a few at a time: each wakes it up."""
+        self._late_answers += 1
+        if self._late_answers >= LATE_ANSWERS_MAX:
             self._mark_dirty()
+        elif self._late_answers == 1:
+            self.door.flush_late(self)
 
     def _on_credit(self, channel: int, body: memoryview) -> None:
         found = self._consumer(channel)
@@ -358,7 +378,7 @@ class NativeSession(asyncio.BufferedProtocol):
         self.client_id = hello.client_id
         self._codecs |= {c for c in available() if c.name.lower() in hello.codecs}
         limits = self.broker.limits
-        self.connection.opened(limits.batch_bytes_max)
+        self.connection.opened(limits.batch_bytes_max + BATCH_BYTES_EXCESS)
         self.broker.register(self.id, self)
         self.door.on_opened(self, hello.agent)
         self.send(

@@ -24,14 +24,14 @@ SMALL_BYTES = 2_048
 class Wakefulness:
     """See the module."""
 
-    __slots__ = ("_awake", "_last_ns", "_loop", "_until_ns", "_window_ns")
+    __slots__ = ("_last_ns", "_loop", "_until_ns", "_window_ns", "awake")
 
-    def __init__(self, window_us: int) -> None:
+    def __init__(self, window_us: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._window_ns = window_us * 1_000
+        self._window_ns = int(window_us * 1_000)
         self._last_ns = 0
         self._until_ns = 0
-        self._awake = False
+        self.awake = False
 
     def on_received(self, size_bytes: int) -> None:
         """Something has come; stay awake if it looks like a conversation."""
@@ -40,8 +40,8 @@ class Wakefulness:
         now_ns = perf_counter_ns()
         if now_ns - self._last_ns < GAP_NS:
             self._until_ns = now_ns + self._window_ns
-            if not self._awake:
-                self._awake = True
+            if not self.awake:
+                self.awake = True
                 self._loop.call_soon(self._poll)
         self._last_ns = now_ns
 
@@ -53,7 +53,7 @@ class Wakefulness:
                 _yield_core()
             self._loop.call_soon(self._poll)
         else:
-            self._awake = False
+            self.awake = False
 
 
 def _stay() -> None:

@@ -248,13 +248,14 @@ def test_a_result_that_is_not_there_yet_says_so(end: WireEnd) -> None:
 
 
 def test_cuts_keep_to_size_and_count() -> None:
-    payloads = [bytes(PRODUCER_BATCH_BYTES // 2)] * 5 + [b""] * (PRODUCER_BATCH_COUNT + 1)
-    cuts = list(cut_batches(payloads))
+    sizes = [PRODUCER_BATCH_BYTES // 2] * 5 + [0] * (PRODUCER_BATCH_COUNT + 1)
+    cuts = list(cut_batches(sizes))
 
-    assert cuts[0] == (0, 2)
-    assert [start for start, _ in cuts[1:]] == [end for _, end in cuts[:-1]]
-    assert cuts[-1][1] == len(payloads)
-    assert all(end - start <= PRODUCER_BATCH_COUNT for start, end in cuts)
+    assert cuts[0] == (0, 2, PRODUCER_BATCH_BYTES)
+    assert [start for start, _, _ in cuts[1:]] == [end for _, end, _ in cuts[:-1]]
+    assert cuts[-1][1] == len(sizes)
+    assert all(end - start <= PRODUCER_BATCH_COUNT for start, end, _ in cuts)
+    assert [size for _, _, size in cuts] == [sum(sizes[start:end]) for start, end, _ in cuts]
 
 
 def fly(end: WireEnd, producer: ProducerChannel, *, lone: bool) -> Sent:

@@ -99,7 +99,7 @@ class WireEnd:
         return [
             (channel, sequence, Batch(body).payloads)
             for opcode, channel, sequence, body in self.frames()
-            if opcode == Opcode.PUBLISH
+            if opcode in (Opcode.PUBLISH, Opcode.PUBLISH_BULK)
         ]
 
     def credit(self) -> list[tuple[int, int]]:

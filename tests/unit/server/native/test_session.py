@@ -1,0 +1,100 @@
+"""The broker's end of a connection, over a transport that only notes what is written."""
+
+import asyncio
+
+import pytest
+from tests.fuzz.world import NotingTransport
+
+from ister.base.limits import Limits
+from ister.broker import Broker
+from ister.codec import encode
+from ister.server.native import NativeDoor, NativeSession
+from ister.server.native.door import LATE_S
+from ister.server.native.session import LATE_ANSWERS_MAX
+from ister.testing import VirtualClock
+from ister.wire import (
+    Frame,
+    Hello,
+    Opcode,
+    OpenProducer,
+    control_frame,
+    publish_frame,
+)
+from ister.wire.frames import FrameReader, body_limits, ping_frame
+
+
+class End:
+    """A session with a greeted client and an open producer on channel 1."""
+
+    def __init__(self) -> None:
+        broker = Broker(
+            name="b", limits=Limits(), clock=VirtualClock(), random_slot=lambda count: count - 1
+        )
+        self.door = NativeDoor(broker, busy_poll_us=0)
+        self.session: NativeSession = self.door.session()
+        self.transport = NotingTransport()
+        self.session.connection_made(self.transport)
+        self.session.data_received(control_frame(Hello(client_id="c")))
+        opening = OpenProducer(topic="/default/x", name="p", channel=1)
+        self.session.data_received(control_frame(opening, sequence=1))
+        self.reader = FrameReader(body_limits(1 << 20))
+        self.sent()
+
+    def sent(self) -> list[Frame]:
+        """Return the frames written since the last call."""
+        data = bytes(self.transport.written)
+        self.transport.written.clear()
+        return self.reader.receive(data)
+
+    def publish(self, sequence: int, *, bulk: bool) -> None:
+        """Publish one message."""
+        head, body = encode([b"x"], producer=b"p")
+        frame = b"".join(publish_frame(1, sequence, head, body, bulk=bulk))
+        self.session.data_received(frame)
+
+    def answered(self) -> list[int]:
+        """Return the sequences acknowledged since the last call."""
+        return [f[2] for f in self.sent() if f[0] == Opcode.PUBLISHED]
+
+
+@pytest.fixture
+async def end() -> End:
+    return End()
+
+
+async def test_a_publish_is_answered_at_once(end: End) -> None:
+    end.publish(1, bulk=False)
+
+    assert end.answered() == [1]
+
+
+async def test_answers_to_a_bulk_producer_leave_together(end: End) -> None:
+    for sequence in range(1, LATE_ANSWERS_MAX):
+        end.publish(sequence, bulk=True)
+    assert end.answered() == []
+
+    end.publish(LATE_ANSWERS_MAX, bulk=True)
+
+    assert end.answered() == list(range(1, LATE_ANSWERS_MAX + 1))
+
+
+async def test_an_answer_to_a_bulk_producer_does_not_wait_for_company_for_ever(end: End) -> None:
+    end.publish(1, bulk=True)
+    assert end.answered() == []
+
+    await asyncio.sleep(LATE_S * 3)
+
+    assert end.answered() == [1]
+
+
+async def test_answers_keep_their_order_when_bulk_ends(end: End) -> None:
+    end.publish(1, bulk=True)
+    end.publish(2, bulk=False)
+
+    assert end.answered() == [1, 2]
+
+
+async def test_a_ping_is_answered_at_once(end: End) -> None:
+    end.session.data_received(ping_frame())
+
+    assert [f[0] for f in end.sent()] == [Opcode.PONG]
