@@ -143,7 +143,7 @@ async def test_batch_bytes_max_is_told_to_a_client_whose_own_batches_are_larger(
     )
     async with ister.connect(broker.url) as client, client.producer(TOPIC) as producer:
         with pytest.raises(BatchTooLargeError, match="batch_bytes_max"):
-            await producer.send_batch([bytes(20 * KIB)] * 10)
+            await producer.send_batch([bytes(20 * KIB)] * 20)
 
         assert (await producer.send(bytes(32 * KIB))).offset == 0
 

@@ -40,9 +40,9 @@ PRODUCER_BATCH_BYTES = 256 * KIB
 PRODUCER_BATCH_COUNT = 8_192
 
 # A frame may be this much larger than `batch_bytes_max` before it ends the connection: the client
-# closes a batch after 192 KiB whatever the broker's limit is, and such a batch, with 32 KiB of
+# closes a batch at 256 KiB whatever the broker's limit is, and such a batch, with 32 KiB of
 # offsets, is to be refused by an error that names the limit.
-BATCH_BYTES_EXCESS = 256 * KIB
+BATCH_BYTES_EXCESS = 512 * KIB
 
 # What one producer may hold unacknowledged before `send` waits and `send_nowait` refuses.
 # 1,000,000 messages of 100 bytes fit (each counted with 32 bytes on top), so a burst from a

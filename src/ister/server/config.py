@@ -77,7 +77,7 @@ class NativeConfig:
         ),
     )
     busy_poll_us: int = field(
-        default=200,
+        default=150,
         metadata=setting(
             flag="--busy-poll",
             parse=count(0, 10_000),

@@ -51,6 +51,7 @@ from ister.wire.frames import (
     published_frame,
     reply_frame,
 )
+from ister.wire.wakefulness import Wakefulness
 
 __all__ = [
     "ACK",
@@ -90,6 +91,7 @@ __all__ = [
     "Subscriptions",
     "TopicNumber",
     "Topics",
+    "Wakefulness",
     "Welcome",
     "accept_hello",
     "ack_frame",

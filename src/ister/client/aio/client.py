@@ -64,7 +64,7 @@ PolicyName = Literal["least_loaded", "round_robin", "random"]
 CompressionName = Literal["none", "lz4", "zstd"]
 
 # Two round trips of a lone message between processes that are awake.
-BUSY_POLL_S = 0.0002
+BUSY_POLL_S = 0.00015
 
 # Topics that `request` keeps a producer open for; the oldest makes room.
 REQUEST_TOPICS_MAX = 256
@@ -263,7 +263,7 @@ class Client:
         try:
             requester.send_request(payload, key, attributes, address)
             if link.session.requests == 1:
-                link.wakefulness.wait(answer)
+                link.wakefulness.expect(answer.done)
             return await link.wait_for(answer, timeout, "request to", topic)
         except IsterError as error:
             if requester.closed or isinstance(error, TopicNotFoundError):

@@ -10,6 +10,7 @@ import random
 import secrets
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter_ns
 from typing import Protocol, TypeVar, cast
 
 from ister.base import Clock, Timer
@@ -22,7 +23,6 @@ from ister.base.errors import (
     NotConnectedError,
     RequestTimeoutError,
 )
-from ister.client.aio.wakefulness import Wakefulness
 from ister.client.session import Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
@@ -32,6 +32,7 @@ from ister.wire import (
     ListNamespaces,
     ListSubscriptions,
     ListTopics,
+    Wakefulness,
 )
 
 logger = library_logger("ister.client")
@@ -81,9 +82,11 @@ class BrokerLink:
         busy_poll_s: float,
     ) -> None:
         self.clock = clock
-        self.wakefulness = Wakefulness(busy_poll_s)
         self.timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
+        self.wakefulness = Wakefulness(
+            busy_poll_s * 1e6, call_soon=self._loop.call_soon, now_ns=perf_counter_ns
+        )
         self.session = Session(
             client_id=secrets.token_hex(8),
             agent=agent,

@@ -150,7 +150,7 @@ class Producer:
                 sent = channel.send_lone(payload, SendFuture)
                 if sent is not None:
                     self._link.write()
-                    self._link.wakefulness.wait(sent)
+                    self._link.wakefulness.expect(sent.done)
                     return sent
             return channel.send(payload, key, attributes, id, None, SendFuture)
         # The same as `channel.send` does with a bare payload, without the call: a third of what

@@ -16,8 +16,8 @@ import structlog
 from ister.base.errors import IsterError, LimitReachedError, ProtocolError
 from ister.base.limits import MIB
 from ister.broker import Broker
+from ister.server.native.conversation import Conversation
 from ister.server.native.session import NativeSession
-from ister.server.native.wakefulness import Wakefulness
 from ister.wire import PlacePool, State
 
 HEARTBEAT_MS = 10_000
@@ -26,7 +26,7 @@ LATE_S = 0.001
 # One read of small frames.
 SCRATCH_BYTES = 64 * 1024
 # The turn of a client between two messages of a conversation, on a busy machine.
-BUSY_POLL_US = 200
+BUSY_POLL_US = 150
 HANDSHAKE_MS_MAX = 5_000
 SWEEP_S = 1.0
 # Frames that have begun to arrive and not ended, of all connections: 32 of the largest, or 1,600
@@ -64,7 +64,7 @@ class NativeDoor:
     ) -> None:
         self.broker = broker
         self._logger: Any = logger or structlog.get_logger("native")
-        self.wakefulness = Wakefulness(busy_poll_us)
+        self.conversation = Conversation(busy_poll_us)
         self.heartbeat_ms = heartbeat_ms
         self.closing = False
         self.counts = DoorCounts()

@@ -169,7 +169,7 @@ class NativeSession(asyncio.BufferedProtocol):
             self.door.flush_soon()
         else:
             self.door.flush()
-            self.door.wakefulness.on_received(len(data))
+            self.door.conversation.on_received(len(data))
 
     # The broker's sinks
 
