@@ -44,6 +44,7 @@ from ister.codec.layout import (
     NAME_BYTES,
     NAME_BYTES_POSITION,
     OFFSET_MAX,
+    REPLY,
     SEQUENCE,
     SEQUENCE_POSITION,
     STAMP,
@@ -113,21 +114,30 @@ def encode(
     )
 
 
-def encode_bare(payload: bytes, *, producer: bytes, producer_id: int, first_sequence: int) -> bytes:
+def encode_bare(
+    payload: bytes,
+    *,
+    reply: ReplyAddress | None = None,
+    producer: bytes = b"",
+    producer_id: int = 0,
+    first_sequence: int = 0,
+) -> bytes:
     """Return what `encode` makes of one payload, in one piece: the latency path."""
     size = len(payload)
-    body = b"%b%b\0\0\0\0%b%b%b" % (
+    reply_bytes = b"" if reply is None else REPLY.pack(*reply)
+    body = b"%b%b\0\0\0\0%b%b%b%b" % (
         producer,
         padding(len(producer)),
         size.to_bytes(4, "little"),
         payload,
         padding(size),
+        reply_bytes,
     )
-    columns_bytes = BARE.size + padded(size)
+    columns_bytes = BARE.size + padded(size) + len(reply_bytes)
     checked = CHECKED.pack(
         FORMAT_VERSION,
         0,
-        0,
+        0 if reply is None else Column.REPLY,
         1,
         columns_bytes,
         columns_bytes,
@@ -238,8 +248,8 @@ class Batch:
             raise BadBatchError("checksum does not match")
         if codec == 0 and stored_bytes != self.columns_bytes:
             raise BadBatchError("header and size of the columns disagree")
-        # A lone message that is nothing but a payload: the latency path.
-        self._bare = self.count == 1 and self.columns == 0 and codec == 0
+        # A lone message that is nothing but a payload, or a request: the latency path.
+        self._bare = self.count == 1 and codec == 0 and self.columns in _BARE_COLUMNS
         self._parsed = False
         if self._bare:
             self.codec = Codec.NONE
@@ -352,6 +362,9 @@ class Batch:
     @property
     def replies(self) -> list[ReplyAddress] | None:
         """Where each request wants its reply, or `None` when these are no requests."""
+        if self._bare and self.columns:
+            self._check_bare()
+            return [REPLY.unpack_from(self._view, self.size_bytes - REPLY.size)]
         if not self._parsed:
             self.check()
         if self._replies is None:
@@ -412,7 +425,8 @@ class Batch:
         if self.columns_bytes < BARE.size:
             raise BadBatchError("a column reaches past the end of the batch")
         first, size = BARE.unpack_from(self._view, self._columns_start)
-        if first or self.columns_bytes != BARE.size + padded(size):
+        reply_bytes = REPLY.size if self.columns else 0
+        if first or self.columns_bytes != BARE.size + padded(size) + reply_bytes:
             raise BadBatchError("offsets of a column do not rise from 0")
         return int(size)
 
@@ -547,3 +561,4 @@ class Batch:
 
 
 _CODECS = tuple(Codec)
+_BARE_COLUMNS = (0, Column.REPLY)

@@ -25,6 +25,8 @@ SEQUENCE = struct.Struct("<QQ")
 SEQUENCE_POSITION = 40
 # The offsets of a column with one value.
 BARE = struct.Struct("<II")
+# The reply column of one message.
+REPLY = struct.Struct("<qq")
 # The broker's own fields come first and outside the checksum: stamping a batch is replacing
 # these 16 bytes, and everything behind them is forwarded as the producer made it.
 STAMP = struct.Struct("<Qq")

@@ -50,6 +50,7 @@ from ister.wire.frames import (
     publish_frame,
     published_frame,
     reply_frame,
+    reply_lone_frame,
 )
 from ister.wire.wakefulness import Wakefulness
 
@@ -105,4 +106,5 @@ __all__ = [
     "publish_frame",
     "published_frame",
     "reply_frame",
+    "reply_lone_frame",
 ]

@@ -156,6 +156,11 @@ def reply_frame(parts: tuple[bytes, bytes] | Batch) -> list[bytes | memoryview]:
     return [HEADER.pack(len(head) + len(body), Opcode.REPLY, 0, MAGIC, 0, 0) + head, body]
 
 
+def reply_lone_frame(batch: bytes) -> bytes:
+    """Return a REPLY frame of a batch in one piece."""
+    return HEADER.pack(len(batch), Opcode.REPLY, 0, MAGIC, 0, 0) + batch
+
+
 def credit_frame(channel: int, count: int, size_bytes: int) -> bytes:
     """Return a CREDIT frame: the consumer can take this much more."""
     if not (0 <= count <= CREDIT_MAX and 0 <= size_bytes <= CREDIT_MAX):

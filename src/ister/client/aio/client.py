@@ -39,6 +39,7 @@ from ister.codec import (
     ReplyAddress,
     available,
     encode,
+    encode_bare,
     keep_freed_memory,
 )
 from ister.telemetry import SystemClock
@@ -57,6 +58,7 @@ from ister.wire import (
     Subscriptions,
     Topics,
     reply_frame,
+    reply_lone_frame,
 )
 
 SubscriptionTypeName = Literal["exclusive", "shared", "failover", "key_shared"]
@@ -259,12 +261,13 @@ class Client:
             await link.wait_open(timeout)
         requester = self._requesters.get(topic) or await self._open_requester(topic)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        address = link.session.ask(topic, answer)
+        address = link.session.ask(topic, answer, timeout)
         try:
             requester.send_request(payload, key, attributes, address)
             if link.session.requests == 1:
                 link.wakefulness.expect(answer.done)
-            return await link.wait_for(answer, timeout, "request to", topic)
+            link.expire_requests(timeout)
+            return await answer
         except IsterError as error:
             if requester.closed or isinstance(error, TopicNotFoundError):
                 # The topic was deleted, or not to be had again after a reconnect: the next
@@ -275,9 +278,25 @@ class Client:
         finally:
             link.session.forget(address[1])
 
-    def answer(self, address: ReplyAddress, payload: bytes, attributes: Attributes | None) -> None:
-        """Send an answer, together with the others of this turn of the event loop."""
+    def answer(
+        self,
+        address: ReplyAddress,
+        payload: bytes,
+        attributes: Attributes | None,
+        *,
+        lone: bool = False,
+    ) -> None:
+        """Send an answer, together with the others of this turn of the event loop.
+
+        The answer to a lone request leaves at once.
+        """
         self.check_answer(payload, attributes)
+        if lone and not self._answers and not attributes:
+            session = self.link.session
+            if session.can_publish:
+                session.connection.send(reply_lone_frame(encode_bare(payload, reply=address)))
+                self.link.write()
+            return
         if not self._answers:
             asyncio.get_running_loop().call_soon(self._send_answers)
         self._answers.append((address, payload, attributes))

@@ -106,6 +106,9 @@ class BrokerLink:
         self._end: IsterError | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._pulse_timer: Timer | None = None
+        self._expiry_timer: Timer | None = None
+        # When that timer is due.
+        self._expiry_ms: float | None = None
 
     async def open(self) -> None:
         """Connect, trying each address once; then stay connected until `close`."""
@@ -181,6 +184,27 @@ class BrokerLink:
             return await future
         finally:
             timer.cancel()
+
+    def expire_requests(self, timeout_s: float) -> None:
+        """Make sure that requests which time out within `timeout_s` are noticed.
+
+        One timer for all of them: most requests are answered long before, and a timer for each
+        would be a tenth of what a request costs.
+        """
+        due_ms = self.session.now_ms() + timeout_s * 1000
+        if self._expiry_ms is not None and self._expiry_ms <= due_ms:
+            return
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        self._expiry_ms = due_ms
+        self._expiry_timer = self.clock.call_later(timeout_s, self._expire_requests)
+
+    def _expire_requests(self) -> None:
+        self._expiry_ms = self._expiry_timer = None
+        next_ms = self.session.expire_requests()
+        if next_ms is not None:
+            # A millisecond more, because clocks are cut off at whole ones.
+            self.expire_requests((next_ms - self.session.now_ms() + 1) / 1000)
 
     def flush(self) -> None:
         """Turn what the application sent into frames, and write them."""
@@ -309,6 +333,8 @@ class BrokerLink:
         self._end = error
         if self._pulse_timer is not None:
             self._pulse_timer.cancel()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
         transport, self._transport = self._transport, None
         self.session.close(error)
         if transport is not None:

@@ -213,6 +213,9 @@ class Producer:
     ) -> None:
         """Send a request whose answer goes to `address`."""
         channel = self._channel or self._route(key)
+        if key is None and attributes is None and channel.send_lone(payload, Sent, address):
+            self._link.write()
+            return
         idle = not channel.in_flight
         channel.send(payload, key, attributes, None, address, Sent)
         if idle:

@@ -41,7 +41,8 @@ class Message(BaseMessage, gc=False):
         if address is None:
             raise NotARequestError(self.topic)
         client: Client = self._delivery.source
-        client.answer(address, as_bytes(payload), attributes)
+        lone = len(self._delivery.batch) == 1
+        client.answer(address, as_bytes(payload), attributes, lone=lone)
 
 
 class Subscription:

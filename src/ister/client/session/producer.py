@@ -261,7 +261,9 @@ class ProducerChannel:
             self.close_batch(batch)
         return receipt(batch, slot)
 
-    def send_lone(self, payload: bytes, receipt: "type[_Receipt]") -> "_Receipt | None":
+    def send_lone(
+        self, payload: bytes, receipt: "type[_Receipt]", reply: ReplyAddress | None = None
+    ) -> "_Receipt | None":
         """Send a bare payload as a batch of its own, if nothing is pending that it must follow.
 
         The latency path: the same as `send`, `cut` and `pump`, in one go. Returns `None`, with
@@ -285,11 +287,14 @@ class ProducerChannel:
         self.in_flight[sequence] = batch
         encoded = encode_bare(
             payload,
+            reply=reply,
             producer=self._name_bytes,
             producer_id=self.producer_id,
             first_sequence=self._messages,
         )
         self._messages += 1
+        if reply is not None:
+            batch.replies = [reply]
         if self._resend:
             batch.payloads.append(payload)
         session.connection.send(publish_bare_frame(self.channel, sequence, encoded))

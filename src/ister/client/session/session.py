@@ -89,6 +89,8 @@ class _Asked:
 
     topic: str
     future: Future
+    timeout_s: float
+    deadline_ms: float
 
 
 OnReply = Callable[[Command | IsterError], object]
@@ -324,20 +326,34 @@ class Session:
             return
         self.call(CloseConsumer(channel=subscription.channel), on_reply)
 
-    def ask(self, topic: str, future: Future) -> tuple[int, int]:
+    def ask(self, topic: str, future: Future, timeout_s: float) -> tuple[int, int]:
         """Reserve the number of a new request; returns the address for its answer."""
         if self.link is not Link.OPEN or self.welcome is None:
             raise NotConnectedError("the broker", self.link.value)
         if len(self._asked) >= REQUESTS_MAX:
             raise LimitReachedError("requests_max", REQUESTS_MAX)
         self._request += 1
-        self._asked[self._request] = _Asked(topic, future)
+        deadline_ms = self.now_ms() + timeout_s * 1000
+        self._asked[self._request] = _Asked(topic, future, timeout_s, deadline_ms)
         return self.welcome.session, self._request
 
     @property
     def requests(self) -> int:
         """Requests that wait for their answer."""
         return len(self._asked)
+
+    def expire_requests(self) -> float | None:
+        """Fail the requests whose time is over; return the next deadline in ms, if there is one."""
+        now_ms = self.now_ms()
+        next_ms: float | None = None
+        for request, asked in list(self._asked.items()):
+            if asked.deadline_ms <= now_ms:
+                del self._asked[request]
+                what = f"request to {asked.topic!r}"
+                _fail(asked.future, RequestTimeoutError(what, asked.timeout_s))
+            elif next_ms is None or asked.deadline_ms < next_ms:
+                next_ms = asked.deadline_ms
+        return next_ms
 
     def fail_requests(self, requests: list[int], error: IsterError) -> None:
         """Tell who asked that these requests were not sent on."""

@@ -107,7 +107,7 @@ def test_a_lost_connection_fails_what_was_asked() -> None:
     replies: list[Command | IsterError] = []
     answer = Waiter()
     end.session.call(CreateTopic(topic="/default/a"), replies.append)
-    end.session.ask(TOPIC, answer)
+    end.session.ask(TOPIC, answer, 5.0)
 
     end.session.disconnected("reset")
 
@@ -228,8 +228,8 @@ def test_the_first_answer_wins() -> None:
     end = WireEnd()
     end.connect()
     answer, other = Waiter(), Waiter()
-    address = end.session.ask(TOPIC, answer)
-    end.session.ask(TOPIC, other)
+    address = end.session.ask(TOPIC, answer, 5.0)
+    end.session.ask(TOPIC, other, 5.0)
 
     for payload in (b"first", b"second"):
         parts = encode([payload], replies=[address], attributes=[{"a": "1"}])
@@ -244,8 +244,8 @@ def test_no_responder_fails_the_requests_it_names() -> None:
     end = WireEnd()
     end.connect()
     first, second = Waiter(), Waiter()
-    _, number = end.session.ask(TOPIC, first)
-    end.session.ask(TOPIC, second)
+    _, number = end.session.ask(TOPIC, first, 5.0)
+    end.session.ask(TOPIC, second, 5.0)
 
     end.tell(NoResponder(requests=[number, 12345]))
 
@@ -258,7 +258,7 @@ def test_a_forgotten_request_takes_no_answer() -> None:
     end = WireEnd()
     end.connect()
     answer = Waiter()
-    address = end.session.ask(TOPIC, answer)
+    address = end.session.ask(TOPIC, answer, 5.0)
     end.session.forget(address[1])
 
     end.session.receive(b"".join(reply_frame(encode([b"x"], replies=[address]))))
