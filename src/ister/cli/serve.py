@@ -55,7 +55,7 @@ BusyPollOption = Annotated[
     typer.Option(
         metavar="MICROSECONDS",
         help="Poll before sleeping while small messages come thick; 0 never.",
-        show_default="150",
+        show_default="300",
     ),
 ]
 DeadlineOption = Annotated[

@@ -77,7 +77,7 @@ class NativeConfig:
         ),
     )
     busy_poll_us: int = field(
-        default=150,
+        default=300,
         metadata=setting(
             flag="--busy-poll",
             parse=count(0, 10_000),

@@ -43,10 +43,10 @@ CHUNKS_MAX = 1_024
 PLACE_BYTES_MIN = 64 * KIB
 # ... starting with this much memory: a batch as our client makes it fits, and ten thousand
 # connections that only claim to send something large are refused long before they hurt.
-PLACE_BYTES_FIRST = 320 * KIB
+PLACE_BYTES_FIRST = 640 * KIB
 
 
-# Pieces of memory kept for the next large frames: 32 × 320 KiB.
+# Pieces of memory kept for the next large frames: 32 × 640 KiB.
 POOL_COUNT = 32
 # The oldest is the likeliest to be free again.
 POOL_TRIES = 4

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ister.client.session.session import Session
 
 # Counted for each message on top of its payload, so that one sum bounds both the bytes and the
-# number of messages of a batch: 256 KiB / 32 B = 8,192 empty messages.
+# number of messages of a batch: 512 KiB / 32 B = 16,384 empty messages.
 MESSAGE_OVERHEAD_BYTES = PRODUCER_BATCH_BYTES // PRODUCER_BATCH_COUNT
 
 

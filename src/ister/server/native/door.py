@@ -26,10 +26,10 @@ LATE_S = 0.001
 # One read of small frames.
 SCRATCH_BYTES = 64 * 1024
 # The turn of a client between two messages of a conversation, on a busy machine.
-BUSY_POLL_US = 150
+BUSY_POLL_US = 300
 HANDSHAKE_MS_MAX = 5_000
 SWEEP_S = 1.0
-# Frames that have begun to arrive and not ended, of all connections: 32 of the largest, or 1,600
+# Frames that have begun to arrive and not ended, of all connections: 32 of the largest, or 800
 # that have only claimed to be large.
 BUFFERED_BYTES_MAX = 512 * MIB
 # Batches given to sessions and not yet to their sockets, which we first do when all frames of a

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 # costs us beyond its queues.
 SEND_BUFFER_BYTES = 1024 * 1024
 
-# A quarter of a client's window of 16 batches, so that it never stands still for an answer.
+# Half of a client's window of 8 batches, so that it never stands still for an answer.
 LATE_ANSWERS_MAX = 4
 
 # A reply from this size on is sent at once, so that we notice when nobody reads what we answer.
