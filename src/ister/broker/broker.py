@@ -284,7 +284,7 @@ class Broker:
         if addresses is None:
             raise BadBatchError("replies without addresses")
         batch.stamp(0, self.clock.now_ms())
-        # One pass: a batch may answer as many sessions as it has messages.
+        # One pass: a batch may answer as many sessions as it has messages. Mostly it is one.
         slots: dict[int, list[int]] = {}
         for slot, (session, _) in enumerate(addresses):
             slots.setdefault(session, []).append(slot)

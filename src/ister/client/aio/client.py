@@ -306,7 +306,8 @@ class Client:
         size, most = len(payload), self.link.session.message_bytes_max
         if size > most:
             raise MessageTooLargeError("(reply)", size, most)
-        check_extras(None, attributes, None)
+        if attributes is not None:
+            check_extras(None, attributes, None)
 
     # Topics and reports
 

@@ -107,8 +107,8 @@ class BrokerLink:
         self._supervisor: asyncio.Task[None] | None = None
         self._pulse_timer: Timer | None = None
         self._expiry_timer: Timer | None = None
-        # When that timer is due.
-        self._expiry_ms: float | None = None
+        # How long that timer was set for.
+        self._expiry_s = 0.0
 
     async def open(self) -> None:
         """Connect, trying each address once; then stay connected until `close`."""
@@ -191,16 +191,16 @@ class BrokerLink:
         One timer for all of them: most requests are answered long before, and a timer for each
         would be a tenth of what a request costs.
         """
-        due_ms = self.session.now_ms() + timeout_s * 1000
-        if self._expiry_ms is not None and self._expiry_ms <= due_ms:
+        # A timer that was set earlier, and for no longer than this, is due before this.
+        if self._expiry_timer is not None and self._expiry_s <= timeout_s:
             return
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
-        self._expiry_ms = due_ms
+        self._expiry_s = timeout_s
         self._expiry_timer = self.clock.call_later(timeout_s, self._expire_requests)
 
     def _expire_requests(self) -> None:
-        self._expiry_ms = self._expiry_timer = None
+        self._expiry_timer = None
         next_ms = self.session.expire_requests()
         if next_ms is not None:
             # A millisecond more, because clocks are cut off at whole ones.

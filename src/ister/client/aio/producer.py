@@ -213,9 +213,12 @@ class Producer:
     ) -> None:
         """Send a request whose answer goes to `address`."""
         channel = self._channel or self._route(key)
-        if key is None and attributes is None and channel.send_lone(payload, Sent, address):
-            self._link.write()
-            return
+        if key is None and attributes is None:
+            if channel.send_request(payload, address):
+                return
+            if channel.send_lone(payload, Sent, address) is not None:
+                self._link.write()
+                return
         idle = not channel.in_flight
         channel.send(payload, key, attributes, None, address, Sent)
         if idle:

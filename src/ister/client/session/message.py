@@ -29,7 +29,14 @@ class MessageId(NamedTuple):
 class Answer(bytes):
     """The answer to a request: the payload itself, with its attributes beside it."""
 
-    attributes: Attributes
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes of the answer."""
+        return getattr(self, "_attributes", {})
+
+    @attributes.setter
+    def attributes(self, attributes: Attributes) -> None:
+        self._attributes = attributes
 
     @property
     def payload(self) -> bytes:

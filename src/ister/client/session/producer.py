@@ -261,6 +261,28 @@ class ProducerChannel:
             self.close_batch(batch)
         return receipt(batch, slot)
 
+    def send_request(self, payload: bytes, reply: ReplyAddress) -> bool:
+        """Add a bare request to the open batch, if there is one of requests.
+
+        What `send` does, for the many requests of one turn. Returns whether it was done.
+        """
+        batch = self._open
+        if (
+            batch is None
+            or batch.replies is None
+            or batch.keys is not None
+            or batch.attributes is not None
+            or type(payload) is not bytes
+            or (size := len(payload)) > self.message_bytes_max
+        ):
+            return False
+        batch.payloads.append(payload)
+        batch.replies.append(reply)
+        batch.room_bytes -= size + MESSAGE_OVERHEAD_BYTES
+        if batch.room_bytes <= 0:
+            self.close_batch(batch)
+        return True
+
     def send_lone(
         self, payload: bytes, receipt: "type[_Receipt]", reply: ReplyAddress | None = None
     ) -> "_Receipt | None":

@@ -14,8 +14,8 @@ Always true:
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,7 +37,7 @@ from ister.base.limits import MIB, REQUESTS_MAX, TOPIC_ALIASES_MAX
 from ister.client.session.message import Answer
 from ister.client.session.producer import Future, ProducerChannel
 from ister.client.session.subscription import Event, SubscriptionChannel
-from ister.codec import Batch, Codec, available
+from ister.codec import Batch, Codec, Column, available
 from ister.wire import (
     PUBLISHED,
     SEQUENCE_MASK,
@@ -83,8 +83,7 @@ class Link(Enum):
     CLOSED = "closed"
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """A request to a topic, waiting for the first answer."""
 
     topic: str
@@ -328,14 +327,14 @@ class Session:
 
     def ask(self, topic: str, future: Future, timeout_s: float) -> tuple[int, int]:
         """Reserve the number of a new request; returns the address for its answer."""
-        if self.link is not Link.OPEN or self.welcome is None:
+        if not self.can_publish or self.welcome is None:
             raise NotConnectedError("the broker", self.link.value)
         if len(self._asked) >= REQUESTS_MAX:
             raise LimitReachedError("requests_max", REQUESTS_MAX)
-        self._request += 1
+        self._request = request = self._request + 1
         deadline_ms = self.now_ms() + timeout_s * 1000
-        self._asked[self._request] = _Asked(topic, future, timeout_s, deadline_ms)
-        return self.welcome.session, self._request
+        self._asked[request] = _Asked(topic, future, timeout_s, deadline_ms)
+        return self.welcome.session, request
 
     @property
     def requests(self) -> int:
@@ -392,14 +391,16 @@ class Session:
         addresses = batch.replies
         if addresses is None:
             raise BadBatchError("answers without addresses")
-        attributes = batch.attributes
-        for slot, (payload, (_, request)) in enumerate(zip(batch.payloads, addresses, strict=True)):
-            asked = self._asked.pop(request, None)
-            if asked is None or asked.future.done():
+        attributes = batch.attributes if batch.columns & Column.ATTRIBUTES else None
+        asked = self._asked
+        for slot, payload in enumerate(batch.payloads):
+            waiting = asked.pop(addresses[slot][1], None)
+            if waiting is None or waiting.future.done():
                 continue
             answer = Answer(payload)
-            answer.attributes = attributes[slot] if attributes is not None else {}
-            asked.future.set_result(answer)
+            if attributes is not None:
+                answer.attributes = attributes[slot]
+            waiting.future.set_result(answer)
 
     def _on_command(self, channel: int, sequence: int, command: Command) -> None:
         match command:
