@@ -215,6 +215,8 @@ class Producer:
         channel = self._channel or self._route(key)
         if key is None and attributes is None:
             if channel.send_request(payload, address):
+                if not channel.collecting:
+                    self._link.write()
                 return
             if channel.send_lone(payload, Sent, address) is not None:
                 self._link.write()

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 MESSAGE_OVERHEAD_BYTES = PRODUCER_BATCH_BYTES // PRODUCER_BATCH_COUNT
 
 
+# Requests leave in groups of this size, although more may come in the same turn: the responder
+# works on the first while the others are still being made (measured with 100 in flight: 15 %
+# more than in one group; groups of 16 cost more in system calls than they gain).
+REQUESTS_AT_ONCE = 48
+
 # With so many batches under way, nobody waits for the answer to this very one.
 BULK_IN_FLIGHT = 2
 
@@ -221,6 +226,11 @@ class ProducerChannel:
         return not self.in_flight and not self._queue and self._open is None
 
     @property
+    def collecting(self) -> bool:
+        """Whether a batch is open."""
+        return self._open is not None
+
+    @property
     def full(self) -> bool:
         """Whether `send` should wait for acknowledgements first."""
         return self.pending_bytes >= PRODUCER_WINDOW_BYTES
@@ -279,8 +289,9 @@ class ProducerChannel:
         batch.payloads.append(payload)
         batch.replies.append(reply)
         batch.room_bytes -= size + MESSAGE_OVERHEAD_BYTES
-        if batch.room_bytes <= 0:
+        if batch.room_bytes <= 0 or len(batch.payloads) >= REQUESTS_AT_ONCE:
             self.close_batch(batch)
+            self.pump()
         return True
 
     def send_lone(
