@@ -5,6 +5,7 @@ command from `commands`. All numbers are little-endian.
 """
 
 import struct
+from bisect import bisect_left
 from collections import deque
 from typing import Final
 
@@ -41,13 +42,13 @@ CHUNKS_MAX = 1_024
 
 # Bodies from this size on are received in place ...
 PLACE_BYTES_MIN = 64 * KIB
-# ... starting with this much memory: a batch as our client makes it fits, and ten thousand
-# connections that only claim to send something large are refused long before they hurt.
-PLACE_BYTES_FIRST = 640 * KIB
-
-
-# Pieces of memory kept for the next large frames: 32 × 640 KiB.
-POOL_COUNT = 32
+# ... in memory of the next of these sizes, so that a frame holds at most twice what it needs. The
+# last one fits a batch as our client makes it; a larger frame starts with that, and grows.
+PLACE_SIZES = (96 * KIB, 192 * KIB, 384 * KIB, 640 * KIB)
+PLACE_BYTES_FIRST = PLACE_SIZES[-1]
+# Pieces of memory kept of each size for the next large frames: 16 × 1.3 MiB in all. A client's
+# window is 8 batches.
+POOL_COUNT = 16
 # The oldest is the likeliest to be free again.
 POOL_TRIES = 4
 
@@ -343,23 +344,28 @@ class PlacePool:
     __slots__ = ("_lent",)
 
     def __init__(self) -> None:
-        self._lent: deque[bytearray] = deque(maxlen=POOL_COUNT)
+        self._lent: dict[int, deque[bytearray]] = {
+            size_bytes: deque(maxlen=POOL_COUNT) for size_bytes in PLACE_SIZES
+        }
 
     def take(self, size_bytes: int) -> bytearray:
         """Return at least `size_bytes` of memory nobody uses."""
-        if size_bytes <= PLACE_BYTES_FIRST:
-            for _ in range(min(POOL_TRIES, len(self._lent))):
-                body = self._lent.popleft()
-                if _is_free(body):
-                    return body
-                self._lent.append(body)
-            size_bytes = PLACE_BYTES_FIRST
-        return bytearray(size_bytes)
+        slot = bisect_left(PLACE_SIZES, size_bytes)
+        if slot == len(PLACE_SIZES):
+            return bytearray(size_bytes)
+        lent = self._lent[PLACE_SIZES[slot]]
+        for _ in range(min(POOL_TRIES, len(lent))):
+            body = lent.popleft()
+            if _is_free(body):
+                return body
+            lent.append(body)
+        return bytearray(PLACE_SIZES[slot])
 
     def lend(self, body: bytearray) -> None:
-        """Remember memory that a frame now uses. Large pieces are left to the system."""
-        if len(body) == PLACE_BYTES_FIRST:
-            self._lent.append(body)
+        """Remember memory that a frame now uses. Larger pieces are left to the system."""
+        lent = self._lent.get(len(body))
+        if lent is not None:
+            lent.append(body)
 
 
 def _is_free(body: bytearray) -> bool:
