@@ -33,6 +33,12 @@ HttpPortOption = Annotated[
 HttpHostOption = Annotated[
     _Text, typer.Option(metavar="HOST", help="Address of the HTTP door.", show_default="--host")
 ]
+GrpcPortOption = Annotated[
+    _Text, typer.Option(metavar="PORT", help="For Danube's clients; not in this version yet.")
+]
+AdminPortOption = Annotated[
+    _Text, typer.Option(metavar="PORT", help="For Danube's admin API; not in this version yet.")
+]
 ReadyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready.")
 ]
@@ -77,6 +83,8 @@ def serve(
     port: PortOption = None,
     http_port: HttpPortOption = None,
     http_host: HttpHostOption = None,
+    grpc_port: GrpcPortOption = None,
+    admin_port: AdminPortOption = None,
     ready_file: ReadyFileOption = None,
     name: NameOption = None,
     config: ConfigOption = None,
@@ -112,6 +120,8 @@ def serve(
         "native.busy_poll_us": busy_poll,
         "http.host": http_host,
         "http.port": http_port,
+        "grpc.port": grpc_port,
+        "grpc.admin_port": admin_port,
         "log.level": log_level,
         "log.format": log_format,
         "shutdown.deadline": shutdown_deadline,

@@ -109,6 +109,31 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcConfig:
+    """The gRPC doors. They are not built yet: naming their ports is accepted, with a warning.
+
+    Scripts that start a broker can name every port from the first version on.
+    """
+
+    port: int | None = field(
+        default=None,
+        metadata=setting(
+            flag="--grpc-port",
+            parse=count(0, PORT_MAX),
+            why="Port for Danube's clients; this version has no such door and says so.",
+        ),
+    )
+    admin_port: int | None = field(
+        default=None,
+        metadata=setting(
+            flag="--admin-port",
+            parse=count(0, PORT_MAX),
+            why="Port for Danube's admin API; this version has no such door and says so.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The broker's own log, on stderr."""
 
@@ -175,6 +200,7 @@ class ServerConfig:
     )
     native: NativeConfig = field(default_factory=NativeConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
+    grpc: GrpcConfig = field(default_factory=GrpcConfig)
     log: LogConfig = field(default_factory=LogConfig)
     shutdown: ShutdownConfig = field(default_factory=ShutdownConfig)
     limits: Limits = field(default_factory=Limits)
@@ -188,6 +214,7 @@ class ServerConfig:
 _PARTS: dict[str, type[Any]] = {
     "native": NativeConfig,
     "http": HttpConfig,
+    "grpc": GrpcConfig,
     "log": LogConfig,
     "shutdown": ShutdownConfig,
 }

@@ -81,6 +81,8 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     stopped, forced = _listen_for_signals(loop)
     _raise_file_limit(config.limits.connections_max)
     _prepare_files(config)
+    if config.grpc.port is not None or config.grpc.admin_port is not None:
+        logger.warning("door_missing", door="grpc", hint="this version has no gRPC doors yet")
     broker = Broker(
         name=config.name or _host_name(),
         limits=config.limits,
