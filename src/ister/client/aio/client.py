@@ -376,7 +376,7 @@ class Client:
         if not session.can_publish:
             return
         payloads = [payload for _, payload, _ in answers]
-        for start, end, _ in cut_batches(list(map(len, payloads))):
+        for start, end, _ in cut_batches(list(map(len, payloads)), session.batch_bytes):
             attributes = [a for _, _, a in answers[start:end]]
             parts = encode(
                 payloads[start:end],

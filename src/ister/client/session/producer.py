@@ -83,7 +83,7 @@ class PendingBatch:
     ids: list[str | None] | None = None
     replies: list[ReplyAddress] | None = None
     # While open: what may still be added. Once closed: `size_bytes`.
-    room_bytes = PRODUCER_BATCH_BYTES
+    room_bytes = 0
     size_bytes = 0
     sequence = 0
     base_offset = 0
@@ -219,6 +219,7 @@ class ProducerChannel:
         self._sequence = 0
         self._messages = 0
         self.message_bytes_max = session.message_bytes_max
+        self._batch_bytes = session.batch_bytes
 
     @property
     def idle(self) -> bool:
@@ -346,7 +347,7 @@ class ProducerChannel:
             raise MessageTooLargeError(self.topic, largest, self.message_bytes_max)
         self.cut()
         sent = []
-        for start, end, size in cut_batches(sizes):
+        for start, end, size in cut_batches(sizes, self._batch_bytes):
             batch = self._start()
             self.plain = None
             batch.payloads = payloads[start:end]
@@ -418,6 +419,7 @@ class ProducerChannel:
         self.opened = True
         self.producer_id = producer_id
         self.message_bytes_max = self._session.message_bytes_max
+        self._set_batch_bytes(self._session.batch_bytes)
         self.pump()
 
     def on_disconnected(self, error: IsterError) -> None:
@@ -457,19 +459,26 @@ class ProducerChannel:
         yield from self.in_flight.values()
         yield from self._queue
 
+    def _set_batch_bytes(self, batch_bytes: int) -> None:
+        """Make batches of another size; an open one goes on with what that leaves it."""
+        if self._open is not None:
+            self._open.room_bytes += batch_bytes - self._batch_bytes
+        self._batch_bytes = batch_bytes
+
     def _start(self) -> PendingBatch:
         if self.closed is not None:
             raise self.closed
         if self.pending_bytes >= PRODUCER_PENDING_BYTES_MAX:
             raise ProducerFullError(self.topic, self.pending_bytes)
         batch = self._open = self.plain = PendingBatch(self.topic, self._session.pulse_ms)
+        batch.room_bytes = self._batch_bytes
         self._session.mark_dirty(self)
         return batch
 
     def close_batch(self, batch: PendingBatch) -> None:
         """End the open batch, which is full or whose tick is over."""
         self._open = self.plain = None
-        batch.size_bytes = PRODUCER_BATCH_BYTES - batch.room_bytes
+        batch.size_bytes = self._batch_bytes - batch.room_bytes
         self.pending_bytes += batch.size_bytes
         self._queue.append(batch)
 
@@ -484,12 +493,12 @@ class ProducerChannel:
         batch.finish(error)
 
 
-def cut_batches(sizes: list[int]) -> Iterator[tuple[int, int, int]]:
+def cut_batches(sizes: list[int], batch_bytes: int) -> Iterator[tuple[int, int, int]]:
     """Cut payloads of these sizes into runs that fit a batch: start, end and bytes of each."""
     ends = list(accumulate(sizes))
     start = taken = 0
     while start < len(sizes):
-        end = bisect_right(ends, taken + PRODUCER_BATCH_BYTES, start)
+        end = bisect_right(ends, taken + batch_bytes, start)
         end = min(max(end, start + 1), start + PRODUCER_BATCH_COUNT)
         yield start, end, ends[end - 1] - taken
         start, taken = end, ends[end - 1]

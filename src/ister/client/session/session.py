@@ -33,7 +33,7 @@ from ister.base.errors import (
     RequestTimeoutError,
     VersionError,
 )
-from ister.base.limits import MIB, REQUESTS_MAX, TOPIC_ALIASES_MAX
+from ister.base.limits import MIB, PRODUCER_BATCH_BYTES, REQUESTS_MAX, TOPIC_ALIASES_MAX
 from ister.client.session.message import Answer
 from ister.client.session.producer import Future, ProducerChannel
 from ister.client.session.subscription import Event, SubscriptionChannel
@@ -121,6 +121,8 @@ class Session:
         self.link = Link.OFFLINE
         self.welcome: Welcome | None = None
         self.message_bytes_max = MESSAGE_BYTES_MAX
+        # What producers fill a batch up to; less than usual when the broker takes less.
+        self.batch_bytes = PRODUCER_BATCH_BYTES
         self.connection = Connection(now_ms=now_ms(), heartbeat_ms=HEARTBEAT_MS)
         # Calls to the application, made by the driver after bytes were dealt with.
         self.events: deque[tuple[Callable[[Event], object], Event]] = deque()
@@ -455,6 +457,8 @@ class Session:
             raise ProtocolError("a welcome with limits below one")
         self.welcome = welcome
         self.message_bytes_max = welcome.message_bytes_max
+        # Half of what it takes: text of four bytes a character, names and offsets come on top.
+        self.batch_bytes = min(PRODUCER_BATCH_BYTES, max(welcome.batch_bytes_max // 2, 1))
         self.connection.heartbeat_ms = welcome.heartbeat_ms
         self.connection.opened(RECEIVE_BATCH_BYTES_MAX)
         self.link = Link.OPEN

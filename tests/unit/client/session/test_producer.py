@@ -249,13 +249,23 @@ def test_a_result_that_is_not_there_yet_says_so(end: WireEnd) -> None:
 
 def test_cuts_keep_to_size_and_count() -> None:
     sizes = [PRODUCER_BATCH_BYTES // 2] * 5 + [0] * (PRODUCER_BATCH_COUNT + 1)
-    cuts = list(cut_batches(sizes))
+    cuts = list(cut_batches(sizes, PRODUCER_BATCH_BYTES))
 
     assert cuts[0] == (0, 2, PRODUCER_BATCH_BYTES)
     assert [start for start, _, _ in cuts[1:]] == [end for _, end, _ in cuts[:-1]]
     assert cuts[-1][1] == len(sizes)
     assert all(end - start <= PRODUCER_BATCH_COUNT for start, end, _ in cuts)
     assert [size for _, _, size in cuts] == [sum(sizes[start:end]) for start, end, _ in cuts]
+
+
+def test_batches_keep_to_what_the_broker_takes() -> None:
+    end = WireEnd()
+    end.connect(batch_bytes_max=64 * 1024)
+    producer = end.open_producer()
+    for _ in range(20):
+        send(producer, bytes(10_000))
+
+    assert [len(payloads) for _, _, payloads in end.published()] == [4, 4, 4, 4, 4]
 
 
 def fly(end: WireEnd, producer: ProducerChannel, *, lone: bool) -> Sent:

@@ -76,10 +76,10 @@ class WireEnd:
         self._far.opened(64 * 1024 * 1024)
         return hello
 
-    def connect(self) -> None:
-        """Connect and welcome the client."""
+    def connect(self, **changes: Any) -> None:
+        """Connect and welcome the client, with changes to the usual welcome."""
         self.dial()
-        self.tell(welcome())
+        self.tell(welcome(**changes))
 
     def frames(self) -> list[Frame]:
         """Return what the client has sent since the last call."""
