@@ -207,6 +207,7 @@ def drain(board: Board) -> None:
 # nap of a waiting producer; 16,384 hide such a nap.
 NATS_FLOW = {"chunk": 256, "distance_max": 8_192}
 ISTER_FLOW = {"chunk": 1_024, "distance_max": 16_384}
+ISTER_BATCH_FLOW = {"chunk": 4_096, "distance_max": 65_536}
 # The relay is quickest with 256 KiB per write, what uvloop reads at once; Ister with twice that,
 # a batch as its client makes it. The relay needs no distance, TCP's own backpressure reaches
 # from its consumer to its producer.
@@ -221,8 +222,8 @@ SCENARIOS = [
             Lane("nats", "callback", NATS_FLOW),
             Lane("ister", "messages", ISTER_FLOW),
             Lane("nats", "iterator", NATS_FLOW),
-            Lane("ister", "batches", ISTER_FLOW),
-            Lane("ister", "columns", ISTER_FLOW),
+            Lane("ister", "batches", ISTER_BATCH_FLOW),
+            Lane("ister", "columns", ISTER_BATCH_FLOW),
         ],
     ),
     Scenario(

@@ -143,3 +143,15 @@ async def test_a_wrong_answer_is_refused_where_it_is_given(client: ister.Client)
             await msg.reply(b"x", attributes={"a": 1})  # type: ignore[dict-item]
         await msg.reply(b"right")
         assert await asking == b"right"
+
+
+async def test_attributes_count_for_the_size_of_a_batch_of_answers(client: ister.Client) -> None:
+    attributes = {f"a{n}": "v" * 8_000 for n in range(20)}
+    count = LIMITS.batch_bytes_max // 80_000
+    async with client.subscribe(TOPIC, "responder") as sub:
+        requests = [client.request(TOPIC, b"x", timeout=10.0) for _ in range(count)]
+        asking = asyncio.gather(*requests)
+        asked = [await sub.receive() for _ in range(count)]
+        await asyncio.gather(*(msg.reply(b"y", attributes=attributes) for msg in asked))
+
+        assert await asking == [b"y"] * count

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.contract.harness import LIMITS
 
 import ister
 from ister.base.limits import KIB
@@ -211,3 +212,26 @@ async def test_producers_of_one_client_share_a_topic(client: ister.Client) -> No
         assert (await first.send(b"a")).offset == 0
         assert (await second.send(b"b")).offset == 1
         assert first.name != second.name
+
+
+async def test_attributes_are_copied_when_sent(client: ister.Client) -> None:
+    attributes: dict[str, str] = {}
+    async with (
+        client.subscribe("/default/orders", "billing") as sub,
+        client.producer("/default/orders") as producer,
+    ):
+        for number in range(3):
+            attributes["n"] = str(number)
+            producer.send_nowait(b"", attributes=attributes)
+        await producer.flush()
+
+        received = [await sub.receive() for _ in range(3)]
+        assert [m.attributes for m in received] == [{"n": "0"}, {"n": "1"}, {"n": "2"}]
+
+
+async def test_keys_count_for_the_size_of_a_batch(client: ister.Client) -> None:
+    count = LIMITS.batch_bytes_max // KIB * 2
+    async with client.producer("/default/orders") as producer:
+        ids = await producer.send_batch([b""] * count, keys=["k" * KIB] * count)
+
+        assert len(ids) == count

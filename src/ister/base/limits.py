@@ -39,9 +39,8 @@ CONTROL_BYTES_MAX = 1 * MIB
 PRODUCER_BATCH_BYTES = 512 * KIB
 PRODUCER_BATCH_COUNT = 16_384
 
-# A frame may be this much larger than `batch_bytes_max` before it ends the connection: the client
-# closes a batch at 256 KiB whatever the broker's limit is, and such a batch, with 32 KiB of
-# offsets, is to be refused by an error that names the limit.
+# A frame may be this much larger than `batch_bytes_max` before it ends the connection: a batch
+# that is a little too large is to be refused by an error that names the limit.
 BATCH_BYTES_EXCESS = 512 * KIB
 
 # What one producer may hold unacknowledged before `send` waits and `send_nowait` refuses.

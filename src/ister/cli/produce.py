@@ -3,9 +3,10 @@
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +16,15 @@ from ister.base.errors import BadRequestError
 from ister.base.limits import PRODUCER_BATCH_COUNT
 from ister.cli.lines import read_lines
 from ister.cli.terminal import URL, JsonOption, UrlOption, parse_pairs, run, say, write_json
-from ister.client import Client, CompressionName, Producer, connect
+from ister.client import BatchFuture, Client, CompressionName, Producer, SendFuture, connect
 
 
 @dataclass(slots=True)
 class _Sent:
     count: int = 0
     size_bytes: int = 0
+    # Not yet known to be acknowledged.
+    futures: deque[SendFuture | BatchFuture] = field(default_factory=deque)
 
 
 def produce(
@@ -80,7 +83,8 @@ def produce(
                     async for chunk in _source(given, file, repeat):
                         await _send(producer, chunk, key, attributes, sent)
                         advance()
-                    await producer.flush()
+                    for future in sent.futures:
+                        await future
                 elapsed_s = time.perf_counter() - start
             if quiet:
                 return
@@ -131,11 +135,15 @@ async def _send(
     sent: _Sent,
 ) -> None:
     await producer.ready()
+    # What was lost with a connection must not be counted as sent.
+    while sent.futures and sent.futures[0].done():
+        await sent.futures.popleft()
     if attributes:
         for payload in chunk:
-            producer.send_nowait(payload, key=key, attributes=attributes)
+            sent.futures.append(producer.send_nowait(payload, key=key, attributes=attributes))
     else:
-        producer.send_batch_nowait(chunk, keys=None if key is None else [key] * len(chunk))
+        keys = None if key is None else [key] * len(chunk)
+        sent.futures.append(producer.send_batch_nowait(chunk, keys=keys))
     sent.count += len(chunk)
     sent.size_bytes += sum(map(len, chunk))
 

@@ -15,6 +15,7 @@ from ister.client import Client, connect
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.live import Live
     from rich.table import Table
 
 # Lines of the view that are not rows: the header, two table heads, blank lines.
@@ -143,13 +144,17 @@ async def _live(client: Client, pattern: str, interval_s: float) -> None:
         while True:
             rows_max = max(ROWS_MIN, (live.console.height - FRAME_LINES) // 2)
             live.update(_view(before, now, rows_max=rows_max), refresh=True)
-            await asyncio.sleep(interval_s)
-            before = now
-            try:
-                now = await _sample(client, pattern)
-            except BusyError as error:
-                # The broker restarts: the client comes back by itself, and so does the view.
-                live.update(f"waiting for the broker: {error}", refresh=True)
+            before, now = now, await _next_sample(client, pattern, interval_s, live)
+
+
+async def _next_sample(client: Client, pattern: str, interval_s: float, live: "Live") -> Sample:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            return await _sample(client, pattern)
+        except BusyError as error:
+            # The broker restarts: the client comes back by itself, and so does the view.
+            live.update(f"waiting for the broker: {error}", refresh=True)
 
 
 def _view(before: Sample, now: Sample, *, rows_max: int) -> "Group":

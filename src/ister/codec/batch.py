@@ -422,8 +422,6 @@ class Batch:
         """
         if self.columns_bytes < BARE.size:
             raise BadBatchError("a column reaches past the end of the batch")
-        if self.columns_bytes < BARE.size:
-            raise BadBatchError("a column reaches past the end of the batch")
         first, size = BARE.unpack_from(self._view, self._columns_start)
         reply_bytes = REPLY.size if self.columns else 0
         if first or self.columns_bytes != BARE.size + padded(size) + reply_bytes:

@@ -4,11 +4,12 @@ import pytest
 from typer.testing import CliRunner
 
 from ister.base import TopicReport
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, ConnectionLostError
 from ister.cli.app import app
-from ister.cli.produce import _rounds
+from ister.cli.produce import _rounds, _send, _Sent
 from ister.cli.terminal import parse_pairs
 from ister.cli.top import Rates, rates_between
+from ister.testing import MemoryBroker, settle
 
 COMMANDS = [
     ["serve"],
@@ -101,3 +102,18 @@ def test_counters_of_a_broker_started_anew_give_no_negative_rate() -> None:
 
 def test_no_time_between_two_looks_gives_no_rate() -> None:
     assert rates_between(topic(0), topic(30), 0.0).messages_in == 0.0
+
+
+async def test_produce_does_not_count_as_sent_what_was_lost() -> None:
+    async with (
+        MemoryBroker() as broker,
+        broker.connect() as client,
+        client.producer("/default/orders") as producer,
+    ):
+        sent = _Sent()
+        await _send(producer, [b"a"], None, {}, sent)
+        broker.disconnect_all()
+        await settle()
+
+        with pytest.raises(ConnectionLostError):
+            await _send(producer, [b"b"], None, {}, sent)

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -29,6 +30,7 @@ from ister.client.session import (
     Answer,
     Event,
     SubscriptionChannel,
+    attributes_size,
     check_extras,
     cut_batches,
     parse_url,
@@ -62,6 +64,7 @@ from ister.wire import (
 )
 
 SubscriptionTypeName = Literal["exclusive", "shared", "failover", "key_shared"]
+StartName = Literal["latest", "earliest"]
 PolicyName = Literal["least_loaded", "round_robin", "random"]
 CompressionName = Literal["none", "lz4", "zstd"]
 
@@ -203,7 +206,7 @@ class Client:
         subscription: str,
         *,
         type: SubscriptionTypeName = "exclusive",
-        start: str = "latest",
+        start: StartName = "latest",
         policy: PolicyName = "least_loaded",
         consumer: str | None = None,
         filters: Mapping[str, str] | None = None,
@@ -216,10 +219,11 @@ class Client:
 
         `filters` are attribute globs that must all match, `key_filters` key globs of which one
         must match. At most `buffer_count` messages and about `buffer_bytes` bytes wait here for
-        the application. `on_event` is told of slowness, promotion and reconnects.
+        the application. `on_event` is told of slowness, promotion and reconnects. A live topic
+        keeps nothing, so `start` makes no difference there: both words mean from now on.
         """
-        if start != "latest":
-            raise BadRequestError(f"start {start!r}: live topics keep nothing, use 'latest'")
+        if start not in ("latest", "earliest"):
+            raise BadRequestError(f"start {start!r} is not 'latest' or 'earliest'")
         if not (0 < buffer_count <= CREDIT_MAX and 0 < buffer_bytes <= CREDIT_MAX):
             raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes")
         session = self.link.session
@@ -293,13 +297,13 @@ class Client:
         self.check_answer(payload, attributes)
         if lone and not self._answers and not attributes:
             session = self.link.session
-            if session.can_publish:
+            if session.can_answer:
                 session.connection.send(reply_lone_frame(encode_bare(payload, reply=address)))
                 self.link.write()
             return
         if not self._answers:
             asyncio.get_running_loop().call_soon(self._send_answers)
-        self._answers.append((address, payload, attributes))
+        self._answers.append((address, payload, attributes and dict(attributes)))
 
     def check_answer(self, payload: bytes, attributes: Attributes | None) -> None:
         """Raise what is wrong with an answer before it is queued among others."""
@@ -361,11 +365,13 @@ class Client:
         if topic in self._requesters:
             await producer.close(flush=False)
             return self._requesters[topic]
-        while len(self._requesters) >= REQUEST_TOPICS_MAX:
-            oldest = self._requesters.pop(next(iter(self._requesters)))
-            # With a flush: a request that is under way must not fail because of another topic.
-            await oldest.close()
         self._requesters[topic] = producer
+        while len(self._requesters) > REQUEST_TOPICS_MAX:
+            oldest = self._requesters.pop(next(iter(self._requesters)))
+            # With a flush: a request that is under way must not fail because of another topic,
+            # nor this one because of that.
+            with suppress(IsterError):
+                await oldest.close()
         return producer
 
     def _send_answers(self) -> None:
@@ -373,13 +379,13 @@ class Client:
         if not answers:
             return
         session = self.link.session
-        if not session.can_publish:
+        if not session.can_answer:
             return
-        payloads = [payload for _, payload, _ in answers]
-        for start, end, _ in cut_batches(list(map(len, payloads)), session.batch_bytes):
+        sizes = [len(payload) + attributes_size(a) for _, payload, a in answers]
+        for start, end, _ in cut_batches(sizes, session.batch_bytes):
             attributes = [a for _, _, a in answers[start:end]]
             parts = encode(
-                payloads[start:end],
+                [payload for _, payload, _ in answers[start:end]],
                 attributes=attributes if any(attributes) else None,
                 replies=[address for address, _, _ in answers[start:end]],
             )

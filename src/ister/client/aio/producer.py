@@ -105,12 +105,16 @@ class Producer:
     async def open(self) -> None:
         """Open the producer, and its topic if that does not exist."""
         partitions = await self._open_channel(self.topic)
-        if partitions:
-            self._router = Router(partitions)
+        if not partitions:
+            self._channel = self._channels[0]
+            return
+        self._router = Router(partitions)
+        try:
             for number in range(partitions):
                 await self._open_channel(partition_name(self.topic, number))
-        else:
-            self._channel = self._channels[0]
+        except BaseException:
+            await self.close(flush=False)
+            raise
 
     async def close(self, *, flush: bool = True) -> None:
         """Wait for what was sent (unless `flush=False`), then close."""
@@ -268,7 +272,7 @@ class Producer:
     async def flush(self) -> None:
         """Return when everything sent so far is acknowledged; raise the first error."""
         self._link.flush()
-        pending = [batch for channel in self._channels for batch in channel.last_pending()]
+        pending = [batch for channel in self._channels for batch in channel.pending()]
         self._link.flush()
         for batch in pending:
             if not batch.done:
@@ -290,7 +294,7 @@ class Producer:
     async def _progress(self, channel: ProducerChannel) -> None:
         """Wait for the oldest pending batch, whatever comes of it."""
         self._link.flush()
-        batch = next(channel.last_pending(), None)
+        batch = next(channel.pending(), None)
         if batch is not None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             batch.on_done(lambda: finish(waiter))

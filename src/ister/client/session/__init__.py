@@ -8,6 +8,7 @@ from ister.client.session.producer import (
     ProducerChannel,
     Sent,
     as_bytes,
+    attributes_size,
     check_extras,
     cut_batches,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "SlowConsumer",
     "SubscriptionChannel",
     "as_bytes",
+    "attributes_size",
     "backoff_s",
     "check_extras",
     "cut_batches",

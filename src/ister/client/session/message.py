@@ -4,6 +4,7 @@ A message holds its payload; everything else is looked up in its batch when aske
 reading only payloads costs only payloads.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ class Delivery:
     _attributes: list[Attributes] | None = None
     _ids: list[str | None] | None = None
     _replies: list[ReplyAddress] | None = None
+    _timestamps_ms: Sequence[int] | None = None
 
     def __init__(self, batch: Batch, source: Any) -> None:
         self.batch = batch
@@ -82,6 +84,12 @@ class Delivery:
         if self._ids is None:
             self._ids = self.batch.ids or [None] * len(self.batch)
         return self._ids
+
+    def timestamps_ms(self) -> Sequence[int]:
+        """The time of each message."""
+        if self._timestamps_ms is None:
+            self._timestamps_ms = self.batch.timestamps_ms
+        return self._timestamps_ms
 
 
 class BaseMessage(msgspec.Struct, gc=False):
@@ -125,7 +133,7 @@ class BaseMessage(msgspec.Struct, gc=False):
     @property
     def publish_time_ms(self) -> int:
         """When it was published, in milliseconds since 1970 in UTC."""
-        return self._delivery.batch.timestamps_ms[self._slot]
+        return self._delivery.timestamps_ms()[self._slot]
 
     @property
     def publish_time(self) -> datetime:

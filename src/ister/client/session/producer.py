@@ -124,8 +124,9 @@ class PendingBatch:
             self.keys = _extended(self.keys, before, key)
             size += len(key or "")
         if attributes is not None or self.attributes is not None:
-            self.attributes = _extended(self.attributes, before, attributes)
-            size += sum(len(k) + len(v) for k, v in (attributes or {}).items())
+            # A copy: callers fill one dictionary again for the next message.
+            self.attributes = _extended(self.attributes, before, dict(attributes or {}))
+            size += attributes_size(attributes)
         if message_id is not None or self.ids is not None:
             self.ids = _extended(self.ids, before, message_id)
             size += len(message_id or "")
@@ -345,6 +346,8 @@ class ProducerChannel:
         largest = max(sizes, default=0)
         if largest > self.message_bytes_max:
             raise MessageTooLargeError(self.topic, largest, self.message_bytes_max)
+        if keys is not None:
+            sizes = [size + len(key or "") for size, key in zip(sizes, keys, strict=True)]
         self.cut()
         sent = []
         for start, end, size in cut_batches(sizes, self._batch_bytes):
@@ -453,7 +456,7 @@ class ProducerChannel:
         self._queue.clear()
         self._in_flight_bytes = 0
 
-    def last_pending(self) -> Iterator[PendingBatch]:
+    def pending(self) -> Iterator[PendingBatch]:
         """Yield every batch that is not done."""
         self.cut()
         yield from self.in_flight.values()
@@ -494,7 +497,7 @@ class ProducerChannel:
 
 
 def cut_batches(sizes: list[int], batch_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Cut payloads of these sizes into runs that fit a batch: start, end and bytes of each."""
+    """Cut messages of these sizes into runs that fit a batch: start, end and bytes of each."""
     ends = list(accumulate(sizes))
     start = taken = 0
     while start < len(sizes):
@@ -502,6 +505,13 @@ def cut_batches(sizes: list[int], batch_bytes: int) -> Iterator[tuple[int, int, 
         end = min(max(end, start + 1), start + PRODUCER_BATCH_COUNT)
         yield start, end, ends[end - 1] - taken
         start, taken = end, ends[end - 1]
+
+
+def attributes_size(attributes: Attributes | None) -> int:
+    """Return about how many bytes attributes add to a batch."""
+    if not attributes:
+        return 0
+    return sum(len(name) + len(value) for name, value in attributes.items())
 
 
 def as_bytes(payload: object) -> bytes:

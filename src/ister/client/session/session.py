@@ -31,6 +31,7 @@ from ister.base.errors import (
     NotConnectedError,
     ProtocolError,
     RequestTimeoutError,
+    TopicExistsError,
     VersionError,
 )
 from ister.base.limits import MIB, PRODUCER_BATCH_BYTES, REQUESTS_MAX, TOPIC_ALIASES_MAX
@@ -241,6 +242,8 @@ class Session:
         self._link = link
         # Whether a batch may be sent now; asked for every batch.
         self.can_publish = link is Link.OPEN
+        # A broker that leaves still passes answers on, and no later connection can.
+        self.can_answer = link in (Link.OPEN, Link.LEAVING)
 
     def mark_dirty(self, producer: ProducerChannel) -> None:
         """Have `flush` look at a producer."""
@@ -250,7 +253,7 @@ class Session:
 
     def send(self, frame: bytes) -> None:
         """Send a frame that makes no sense on a later connection."""
-        if self.link in (Link.OPEN, Link.LEAVING):
+        if self.can_answer:
             self.connection.send(frame)
             self._on_dirty()
 
@@ -510,6 +513,9 @@ class Session:
 
     def _fail_producer(self, producer: ProducerChannel) -> OnReply:
         def on_reply(reply: Command | IsterError) -> None:
+            if isinstance(reply, ProducerOpened) and reply.partitions:
+                # Made anew since, with partitions: nothing could ever be sent on this channel.
+                reply = TopicExistsError(producer.topic, f"with {reply.partitions} partitions")
             if isinstance(reply, IsterError) and not isinstance(reply, _COMES_BACK):
                 producer.fail(reply)
 

@@ -89,7 +89,7 @@ class Client(Blocking[aio.Client]):
         """Send an answer, together with the others of the last moment."""
         self._inner.check_answer(payload, attributes)
         with self._replies.lock:
-            self._replies.run().items.append((address, payload, attributes))
+            self._replies.run().items.append((address, payload, attributes and dict(attributes)))
 
     def _before(self) -> None:
         self._replies.empty()

@@ -42,8 +42,13 @@ class Outbox(Generic[_T, _R]):
         """Return the run that takes items now. The caller holds `lock`, and appends."""
         run = self._run
         if run is None:
-            self._post(self.empty)
+            # Before the call, in which a signal handler may send as well.
             run = self._run = Run()
+            try:
+                self._post(self.empty)
+            except BaseException:
+                self._run = None
+                raise
         return run
 
     def empty(self) -> None:

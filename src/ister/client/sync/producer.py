@@ -159,7 +159,8 @@ class Producer(Blocking[aio.Producer]):
                 raise ProducerFullError(self.topic, pending_bytes)
             run = outbox.run()
             slot = len(run.items)
-            run.items.append((payload, key, attributes, id))
+            # A copy, because the loop looks at it later.
+            run.items.append((payload, key, attributes and dict(attributes), id))
             self._waiting_bytes += len(payload) + MESSAGE_OVERHEAD_BYTES
         return SendFuture(self, run, slot)
 

@@ -28,7 +28,8 @@ class LoopThread:
         self._loop = _new_loop()
         self._pid = os.getpid()
         # Held for handing over only: once `_closed` is set, nothing new reaches the loop.
-        self._lock = threading.Lock()
+        # Reentrant, as the lock of an outbox is.
+        self._lock = threading.RLock()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="ister-client", daemon=True)
         self._thread.start()

@@ -122,9 +122,9 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
-        self.writable = True
         if self._transport is None or self._transport.is_closing():
             return
+        self.writable = True
         for _, consumer in list(self.consumers.values()):
             consumer.pump()
         held, self._held = self._held, []
@@ -248,10 +248,13 @@ class NativeSession(asyncio.BufferedProtocol):
                 self._transport.close()
             else:
                 self._transport.abort()
+        # From here on its messages queue, and go to the others when the connection is gone.
+        self.writable = False
 
     def abort(self) -> None:
         """Close the connection at once."""
         self.connection.close()
+        self.writable = False
         if self._transport is not None:
             self._transport.abort()
 

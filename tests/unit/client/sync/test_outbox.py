@@ -81,3 +81,18 @@ def test_nothing_is_taken_by_a_loop_that_has_stopped() -> None:
     loop.closed = False
     put(outbox, 2)
     assert len(loop.calls) == 1
+
+
+def test_what_is_put_in_while_the_loop_is_woken_is_not_lost() -> None:
+    loop, seen = Loop(), list[int]()
+
+    def post(call: Callable[[], object]) -> None:
+        loop.post(call)
+        if len(loop.calls) == 1:
+            put(outbox, 1)  # As a signal handler does.
+
+    outbox: Outbox[int, None] = Outbox(post, lambda items: list(map(seen.append, items)))
+    put(outbox, 2)
+    loop.turn()
+
+    assert seen == [1, 2]

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.fuzz.world import NotingTransport
 
+from ister.base.errors import ProtocolError
 from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.codec import encode
@@ -17,7 +18,9 @@ from ister.wire import (
     Hello,
     Opcode,
     OpenProducer,
+    Subscribe,
     control_frame,
+    credit_frame,
     publish_frame,
 )
 from ister.wire.frames import FrameReader, body_limits, ping_frame
@@ -26,11 +29,11 @@ from ister.wire.frames import FrameReader, body_limits, ping_frame
 class End:
     """A session with a greeted client and an open producer on channel 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, door: NativeDoor | None = None) -> None:
         broker = Broker(
             name="b", limits=Limits(), clock=VirtualClock(), random_slot=lambda count: count - 1
         )
-        self.door = NativeDoor(broker, busy_poll_us=0)
+        self.door = door or NativeDoor(broker, busy_poll_us=0)
         self.session: NativeSession = self.door.session()
         self.transport = NotingTransport()
         self.session.connection_made(self.transport)
@@ -51,6 +54,14 @@ class End:
         head, body = encode([b"x"], producer=b"p")
         frame = b"".join(publish_frame(1, sequence, head, body, bulk=bulk))
         self.session.data_received(frame)
+
+    def subscribe(self, client: str) -> None:
+        """Share a subscription with the other clients, on channel 2."""
+        command = Subscribe(
+            topic="/default/x", subscription="s", consumer=client, channel=2, type="shared"
+        )
+        self.session.data_received(control_frame(command, sequence=2))
+        self.session.data_received(credit_frame(2, 100, 100_000))
 
     def answered(self) -> list[int]:
         """Return the sequences acknowledged since the last call."""
@@ -98,3 +109,15 @@ async def test_a_ping_is_answered_at_once(end: End) -> None:
     end.session.data_received(ping_frame())
 
     assert [f[0] for f in end.sent()] == [Opcode.PONG]
+
+
+async def test_messages_for_a_closing_connection_go_to_the_others(end: End) -> None:
+    other = End(end.door)
+    end.subscribe("first")
+    other.subscribe("second")
+    end.session.fail(ProtocolError("broken"))
+    for sequence in range(4):
+        other.publish(sequence, bulk=False)
+    end.session.connection_lost(None)
+
+    assert len([f for f in other.sent() if f[0] == Opcode.DELIVER]) == 4
