@@ -189,7 +189,7 @@ async def test_a_wrong_choice_is_refused(client: ister.Client) -> None:
     with pytest.raises(BadRequestError):
         await client.subscribe("/default/orders", "work", type="shared", policy=wrong).open()
     with pytest.raises(BadRequestError):
-        client.subscribe("/default/orders", "work", start="yesterday")
+        client.subscribe("/default/orders", "work", start=wrong)
     with pytest.raises(BadRequestError):
         client.subscribe("/default/orders", "work", buffer_count=0)
     with pytest.raises(CodecMissingError) as caught:
