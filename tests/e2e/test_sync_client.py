@@ -1,5 +1,6 @@
 """What only the blocking client can get wrong: threads, signals, forks, the end of the process."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -44,6 +45,13 @@ def test_closing_ends_the_thread_and_may_be_repeated(ister_url: str) -> None:
 
     assert threading.active_count() == threads
     assert not client.connected
+
+
+def test_a_producer_keeps_its_client_open(ister_url: str) -> None:
+    producer = sync.connect(ister_url).producer("/default/orders")
+    gc.collect()
+    with producer:
+        assert producer.send(b"x").offset == 0
 
 
 def test_threads_share_a_producer_and_lose_nothing(ister_url: str) -> None:

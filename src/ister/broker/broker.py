@@ -157,13 +157,15 @@ class Broker:
         for part in gone:
             part.deleted = True
             del self._topics[part.name]
-            self._gone.add(part)
             for subscription in part.subscriptions:
                 subscription.topics.remove(part)
             part.subscriptions = []
         for key in [k for k in self._subscriptions if not is_wildcard(k[0])]:
             if not self._subscriptions[key].topics:
                 self._close_subscription(key, f"topic {name} was deleted")
+        # Last: closing has counted what was still queued as dropped.
+        for part in gone:
+            self._gone.add(part)
 
     def partitions(self, name: str) -> int:
         """Return the number of partitions, 0 for a topic without, making the topic if needed."""

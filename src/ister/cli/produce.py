@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ister.base.errors import BadRequestError
-from ister.base.limits import PRODUCER_BATCH_COUNT
+from ister.base.limits import PRODUCER_BATCH_BYTES, PRODUCER_BATCH_COUNT
 from ister.cli.lines import read_lines
 from ister.cli.terminal import URL, JsonOption, UrlOption, parse_pairs, run, say, write_json
 from ister.client import BatchFuture, Client, CompressionName, Producer, SendFuture, connect
@@ -115,13 +115,16 @@ async def _source(
         try:
             async for lines in read_lines(fd):
                 yield lines
+        except IsADirectoryError as error:
+            raise BadRequestError(f"--file {file}: {error.strerror}") from error
         finally:
             os.close(fd)
 
 
 def _rounds(given: list[bytes], repeat: int) -> Iterator[list[bytes]]:
     """Yield `given` `repeat` times, joined to chunks of about a batch."""
-    at_once = max(1, PRODUCER_BATCH_COUNT // len(given))
+    size_bytes = max(1, sum(map(len, given)))
+    at_once = max(1, min(PRODUCER_BATCH_COUNT // len(given), PRODUCER_BATCH_BYTES // size_bytes))
     while repeat > 0:
         yield given * min(at_once, repeat)
         repeat -= at_once

@@ -130,7 +130,7 @@ def guard(command: Callable[[], object]) -> NoReturn:
     except BrokenPipeError:
         _forget_stdout()
     except OSError as error:
-        say(f"ister: {error.filename or 'file'}: {error.strerror or error}")
+        say(f"ister: {error.filename or 'input or output'}: {error.strerror or error}")
         sys.exit(EXIT_FILE)
     except Exception as error:  # the top of the program
         if {"-v", "--verbose"} & set(sys.argv):

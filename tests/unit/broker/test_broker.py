@@ -270,6 +270,15 @@ def test_a_wildcard_outlives_the_topics_it_covers() -> None:
 # Deleting
 
 
+def test_what_is_dropped_with_a_deleted_topic_is_in_the_totals() -> None:
+    bench = Bench()
+    bench.consume(credit=0)
+    bench.publish(b"a", b"b")
+    bench.broker.delete_topic("/default/a")
+
+    assert bench.broker.report().messages_dropped == 2
+
+
 def test_a_deleted_topic_is_gone() -> None:
     broker = Bench().broker
     broker.create_topic("/default/a")

@@ -1,10 +1,12 @@
 """The text of a scrape: every figure of the broker, with its name and unit."""
 
 from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.broker.fakes import Bench
 
 from ister.base import BrokerReport, ConsumerReport, SubscriptionReport, TopicReport
 from ister.server.http.metrics import render_metrics
-from ister.server.http.snapshot import TOPIC_SERIES_MAX, Snapshot
+from ister.server.http.snapshot import TOPIC_SERIES_MAX, Snapshot, take_snapshot
+from ister.server.native import NativeDoor
 
 
 def broker_report(*, topics: int = 1) -> BrokerReport:
@@ -113,3 +115,12 @@ def test_a_label_with_quotes_and_newlines_stays_one_sample() -> None:
     found = samples(Snapshot(broker=broker_report(), errors={'a"b\n': 1}))
 
     assert found["ister_connection_errors_total", 'a"b\n'] == 1
+
+
+async def test_a_snapshot_has_more_subscriptions_than_a_page_of_a_listing() -> None:
+    bench = Bench()
+    for number in range(400):
+        bench.consume(subscription=f"s{number}")
+
+    snapshot = take_snapshot(bench.broker, NativeDoor(bench.broker))
+    assert len(snapshot.subscriptions) == 400

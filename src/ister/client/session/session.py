@@ -323,12 +323,14 @@ class Session:
             return
         self.call(CloseConsumer(channel=subscription.channel), on_closed)
 
-    def detach(self, subscription: SubscriptionChannel, on_reply: OnReply = _ignore) -> None:
-        """Detach a consumer that may be attached again."""
-        if self.subscriptions.pop(subscription.channel, None) is None:
-            on_reply(Done())
-            return
-        self.call(CloseConsumer(channel=subscription.channel), on_reply)
+    def detach(self, subscription: SubscriptionChannel) -> None:
+        """Detach a consumer that may be attached again.
+
+        Then under another number: what was said about this one may still be on its way.
+        """
+        if self.subscriptions.pop(subscription.channel, None) is not None:
+            self.call(CloseConsumer(channel=subscription.channel), _ignore)
+            subscription.renumber(self.new_channel())
 
     def ask(self, topic: str, future: Future, timeout_s: float) -> tuple[int, int]:
         """Reserve the number of a new request; returns the address for its answer."""
@@ -501,14 +503,18 @@ class Session:
             self.call(CloseProducer(channel=producer.channel), _ignore)
 
     def _attach(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:
+        channel = subscription.channel
+
         def on_attached(reply: Command | IsterError) -> None:
-            if isinstance(reply, Subscribed):
+            if channel not in self.subscriptions:
+                pass  # Detached since.
+            elif isinstance(reply, Subscribed):
                 subscription.on_subscribed(active=reply.active)
             elif not isinstance(reply, _COMES_BACK):
                 self.detach(subscription)
             on_reply(reply)
 
-        self.subscriptions[subscription.channel] = subscription
+        self.subscriptions[channel] = subscription
         self.call(subscription.command, on_attached)
 
     def _fail_producer(self, producer: ProducerChannel) -> OnReply:

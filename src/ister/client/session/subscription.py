@@ -78,6 +78,10 @@ class SubscriptionChannel:
         self._attached = False
         self._waiters: list[Future] = []
 
+    def renumber(self, channel: int) -> None:
+        """Use another channel from the next attachment on."""
+        self.channel = self.command.channel = channel
+
     def wait(self, waiter: Future) -> None:
         """Finish `waiter` when there is something to take, or the subscription has ended."""
         if len(self._waiters) > WAITERS_KEPT:

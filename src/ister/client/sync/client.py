@@ -74,7 +74,7 @@ class Client(Blocking[aio.Client]):
         self._finalizer.detach()
         self._thread.close(self._close)
 
-    producer = wrapping(aio.Client.producer, lambda client, inner: Producer(client.thread, inner))
+    producer = wrapping(aio.Client.producer, Producer)
     subscribe = wrapping(aio.Client.subscribe, Subscription)
     request = blocking(aio.Client.request)
     create_topic = blocking(aio.Client.create_topic)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -13,8 +13,10 @@ from ister.client import aio
 from ister.client.session import MESSAGE_OVERHEAD_BYTES, MessageId
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox, Run
-from ister.client.sync.thread import LoopThread
 from ister.codec import Attributes
+
+if TYPE_CHECKING:
+    from ister.client.sync.client import Client
 
 # Payload, key, attributes, id.
 _Item = tuple[bytes, str | None, Attributes | None, str | None]
@@ -111,11 +113,13 @@ class Producer(Blocking[aio.Producer]):
     MessageId(topic='/default/orders', offset=1)
     """
 
-    def __init__(self, thread: LoopThread, inner: aio.Producer) -> None:
-        super().__init__(thread, inner)
+    def __init__(self, client: "Client", inner: aio.Producer) -> None:
+        super().__init__(client.thread, inner)
+        # A client that nobody holds any more is closed.
+        self._client = client
         self.topic = inner.topic
         self.name = inner.name
-        self._outbox: Outbox[_Item, _Handed] = Outbox(thread.post, self._deal)
+        self._outbox: Outbox[_Item, _Handed] = Outbox(client.thread.post, self._deal)
         # Given to the outbox and not yet to the asyncio producer.
         self._waiting_bytes = 0
         # The first refusal on the loop since the last `flush`, which reports it.

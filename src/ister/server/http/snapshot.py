@@ -29,7 +29,11 @@ class Snapshot:
 def take_snapshot(broker: Broker, native: NativeDoor) -> Snapshot:
     """Return the figures of now."""
     topics, _ = broker.topics("", after="", limit=TOPIC_SERIES_MAX)
-    subscriptions, _ = broker.subscriptions("", after="", limit=TOPIC_SERIES_MAX)
+    subscriptions, after = broker.subscriptions("", after="", limit=TOPIC_SERIES_MAX)
+    # Pages are cut to the size of a frame, which does not matter here.
+    while after and (room := TOPIC_SERIES_MAX - len(subscriptions)) > 0:
+        rows, after = broker.subscriptions("", after=after, limit=room)
+        subscriptions += rows
     return Snapshot(
         broker=broker.report(),
         topics=topics,

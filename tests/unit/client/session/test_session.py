@@ -26,6 +26,7 @@ from ister.wire import (
     NoResponder,
     OpenProducer,
     Subscribe,
+    Subscribed,
     error_reply,
     reply_frame,
 )
@@ -186,23 +187,42 @@ def test_an_attachment_nobody_waits_for_is_undone() -> None:
     end = WireEnd()
     end.connect()
     subscription = end.subscribe()
+    channel = subscription.channel
     end.session.detach(subscription)
 
     [(_, command)] = end.commands()
-    assert command == CloseConsumer(channel=subscription.channel)
+    assert command == CloseConsumer(channel=channel)
+
+
+def test_a_late_answer_to_an_attachment_that_was_undone_gives_no_credit() -> None:
+    end = WireEnd()
+    end.connect()
+    subscription = end.subscribe()
+    end.session.detach(subscription)
+    end.session.subscribe(subscription, lambda _: None)
+    end.session.detach(subscription)
+    end.session.subscribe(subscription, lambda _: None)
+    commands = end.commands()
+    for sequence, command in commands:
+        reply = Subscribed(active=True) if isinstance(command, Subscribe) else Done()
+        end.tell(reply, sequence=sequence)
+
+    assert len([command for _, command in commands if isinstance(command, Subscribe)]) == 2
+    assert len(end.credit()) == 1
 
 
 def test_a_consumer_whose_attachment_was_not_answered_in_time_is_closed() -> None:
     end = WireEnd()
     end.connect()
     subscription = end.subscribe()
+    channel = subscription.channel
     end.session.disconnected("test")
     end.connect()
     end.commands()
     end.now_ms += TIMEOUT_MS
     end.session.pulse()
 
-    assert CloseConsumer(channel=subscription.channel) in [c for _, c in end.commands()]
+    assert CloseConsumer(channel=channel) in [c for _, c in end.commands()]
     with pytest.raises(RequestTimeoutError):
         subscription.take()
 
