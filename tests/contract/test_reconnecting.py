@@ -56,6 +56,24 @@ async def test_a_restarted_broker_is_found_again(harness: Harness, client: ister
         assert (await sub.receive()).payload == b"after"
 
 
+async def test_a_partitioned_topic_comes_back_as_it_was(
+    harness: Harness, client: ister.Client
+) -> None:
+    await client.create_topic("/default/parts", partitions=3)
+    events = Events()
+    async with (
+        client.subscribe("/default/parts", "billing", on_event=events.tell) as sub,
+        client.producer("/default/parts") as producer,
+    ):
+        await harness.restart()
+        assert await events.next() == ister.Resumed("billing")
+        sent = [await producer.send(b"after") for _ in range(3)]
+        received = [await sub.receive() for _ in range(3)]
+
+    assert [mid.partition for mid in sent] == [0, 1, 2]
+    assert [msg.partition for msg in received] == [0, 1, 2]
+
+
 async def test_calls_wait_for_the_connection_to_come_back(
     harness: Harness, client: ister.Client
 ) -> None:

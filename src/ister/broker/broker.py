@@ -82,6 +82,8 @@ class SubscribeOptions:
     policy: str = "least_loaded"
     key_filters: Sequence[str] = ()
     filters: dict[str, str]
+    # As the client remembers them from before a restart of the broker.
+    partitions: int = 0
 
 
 class Broker:
@@ -167,14 +169,26 @@ class Broker:
         for part in gone:
             self._gone.add(part)
 
-    def partitions(self, name: str) -> int:
-        """Return the number of partitions, 0 for a topic without, making the topic if needed."""
+    def partitions(self, name: str, *, known: int = 0) -> int:
+        """Return the number of partitions, 0 for a topic without, making the topic if needed.
+
+        `known` is the number a client remembers from before this broker was started anew: the
+        topic, or that of which `name` is a partition, is made with as many again.
+        """
         topic = parse_topic(name)
+        if topic not in self._partitioned and topic not in self._topics:
+            partition = find_partition(topic)
+            forgotten = partition[0] if partition is not None and known else topic
+            self.create_topic(forgotten, partitions=known)
         if topic in self._partitioned:
             return len(self._partitioned[topic])
         if topic not in self._topics:
-            self.create_topic(topic)
+            raise TopicNotFoundError(topic)
         return 0
+
+    def partition_count(self, name: str) -> int:
+        """Return the number of partitions of a topic, 0 for any other topic or pattern."""
+        return len(self._partitioned.get(name, ()))
 
     # Producing
 
@@ -252,7 +266,8 @@ class Broker:
                     policy=policy,
                     filter_=filter_,
                     random_slot=self._random_slot,
-                )
+                ),
+                known=options.partitions,
             )
         active = subscription.attach(
             consumer, consumers_max=self.limits.consumers_per_subscription_max
@@ -373,7 +388,7 @@ class Broker:
         found = find_partition(name)
         return found is not None and found[0] in self._partitioned
 
-    def _add_subscription(self, subscription: Subscription) -> Subscription:
+    def _add_subscription(self, subscription: Subscription, *, known: int) -> Subscription:
         pattern = subscription.pattern
         if len(self._subscriptions) >= self.limits.subscriptions_max:
             raise LimitReachedError("subscriptions_max", self.limits.subscriptions_max)
@@ -382,7 +397,7 @@ class Broker:
         if is_wildcard(pattern):
             topics = [t for t in self._topics.values() if matches(pattern, t.name)]
             self._wildcards[pattern, subscription.name] = subscription
-        elif self.partitions(pattern):
+        elif self.partitions(pattern, known=known):
             topics = self._partitioned[pattern]
         else:
             topics = [self._topics[pattern]]

@@ -116,7 +116,8 @@ async def _source(
             async for lines in read_lines(fd):
                 yield lines
         except IsADirectoryError as error:
-            raise BadRequestError(f"--file {file}: {error.strerror}") from error
+            # A failed read does not know the name of its file.
+            raise IsADirectoryError(error.errno, error.strerror, f"--file {file}") from error
         finally:
             os.close(fd)
 

@@ -95,11 +95,16 @@ class Done(_Command):
 
 
 class OpenProducer(_Command):
-    """Use `channel` for publishing to `topic`, which is created when it does not exist."""
+    """Use `channel` for publishing to `topic`, which is created when it does not exist.
+
+    `partitions` is for a partition whose topic a restarted broker may have forgotten: the number
+    the client knows, so that the topic can be made again as it was.
+    """
 
     topic: str
     name: str
     channel: int
+    partitions: int = 0
 
 
 class ProducerOpened(_Command):
@@ -127,12 +132,15 @@ class Subscribe(_Command):
     policy: str = "least_loaded"
     key_filters: list[str] = []
     filters: dict[str, str] = {}
+    # What `subscribed` said, when the client comes back after a lost connection.
+    partitions: int = 0
 
 
 class Subscribed(_Command):
     """The consumer is attached. `active` is false for a standby of a failover subscription."""
 
     active: bool
+    partitions: int = 0
 
 
 class CloseConsumer(_Command):

@@ -559,3 +559,23 @@ def test_a_report_sums_over_topics() -> None:
     report = bench.broker.report()
 
     assert (report.messages_in, report.messages_out, report.uptime_s) == (3, 3, 2.5)
+
+
+def test_a_forgotten_partitioned_topic_is_made_again_as_a_client_knew_it() -> None:
+    broker = Bench().broker
+    broker.partitions("/default/p-part-1", known=3)
+
+    assert broker.partition_count("/default/p") == 3
+
+
+def test_a_partition_past_the_known_number_is_not_found() -> None:
+    broker = Bench().broker
+    with pytest.raises(TopicNotFoundError):
+        broker.partitions("/default/p-part-3", known=3)
+
+
+def test_what_a_client_remembers_does_not_change_a_topic_that_exists() -> None:
+    broker = Bench().broker
+    broker.create_topic("/default/p", partitions=2)
+
+    assert broker.partitions("/default/p", known=5) == 2

@@ -111,7 +111,7 @@ class Producer:
         self._router = Router(partitions)
         try:
             for number in range(partitions):
-                await self._open_channel(partition_name(self.topic, number))
+                await self._open_channel(partition_name(self.topic, number), partitions)
         except BaseException:
             await self.close(flush=False)
             raise
@@ -300,7 +300,7 @@ class Producer:
             batch.on_done(lambda: finish(waiter))
             await waiter
 
-    async def _open_channel(self, topic: str) -> int:
+    async def _open_channel(self, topic: str, partitions: int = 0) -> int:
         link = self._link
         while True:
             await link.wait_open()
@@ -310,6 +310,7 @@ class Producer:
                 name=self.name,
                 codec=self._codec,
                 resend=self._resend,
+                partitions=partitions,
                 on_reply=settler(reply),
             )
             try:

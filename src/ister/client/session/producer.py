@@ -198,10 +198,13 @@ class ProducerChannel:
         channel: int,
         codec: Codec,
         resend: bool,
+        partitions: int = 0,
     ) -> None:
         self.topic = topic
         self.name = name
         self.channel = channel
+        # Of the topic that this is a partition of; 0 for any other topic.
+        self.partitions = partitions
         self.opened = False
         self.closed: IsterError | None = None
         self.producer_id = 0

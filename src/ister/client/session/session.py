@@ -286,12 +286,28 @@ class Session:
         return self._channel
 
     def open_producer(
-        self, topic: str, *, name: str, codec: Codec, resend: bool, on_reply: OnReply
+        self,
+        topic: str,
+        *,
+        name: str,
+        codec: Codec,
+        resend: bool,
+        on_reply: OnReply,
+        partitions: int = 0,
     ) -> ProducerChannel:
-        """Open a producer; it takes messages at once and sends them when the broker is ready."""
+        """Open a producer; it takes messages at once and sends them when the broker is ready.
+
+        `partitions` is for one of the partitions of a topic: how many it has.
+        """
         channel = self.new_channel()
         producer = ProducerChannel(
-            self, topic=topic, name=name, channel=channel, codec=codec, resend=resend
+            self,
+            topic=topic,
+            name=name,
+            channel=channel,
+            codec=codec,
+            resend=resend,
+            partitions=partitions,
         )
         self._open(producer, on_reply)
         return producer
@@ -495,7 +511,12 @@ class Session:
             on_reply(reply)
 
         self.producers[producer.channel] = producer
-        command = OpenProducer(topic=producer.topic, name=producer.name, channel=producer.channel)
+        command = OpenProducer(
+            topic=producer.topic,
+            name=producer.name,
+            channel=producer.channel,
+            partitions=producer.partitions,
+        )
         self.call(command, on_opened)
 
     def _let_go(self, producer: ProducerChannel) -> None:
@@ -509,7 +530,7 @@ class Session:
             if channel not in self.subscriptions:
                 pass  # Detached since.
             elif isinstance(reply, Subscribed):
-                subscription.on_subscribed(active=reply.active)
+                subscription.on_subscribed(active=reply.active, partitions=reply.partitions)
             elif not isinstance(reply, _COMES_BACK):
                 self.detach(subscription)
             on_reply(reply)

@@ -115,9 +115,11 @@ class SubscriptionChannel:
         if self._waiters:
             self._wake()
 
-    def on_subscribed(self, *, active: bool) -> None:
+    def on_subscribed(self, *, active: bool, partitions: int) -> None:
         """The broker has attached this consumer, for the first time or again."""
         self.active = active
+        # Told to the broker the next time: it may have been started anew and know no topics.
+        self.command.partitions = partitions
         if self._attached:
             self._emit(Resumed(self.command.subscription))
         self._attached = True

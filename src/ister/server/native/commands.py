@@ -59,7 +59,7 @@ def _create_namespace(session: "NativeSession", command: CreateNamespace) -> Com
 def _open_producer(session: "NativeSession", command: OpenProducer) -> Command:
     _check_open(session, command.channel, session.producers)
     session.check_room(len(session.producers), "producers_per_connection_max")
-    partitions = session.broker.partitions(command.topic)
+    partitions = session.broker.partitions(command.topic, known=command.partitions)
     if partitions:
         return ProducerOpened(topic=command.topic, producer_id=0, partitions=partitions)
     producer = session.broker.open_producer(command.topic, command.name)
@@ -86,13 +86,15 @@ def _subscribe(session: "NativeSession", command: Subscribe) -> Command:
             policy=command.policy,
             key_filters=command.key_filters,
             filters=command.filters,
+            partitions=command.partitions,
         ),
         owner=session.client_id,
         sink=session,
         channel=command.channel,
     )
     session.consumers[command.channel] = (subscription, consumer)
-    return Subscribed(active=active)
+    partitions = session.broker.partition_count(command.topic)
+    return Subscribed(active=active, partitions=partitions)
 
 
 def _close_consumer(session: "NativeSession", command: CloseConsumer) -> Command:
