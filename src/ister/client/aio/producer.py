@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -270,16 +271,22 @@ class Producer:
                 await self._progress(channel)
 
     async def flush(self) -> None:
-        """Return when everything sent so far is acknowledged; raise the first error."""
+        """Return when everything sent so far is acknowledged.
+
+        Raises the first error since the last flush, unless it was raised by a future already.
+        """
         self._link.flush()
         pending = [batch for channel in self._channels for batch in channel.pending()]
         self._link.flush()
         for batch in pending:
             if not batch.done:
-                await _done(batch)
-        for batch in pending:
-            if batch.error is not None:
-                raise batch.error
+                done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                batch.on_done(partial(finish, done))
+                await done
+        for channel in self._channels:
+            error = channel.unseen_error()
+            if error is not None:
+                raise error
 
     @property
     def closed(self) -> bool:

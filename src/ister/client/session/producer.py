@@ -89,6 +89,8 @@ class PendingBatch:
     base_offset = 0
     done = False
     error: IsterError | None = None
+    # Whether somebody waits for it, or was told of its error.
+    awaited = False
     _waiters: list[Future] | None = None
     _callbacks: list[Callable[[], object]] | None = None
 
@@ -99,6 +101,7 @@ class PendingBatch:
 
     def wait(self, waiter: Future) -> None:
         """Finish `waiter` when this batch is done, with its error if it has one."""
+        self.awaited = True
         if self._waiters is None:
             self._waiters = []
         self._waiters.append(waiter)
@@ -179,6 +182,7 @@ class Sent(msgspec.Struct, gc=False):
         if not self.batch.done:
             raise BadRequestError("the message is not acknowledged yet: await it")
         if self.batch.error is not None:
+            self.batch.awaited = True
             raise self.batch.error
         return MessageId(self.batch.topic, self.batch.base_offset + self.slot)
 
@@ -210,6 +214,8 @@ class ProducerChannel:
         self.producer_id = 0
         self.pending_bytes = 0
         self.in_flight: dict[int, PendingBatch] = {}
+        # The first batch that failed without anybody waiting for it; `flush` tells of it.
+        self._failed: PendingBatch | None = None
         self._session = session
         self._codec = codec
         self._resend = resend
@@ -494,9 +500,17 @@ class ProducerChannel:
 
     def _finish(self, batch: PendingBatch, error: IsterError | None) -> None:
         self.pending_bytes -= batch.size_bytes
-        if error is not None and batch.replies is not None:
-            self._session.fail_requests([request for _, request in batch.replies], error)
+        if error is not None:
+            if batch.replies is not None:
+                self._session.fail_requests([request for _, request in batch.replies], error)
+            elif self._failed is None and not batch.awaited:
+                self._failed = batch
         batch.finish(error)
+
+    def unseen_error(self) -> IsterError | None:
+        """Return the first error since the last call that nobody was told by a future."""
+        failed, self._failed = self._failed, None
+        return failed.error if failed is not None and not failed.awaited else None
 
 
 def cut_batches(sizes: list[int], batch_bytes: int) -> Iterator[tuple[int, int, int]]:

@@ -280,3 +280,25 @@ def pulse(end: WireEnd, milliseconds: int) -> None:
     """Let time pass with the broker alive."""
     end.now_ms += milliseconds
     end.session.pulse()
+
+
+def test_an_error_nobody_waited_for_is_kept_for_the_flush(end: WireEnd) -> None:
+    producer = end.open_producer()
+    send(producer, b"lost")
+    [(_, sequence, _)] = end.published()
+    error = ConnectionLostError("cut")
+    producer.on_refused(sequence, error)
+
+    assert producer.unseen_error() is error
+    assert producer.unseen_error() is None
+
+
+def test_an_error_told_by_a_future_is_not_told_again(end: WireEnd) -> None:
+    producer = end.open_producer()
+    sent = send(producer, b"lost")
+    [(_, sequence, _)] = end.published()
+    producer.on_refused(sequence, ConnectionLostError("cut"))
+    with pytest.raises(ConnectionLostError):
+        sent.result()
+
+    assert producer.unseen_error() is None
