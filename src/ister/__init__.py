@@ -6,7 +6,7 @@
 MessageId(topic='/default/orders', offset=0)
 """
 
-from ister import sync
+from ister import errors, sync
 from ister.base.errors import (
     BrokenError,
     BusyError,
@@ -55,5 +55,6 @@ __all__ = [
     "SlowConsumer",
     "Subscription",
     "connect",
+    "errors",
     "sync",
 ]

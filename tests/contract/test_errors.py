@@ -241,3 +241,11 @@ async def test_what_is_closed_says_so(harness: Harness) -> None:
         open_one.send_nowait(b"x")
     with pytest.raises(ClosedError):
         await sub.receive()
+
+
+async def test_filters_of_a_wrong_type_are_refused(client: ister.Client) -> None:
+    wrong: Any = {"country": 1}
+    with pytest.raises(BadRequestError, match="text by text"):
+        client.subscribe("/default/orders", "work", filters=wrong)
+    with pytest.raises(BadRequestError, match="list of globs"):
+        client.subscribe("/default/orders", "work", key_filters="eu-*")

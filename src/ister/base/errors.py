@@ -234,7 +234,10 @@ class NamespaceNotFoundError(NotFoundError):
     namespace: str
 
     def __str__(self) -> str:
-        return f"namespace {self.namespace!r} does not exist: use '/default/...' or create it"
+        return (
+            f"namespace {self.namespace!r} does not exist: use '/default/...', "
+            f"or run `ister namespaces create {self.namespace}`"
+        )
 
 
 @dataclass(eq=False)
@@ -398,7 +401,7 @@ class RequestTimeoutError(BusyError, TimeoutError):
     timeout_s: float
 
     def __str__(self) -> str:
-        return f"no answer to {self.what} within {self.timeout_s:g} s"
+        return f"{self.what} took longer than {self.timeout_s:g} s"
 
 
 @dataclass(eq=False)

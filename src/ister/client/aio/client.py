@@ -224,6 +224,10 @@ class Client:
         """
         if start not in ("latest", "earliest"):
             raise BadRequestError(f"start {start!r} is not 'latest' or 'earliest'")
+        if isinstance(key_filters, str):
+            raise BadRequestError(f"key_filters is a list of globs, as [{key_filters!r}]")
+        if not all(isinstance(text, str) for item in (filters or {}).items() for text in item):
+            raise BadRequestError(f"filters are text by text, not {filters!r}")
         if not (0 < buffer_count <= CREDIT_MAX and 0 < buffer_bytes <= CREDIT_MAX):
             raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes")
         session = self.link.session

@@ -293,7 +293,7 @@ class BrokerLink:
         while True:
             if self._lost is not None and attempt == 0:
                 reason = await self._lost
-                logger.info("connection_lost", reason=reason)
+                logger.warning("connection_lost", reason=reason, next="reconnecting")
             attempt += 1
             await self._sleep(backoff_s(attempt, random.random()))
             address = self._addresses[(attempt - 1) % len(self._addresses)]

@@ -199,7 +199,7 @@ class Subscription:
             return
         link = self._client.link
         left_s = max(0, deadline_ms - link.clock.monotonic_ms()) / 1000
-        await link.wait_for(self._arrival(), left_s, "subscription", self.name)
+        await link.wait_for(self._arrival(), left_s, "a message of subscription", self.name)
 
     def _arrival(self) -> "asyncio.Future[None]":
         """Return a future that is done when there is something to take."""
