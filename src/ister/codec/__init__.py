@@ -1,9 +1,10 @@
 """Messages and batches ⇄ bytes, with checksums and compression. Spec: docs/batch-format.md."""
 
-from ister.codec.batch import Batch, ReplyAddress, encode, encode_bare
+from ister.codec.batch import Batch
 from ister.codec.checksum import crc32c
 from ister.codec.columns import Attributes
 from ister.codec.compression import available
+from ister.codec.encoding import ReplyAddress, encode, encode_bare
 from ister.codec.layout import HEADER_BYTES, STAMP_BYTES, Codec, Column
 from ister.codec.memory import keep_freed_memory
 

@@ -1,17 +1,9 @@
 """The client without I/O: what to send, what was promised, what to resume."""
 
+from ister.client.session.checks import as_bytes, attributes_size, check_extras
 from ister.client.session.message import Answer, BaseMessage, Delivery, MessageId
-from ister.client.session.producer import (
-    MESSAGE_OVERHEAD_BYTES,
-    Future,
-    PendingBatch,
-    ProducerChannel,
-    Sent,
-    as_bytes,
-    attributes_size,
-    check_extras,
-    cut_batches,
-)
+from ister.client.session.pending import Future, PendingBatch, Sent
+from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, ProducerChannel, cut_batches
 from ister.client.session.session import Link, OnReply, Session
 from ister.client.session.subscription import (
     Event,

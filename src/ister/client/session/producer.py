@@ -12,30 +12,24 @@ Always true:
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, TypeVar
 
 from ister.base.errors import (
-    BadRequestError,
     IsterError,
     MessageTooLargeError,
     ProducerFullError,
     RequestTimeoutError,
 )
 from ister.base.limits import (
-    ATTRIBUTE_BYTES_MAX,
-    ATTRIBUTES_COUNT_MAX,
-    KEY_BYTES_MAX,
-    MESSAGE_ID_BYTES_MAX,
     PRODUCER_BATCH_BYTES,
     PRODUCER_BATCH_COUNT,
     PRODUCER_PENDING_BYTES_MAX,
     PRODUCER_WINDOW_BYTES,
 )
-from ister.client.session.message import MessageId
+from ister.client.session.checks import as_bytes, check_extras
+from ister.client.session.pending import PendingBatch, Sent
 from ister.codec import Attributes, Codec, ReplyAddress, encode, encode_bare
 from ister.wire import SEQUENCE_MASK, publish_bare_frame, publish_frame
 
@@ -54,137 +48,6 @@ REQUESTS_AT_ONCE = 48
 
 # With so many batches under way, nobody waits for the answer to this very one.
 BULK_IN_FLIGHT = 2
-
-
-class Future(Protocol):
-    """What asyncio's and the standard library's futures have in common."""
-
-    def done(self) -> bool:
-        """Whether it has a result or an error."""
-
-    def set_result(self, result: Any, /) -> None:
-        """Finish it well."""
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        """Finish it badly."""
-
-
-class PendingBatch:
-    """Messages on their way to the broker.
-
-    Most fields keep their default for most batches, so the defaults live in the class: making a
-    batch is on the latency path.
-    """
-
-    # Whether any of the optional columns is in use.
-    extras = False
-    keys: list[str | None] | None = None
-    attributes: list[Attributes | None] | None = None
-    ids: list[str | None] | None = None
-    replies: list[ReplyAddress] | None = None
-    # While open: what may still be added. Once closed: `size_bytes`.
-    room_bytes = 0
-    size_bytes = 0
-    sequence = 0
-    base_offset = 0
-    done = False
-    error: IsterError | None = None
-    # Whether somebody waits for it, or was told of its error.
-    awaited = False
-    _waiters: list[Future] | None = None
-    _callbacks: list[Callable[[], object]] | None = None
-
-    def __init__(self, topic: str, queued_ms: int) -> None:
-        self.topic = topic
-        self.queued_ms = queued_ms
-        self.payloads: list[bytes] = []
-
-    def wait(self, waiter: Future) -> None:
-        """Finish `waiter` when this batch is done, with its error if it has one."""
-        self.awaited = True
-        if self._waiters is None:
-            self._waiters = []
-        self._waiters.append(waiter)
-
-    def on_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when this batch is done."""
-        if self._callbacks is None:
-            self._callbacks = []
-        self._callbacks.append(callback)
-
-    def add_extras(
-        self,
-        key: str | None,
-        attributes: Attributes | None,
-        message_id: str | None,
-        reply: ReplyAddress | None,
-    ) -> int:
-        """Fill the optional columns for the message just appended; return their bytes."""
-        self.extras = True
-        before = len(self.payloads) - 1
-        size = 0
-        if key is not None or self.keys is not None:
-            self.keys = _extended(self.keys, before, key)
-            size += len(key or "")
-        if attributes is not None or self.attributes is not None:
-            # A copy: callers fill one dictionary again for the next message.
-            self.attributes = _extended(self.attributes, before, dict(attributes or {}))
-            size += attributes_size(attributes)
-        if message_id is not None or self.ids is not None:
-            self.ids = _extended(self.ids, before, message_id)
-            size += len(message_id or "")
-        if reply is not None:
-            if self.replies is None:
-                self.replies = []
-            self.replies.append(reply)
-        return size
-
-    def finish(self, error: IsterError | None) -> None:
-        """Tell everybody who waits for any message of this batch."""
-        self.done = True
-        self.error = error
-        waiters, callbacks = self._waiters, self._callbacks
-        self._waiters = self._callbacks = None
-        for waiter in waiters or ():
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-        for callback in callbacks or ():
-            callback()
-
-
-def _extended(column: list[Any] | None, before: int, value: Any) -> list[Any]:
-    if column is None:
-        column = [None] * before
-    column.append(value)
-    return column
-
-
-class Sent(msgspec.Struct, gc=False):
-    """A message on its way: one small object instead of a future and a task for each."""
-
-    batch: PendingBatch
-    slot: int
-
-    def done(self) -> bool:
-        """Whether the broker has acknowledged or refused it."""
-        return self.batch.done
-
-    def exception(self) -> IsterError | None:
-        """The error, once done."""
-        return self.batch.error
-
-    def result(self) -> MessageId:
-        """The id, once done; raises what went wrong."""
-        if not self.batch.done:
-            raise BadRequestError("the message is not acknowledged yet: await it")
-        if self.batch.error is not None:
-            self.batch.awaited = True
-            raise self.batch.error
-        return MessageId(self.batch.topic, self.batch.base_offset + self.slot)
 
 
 _Receipt = TypeVar("_Receipt", bound=Sent)
@@ -522,46 +385,3 @@ def cut_batches(sizes: list[int], batch_bytes: int) -> Iterator[tuple[int, int, 
         end = min(max(end, start + 1), start + PRODUCER_BATCH_COUNT)
         yield start, end, ends[end - 1] - taken
         start, taken = end, ends[end - 1]
-
-
-def attributes_size(attributes: Attributes | None) -> int:
-    """Return about how many bytes attributes add to a batch."""
-    if not attributes:
-        return 0
-    return sum(len(name) + len(value) for name, value in attributes.items())
-
-
-def as_bytes(payload: object) -> bytes:
-    """Return a copy of a bytes-like payload, or raise `BadRequestError`."""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    kind = type(payload).__name__
-    raise BadRequestError(f"a payload is bytes, not {kind}: encode it first, as `text.encode()`")
-
-
-def check_extras(key: str | None, attributes: Attributes | None, message_id: str | None) -> None:
-    """Raise `BadRequestError` when a key, id or attribute is of a wrong type or too long."""
-    if key is not None and not _is_text(key, KEY_BYTES_MAX):
-        raise BadRequestError(f"a key is text of at most {KEY_BYTES_MAX} bytes")
-    if message_id is not None and not _is_text(message_id, MESSAGE_ID_BYTES_MAX):
-        raise BadRequestError(f"a message id is text of at most {MESSAGE_ID_BYTES_MAX} bytes")
-    if attributes is None:
-        return
-    if len(attributes) > ATTRIBUTES_COUNT_MAX:
-        raise BadRequestError(f"a message has at most {ATTRIBUTES_COUNT_MAX} attributes")
-    for name, value in attributes.items():
-        if not (_is_text(name, ATTRIBUTE_BYTES_MAX) and _is_text(value, ATTRIBUTE_BYTES_MAX)):
-            raise BadRequestError(
-                f"attributes are text of at most {ATTRIBUTE_BYTES_MAX} bytes, both name and value"
-            )
-
-
-def _is_text(value: object, size_bytes_max: int) -> bool:
-    if not isinstance(value, str):
-        return False
-    if value.isascii():
-        return len(value) <= size_bytes_max
-    try:
-        return len(value.encode()) <= size_bytes_max
-    except UnicodeEncodeError:
-        return False

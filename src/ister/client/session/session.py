@@ -36,7 +36,8 @@ from ister.base.errors import (
 )
 from ister.base.limits import MIB, PRODUCER_BATCH_BYTES, REQUESTS_MAX, TOPIC_ALIASES_MAX
 from ister.client.session.message import Answer
-from ister.client.session.producer import Future, ProducerChannel
+from ister.client.session.pending import Future
+from ister.client.session.producer import ProducerChannel
 from ister.client.session.subscription import Event, SubscriptionChannel
 from ister.codec import Batch, Codec, Column, available
 from ister.wire import (

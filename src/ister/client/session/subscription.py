@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ister.base.errors import IsterError, ProtocolError
-from ister.client.session.producer import Future
+from ister.client.session.pending import Future
 from ister.codec import Batch
 from ister.wire import Subscribe, credit_frame
 

@@ -1,0 +1,142 @@
+"""Messages on their way to the broker, and what tells the application about them."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from ister.base.errors import BadRequestError, IsterError
+from ister.client.session.checks import attributes_size
+from ister.client.session.message import MessageId
+from ister.codec import Attributes, ReplyAddress
+
+
+class Future(Protocol):
+    """What asyncio's and the standard library's futures have in common."""
+
+    def done(self) -> bool:
+        """Whether it has a result or an error."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Finish it well."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Finish it badly."""
+
+
+class PendingBatch:
+    """Messages on their way to the broker.
+
+    Most fields keep their default for most batches, so the defaults live in the class: making a
+    batch is on the latency path.
+    """
+
+    # Whether any of the optional columns is in use.
+    extras = False
+    keys: list[str | None] | None = None
+    attributes: list[Attributes | None] | None = None
+    ids: list[str | None] | None = None
+    replies: list[ReplyAddress] | None = None
+    # While open: what may still be added. Once closed: `size_bytes`.
+    room_bytes = 0
+    size_bytes = 0
+    sequence = 0
+    base_offset = 0
+    done = False
+    error: IsterError | None = None
+    # Whether somebody waits for it, or was told of its error.
+    awaited = False
+    _waiters: list[Future] | None = None
+    _callbacks: list[Callable[[], object]] | None = None
+
+    def __init__(self, topic: str, queued_ms: int) -> None:
+        self.topic = topic
+        self.queued_ms = queued_ms
+        self.payloads: list[bytes] = []
+
+    def wait(self, waiter: Future) -> None:
+        """Finish `waiter` when this batch is done, with its error if it has one."""
+        self.awaited = True
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when this batch is done."""
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+
+    def add_extras(
+        self,
+        key: str | None,
+        attributes: Attributes | None,
+        message_id: str | None,
+        reply: ReplyAddress | None,
+    ) -> int:
+        """Fill the optional columns for the message just appended; return their bytes."""
+        self.extras = True
+        before = len(self.payloads) - 1
+        size = 0
+        if key is not None or self.keys is not None:
+            self.keys = _extended(self.keys, before, key)
+            size += len(key or "")
+        if attributes is not None or self.attributes is not None:
+            # A copy: callers fill one dictionary again for the next message.
+            self.attributes = _extended(self.attributes, before, dict(attributes or {}))
+            size += attributes_size(attributes)
+        if message_id is not None or self.ids is not None:
+            self.ids = _extended(self.ids, before, message_id)
+            size += len(message_id or "")
+        if reply is not None:
+            if self.replies is None:
+                self.replies = []
+            self.replies.append(reply)
+        return size
+
+    def finish(self, error: IsterError | None) -> None:
+        """Tell everybody who waits for any message of this batch."""
+        self.done = True
+        self.error = error
+        waiters, callbacks = self._waiters, self._callbacks
+        self._waiters = self._callbacks = None
+        for waiter in waiters or ():
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        for callback in callbacks or ():
+            callback()
+
+
+def _extended(column: list[Any] | None, before: int, value: Any) -> list[Any]:
+    if column is None:
+        column = [None] * before
+    column.append(value)
+    return column
+
+
+class Sent(msgspec.Struct, gc=False):
+    """A message on its way: one small object instead of a future and a task for each."""
+
+    batch: PendingBatch
+    slot: int
+
+    def done(self) -> bool:
+        """Whether the broker has acknowledged or refused it."""
+        return self.batch.done
+
+    def exception(self) -> IsterError | None:
+        """The error, once done."""
+        return self.batch.error
+
+    def result(self) -> MessageId:
+        """The id, once done; raises what went wrong."""
+        if not self.batch.done:
+            raise BadRequestError("the message is not acknowledged yet: await it")
+        if self.batch.error is not None:
+            self.batch.awaited = True
+            raise self.batch.error
+        return MessageId(self.batch.topic, self.batch.base_offset + self.slot)

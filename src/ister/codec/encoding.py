@@ -1,0 +1,154 @@
+"""Messages → the bytes of a batch, unstamped. Spec: docs/batch-format.md."""
+
+from collections.abc import Sequence
+
+from ister.codec.checksum import crc32c
+from ister.codec.columns import (
+    Attributes,
+    encode_attributes,
+    encode_nullable,
+    encode_numbers,
+    encode_values,
+)
+from ister.codec.compression import compress
+from ister.codec.layout import (
+    BARE,
+    CHECKED,
+    CRC,
+    FORMAT_VERSION,
+    REPLY,
+    STAMP_BYTES,
+    Codec,
+    Column,
+    padded,
+    padding,
+)
+
+# Where replies to a request go: the session of the asking client, and its number there.
+ReplyAddress = tuple[int, int]
+
+_UNSTAMPED = bytes(STAMP_BYTES)
+
+
+def encode(
+    payloads: Sequence[bytes],
+    *,
+    keys: Sequence[str | None] | None = None,
+    attributes: Sequence[Attributes | None] | None = None,
+    timestamps_ms: Sequence[int] | None = None,
+    ids: Sequence[str | None] | None = None,
+    offsets: Sequence[int] | None = None,
+    replies: Sequence[ReplyAddress] | None = None,
+    producer: bytes = b"",
+    producer_id: int = 0,
+    first_sequence: int = 0,
+    codec: Codec = Codec.NONE,
+) -> tuple[bytes, bytes]:
+    """Return a batch as header and body, unstamped.
+
+    Two parts, because joining them would copy every payload once more; a socket takes both.
+    """
+    parts = encode_values(payloads)
+    columns = 0
+    if keys is not None:
+        columns |= Column.KEY
+        parts += encode_nullable([None if k is None else k.encode() for k in keys])
+    if attributes is not None:
+        columns |= Column.ATTRIBUTES
+        parts += encode_attributes(attributes)
+    if timestamps_ms is not None:
+        columns |= Column.TIMESTAMP
+        parts += encode_numbers(timestamps_ms)
+    if ids is not None:
+        columns |= Column.ID
+        parts += encode_nullable([None if i is None else i.encode() for i in ids])
+    if offsets is not None:
+        columns |= Column.OFFSET
+        parts += encode_numbers(offsets)
+    if replies is not None:
+        columns |= Column.REPLY
+        parts += encode_numbers([number for address in replies for number in address])
+    return seal(
+        parts,
+        columns=columns,
+        count=len(payloads),
+        producer=producer,
+        producer_id=producer_id,
+        first_sequence=first_sequence,
+        codec=codec,
+    )
+
+
+def encode_bare(
+    payload: bytes,
+    *,
+    reply: ReplyAddress | None = None,
+    producer: bytes = b"",
+    producer_id: int = 0,
+    first_sequence: int = 0,
+) -> bytes:
+    """Return what `encode` makes of one payload, in one piece: the latency path."""
+    size = len(payload)
+    reply_bytes = b"" if reply is None else REPLY.pack(*reply)
+    body = b"%b%b\0\0\0\0%b%b%b%b" % (
+        producer,
+        padding(len(producer)),
+        size.to_bytes(4, "little"),
+        payload,
+        padding(size),
+        reply_bytes,
+    )
+    columns_bytes = BARE.size + padded(size) + len(reply_bytes)
+    checked = CHECKED.pack(
+        FORMAT_VERSION,
+        0,
+        0 if reply is None else Column.REPLY,
+        1,
+        columns_bytes,
+        columns_bytes,
+        len(producer),
+        0,
+        producer_id,
+        first_sequence,
+        0,
+    )
+    return b"%b%b%b%b" % (_UNSTAMPED, CRC.pack(crc32c(body, crc32c(checked))), checked, body)
+
+
+def seal(
+    parts: list[bytes],
+    *,
+    columns: int,
+    count: int,
+    producer: bytes,
+    producer_id: int,
+    first_sequence: int,
+    codec: Codec,
+) -> tuple[bytes, bytes]:
+    """Put encoded columns behind a header with their sizes and checksum."""
+    name = producer + padding(len(producer))
+    if codec is Codec.NONE:
+        parts.insert(0, name)
+        body = b"".join(parts)
+        columns_bytes = stored_bytes = len(body) - len(name)
+    else:
+        plain = b"".join(parts)
+        stored = compress(codec, plain)
+        columns_bytes, stored_bytes = len(plain), len(stored)
+        body = name + stored
+    checked = CHECKED.pack(
+        FORMAT_VERSION,
+        codec,
+        columns,
+        count,
+        columns_bytes,
+        stored_bytes,
+        len(producer),
+        0,
+        producer_id,
+        # A hostile batch may begin at the last number there is; its slices begin at 0 again.
+        first_sequence & 0xFFFF_FFFF_FFFF_FFFF,
+        0,
+    )
+    crc = crc32c(body, crc32c(checked))
+    return _UNSTAMPED + CRC.pack(crc) + checked, body
