@@ -13,6 +13,7 @@ from typing import Any, cast
 from ister.base import parse_plain
 from ister.base.errors import BadNameError, ConfigError
 from ister.base.limits import BATCH_BYTES_CEILING, KIB, Limits
+from ister.server.native import BUSY_POLL_US, HEARTBEAT_MS
 from ister.server.settings import (
     Setting,
     Source,
@@ -68,7 +69,7 @@ class NativeConfig:
         ),
     )
     heartbeat_ms: int = field(
-        default=10_000,
+        default=HEARTBEAT_MS,
         metadata=setting(
             flag="--heartbeat",
             key="heartbeat",
@@ -77,7 +78,7 @@ class NativeConfig:
         ),
     )
     busy_poll_us: int = field(
-        default=300,
+        default=BUSY_POLL_US,
         metadata=setting(
             flag="--busy-poll",
             parse=count(0, 10_000),

@@ -95,11 +95,6 @@ class ProducerChannel:
         self._batch_bytes = session.batch_bytes
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing waits for the broker."""
-        return not self.in_flight and not self._queue and self._open is None
-
-    @property
     def collecting(self) -> bool:
         """Whether a batch is open."""
         return self._open is not None

@@ -55,7 +55,7 @@ def test_sends_of_one_turn_travel_together(end: WireEnd) -> None:
     assert not sent[0].done()
     end.acknowledge(producer, sequence, 40)
     assert [s.result() for s in sent] == [MessageId(TOPIC, 40 + n) for n in range(3)]
-    assert producer.idle
+    assert list(producer.pending()) == []
     assert producer.pending_bytes == 0
 
 
@@ -156,7 +156,7 @@ def test_with_resend_what_was_in_flight_goes_again_and_first(end: WireEnd, lone:
     for offset, (_, sequence, _) in enumerate(again):
         end.acknowledge(producer, sequence, offset)
     assert [flying.result().offset, queued.result().offset] == [0, 1]
-    assert producer.idle
+    assert list(producer.pending()) == []
 
 
 def test_what_is_sent_offline_waits_for_the_next_connection(end: WireEnd) -> None:
