@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help demo test check check-static check-format check-lint check-types check-contracts \
-	fuzz bench-live format setup clean
+	fuzz bench-live bench-streams format setup clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ fuzz: $(STAMP) ## property tests and fuzz loops for longer: FUZZ_SECONDS=60
 
 bench-live: $(STAMP) ## compare live messaging with NATS and a plain relay
 	@$(BIN)/python -m bench.live $(BENCH_ARGS)
+
+bench-streams: $(STAMP) ## compare durable streams with JetStream and the plain disk
+	@$(BIN)/python -m bench.streams $(BENCH_ARGS)
 
 format: $(STAMP) ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet

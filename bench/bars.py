@@ -1,13 +1,13 @@
-"""The promises of the benchmark and how a measurement is held against them.
+"""What a promise of a benchmark is, and how a measurement is held against it.
 
-A lane's figure is the median over its repeats. Where NATS was measured through several of its
+A lane's figure is the median over its repeats. Where somebody else was measured through several
 APIs, the one that does best on the figure in question counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from bench.job import Figures
@@ -15,12 +15,13 @@ from bench.job import Figures
 # scenario → lane → figure → value
 Results = dict[str, dict[str, Figures]]
 
-NATS_APIS = ("nats_callback", "nats_iterator")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One promise: a figure of ours divided by the same figure of somebody else's."""
+    """One promise: a figure of ours divided by the same figure of somebody else's.
+
+    Without a limit it promises nothing and only says how the two compare.
+    """
 
     key: str
     title: str
@@ -28,7 +29,7 @@ class Bar:
     figure: str
     ours: str = "ister"
     theirs: tuple[str, ...] = ("nats",)
-    limit: float
+    limit: float | None = None
 
     @property
     def more_is_better(self) -> bool:
@@ -38,95 +39,28 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A figure of ours that should stay below a limit, whatever others need."""
+    """A figure of ours that should stay below a limit, whatever others need.
+
+    `key` is also the figure's name. The same figure of the lane `scale` stands beside it.
+    """
 
     key: str
     title: str
     scenario: str
     unit: str
     limit: float
+    lane: str = "ister"
+    scale: str = "nats"
 
 
-BARS = [
-    Bar(
-        key="throughput_vs_nats",
-        title="1 → 1, one message at a time",
-        scenario="throughput",
-        figure="msg_s",
-        ours="ister_messages",
-        theirs=NATS_APIS,
-        limit=7.0,
-    ),
-    Bar(
-        key="batch_throughput_vs_nats",
-        title="1 → 1, batches, every payload read",
-        scenario="throughput",
-        figure="msg_s",
-        ours="ister_batches",
-        theirs=NATS_APIS,
-        limit=15.0,
-    ),
-    Bar(
-        key="batches_vs_relay",
-        title="1 → 1, batches, 1 KiB payloads",
-        scenario="relay",
-        figure="mb_s",
-        ours="ister_columns",
-        theirs=("relay",),
-        limit=0.6,
-    ),
-    Bar(
-        key="roundtrip_p50_vs_nats",
-        title="round trip, p50",
-        scenario="roundtrip",
-        figure="p50_us",
-        theirs=NATS_APIS,
-        limit=0.6,
-    ),
-    Bar(
-        key="roundtrip_p99_vs_nats",
-        title="round trip, p99",
-        scenario="roundtrip",
-        figure="p99_us",
-        theirs=NATS_APIS,
-        limit=1.0,
-    ),
-    Bar(
-        key="request_p50_vs_nats",
-        title="request, one at a time, p50",
-        scenario="request",
-        figure="p50_us",
-        limit=0.7,
-    ),
-    Bar(
-        key="request_100_vs_nats",
-        title="requests, 100 in flight",
-        scenario="request_100",
-        figure="msg_s",
-        limit=2.0,
-    ),
-    Bar(
-        key="connections_200_vs_nats",
-        title="200 connections, acknowledged",
-        scenario="connections",
-        figure="msg_s",
-        limit=1.0,
-    ),
-    Bar(
-        key="fanout_10_vs_nats",
-        title="fan-out to 10, delivered",
-        scenario="fanout",
-        figure="msg_s",
-        ours="ister_messages",
-        theirs=("nats_callback",),
-        limit=5.0,
-    ),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """All that one benchmark says by name."""
 
-TARGETS = [
-    Target(key="ready_s", title="start to ready", scenario="start", unit="s", limit=0.7),
-    Target(key="idle_mb", title="idle resident memory", scenario="start", unit="MB", limit=70.0),
-]
+    bars: list[Bar]
+    targets: list[Target] = field(default_factory=list)
+    # Figures without a bar that deserve a name of their own: key → scenario, lane, figure.
+    recorded: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
 
 def medians(runs: Sequence[Figures]) -> Figures:
@@ -151,6 +85,9 @@ def ratio(results: Results, bar: Bar) -> float | None:
     return ours / results[bar.scenario][theirs][bar.figure]
 
 
-def passes(value: float, bar: Bar) -> bool:
-    """Tell whether a ratio keeps the promise."""
-    return value >= bar.limit if bar.more_is_better else value <= bar.limit
+def verdict(value: float | None, bar: Bar) -> str:
+    """Say whether a ratio keeps the promise, if there is one and it was measured."""
+    if value is None or bar.limit is None:
+        return "-"
+    kept = value >= bar.limit if bar.more_is_better else value <= bar.limit
+    return "pass" if kept else "FAIL"

@@ -1,7 +1,8 @@
 """The things under test: `ister serve`, `nats-server` and the relay, each as its own process.
 
-All listen on 127.0.0.1 on ports the kernel chose, keep their data in the run's own folder, and
-log no more than they do by default.
+A broker started again on the home of a former one finds that one's data. All listen on 127.0.0.1
+on ports the kernel chose, keep their data in the run's own folder, and log no more than they do
+by default.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +42,63 @@ class Broker:
     log: Path
 
 
+# Starts a broker on a folder, and ends it.
+Starter = Callable[[Path], AbstractContextManager[Broker]]
+
+
 @contextmanager
 def start_broker(side: str, folder: Path) -> Iterator[Broker]:
     """Start the broker of `side` with a fresh, empty state and yield it when it takes clients."""
     home = folder / f"{side}-{time.monotonic_ns()}"
     home.mkdir()
-    with {"nats": start_nats, "ister": start_ister, "relay": start_relay}[side](home) as broker:
+    with starter_of(side)(home) as broker:
         yield broker
+
+
+def starter_of(side: str) -> Starter:
+    """Return what starts the broker of `side` on a home."""
+    starters: dict[str, Starter] = {
+        "ister": start_ister,
+        "jetstream": start_jetstream,
+        "jetstream_fsync": partial(start_jetstream, sync_interval="always"),
+        "nats": start_nats,
+        "relay": start_relay,
+    }
+    return starters[side]
 
 
 @contextmanager
 def start_nats(home: Path) -> Iterator[Broker]:
     """Start nats-server with its defaults; it writes the port it chose to a file."""
-    command = [find_command("nats-server"), "-a", "127.0.0.1", "-p", "-1"]
+    with run_nats("nats", home, []) as broker:
+        yield broker
+
+
+@contextmanager
+def start_jetstream(home: Path, *, sync_interval: str = "") -> Iterator[Broker]:
+    """Start nats-server with JetStream on files; by default it syncs them every two minutes."""
+    settings = {"store_dir": str(home / "data")}
+    if sync_interval:
+        settings["sync_interval"] = sync_interval
+    config = home / "nats.conf"
+    # The server's own format is a superset of JSON.
+    config.write_text(json.dumps({"jetstream": settings}))
+    side = "jetstream_fsync" if sync_interval else "jetstream"
+    with run_nats(side, home, ["-c", str(config)]) as broker:
+        yield broker
+
+
+@contextmanager
+def run_nats(side: str, home: Path, options: list[str]) -> Iterator[Broker]:
+    """Run nats-server on a free port."""
+    command = [find_command("nats-server"), "-a", "127.0.0.1", "-p", "-1", *options]
     log = home / "log"
+    forget(home, "*.ports")
     began = time.perf_counter()
     with running([*command, "--ports_file_dir", str(home)], log=log) as process:
         ports = await_file(home, "*.ports", process, log)
         ready_s = time.perf_counter() - began
-        yield Broker("nats", str(ports["nats"][0]), process.pid, ready_s, log)
+        yield Broker(side, str(ports["nats"][0]), process.pid, ready_s, log)
 
 
 @contextmanager
@@ -67,6 +107,7 @@ def start_ister(home: Path) -> Iterator[Broker]:
     command = [find_command("ister"), "serve", "--data", str(home / "data")]
     command += ["--port", "0", "--http-port", "0"]
     log = home / "log"
+    forget(home, "ready.json")
     began = time.perf_counter()
     with running([*command, "--ready-file", str(home / "ready.json")], log=log) as process:
         doors = await_file(home, "ready.json", process, log)
@@ -95,6 +136,12 @@ def find_command(name: str) -> str:
     if found is None:
         raise BenchError(f"no {name!r} beside {sys.executable} or on PATH: install it first")
     return found
+
+
+def forget(home: Path, pattern: str) -> None:
+    """Remove the addresses of the broker that ran here before."""
+    for path in home.glob(pattern):
+        path.unlink()
 
 
 def await_file(home: Path, pattern: str, process: subprocess.Popen[bytes], log: Path) -> Addresses:

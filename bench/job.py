@@ -45,6 +45,9 @@ class Job:
     in_flight: int = 1
     connections: int = 1
     topics: int = 0
+    # Messages to write or read in all, for roles that end by themselves.
+    count: int = 0
+    subscription: str = "bench"
     seconds: float = 1.0
 
     @property
@@ -54,12 +57,17 @@ class Job:
 
 
 class Pace:
-    """Keeps a producer within its distance of the consumer, and its count on the board."""
+    """Keeps a producer within its distance of the consumer, and its count on the board.
 
-    def __init__(self, board: Board, job: Job) -> None:
+    Without `drops` nothing is ever given up as lost: a stream loses nothing, however long its
+    disk takes.
+    """
+
+    def __init__(self, board: Board, job: Job, *, drops: bool = True) -> None:
         self.board = board
         self.fan = job.fan
         self.distance_max = job.distance_max
+        self.drops = drops
         self.sent = 0
         self.lost = 0
 
@@ -76,7 +84,7 @@ class Pace:
             seen = self.board.received
             await asyncio.sleep(WAIT_S)
             naps = naps + 1 if seen == self.board.received else 0
-            if naps == LOST_NAPS:
+            if self.drops and naps == LOST_NAPS:
                 # What has not come by now was dropped; waiting on would stop the flow for good.
                 self.lost += self.ahead()
 

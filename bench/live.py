@@ -1,7 +1,6 @@
 """Live topics against nats-server and a dumb TCP relay: `make bench-live`.
 
-Run from the repository root as `.venv/bin/python -m bench.live` or `… bench/live.py`. Lanes of a
-scenario take turns (A, B, A, B …), so a machine that slows down meanwhile slows both. The table
+Run from the repository root as `.venv/bin/python -m bench.live` or `… bench/live.py`. The table
 comes at the end; the last line of stdout is one JSON object. Progress goes to stderr.
 """
 
@@ -9,19 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.job import Figures
-from bench.processes import BenchError
+from bench.live_bars import LIVE
 from bench.report import Runs, summary, table
 from bench.scenarios import SCENARIOS, Scenario, run_lane
+from bench.turns import leave_on_signals, take_turns
 
 SIDES = ["ister", "nats", "relay"]
 
@@ -29,16 +29,21 @@ SIDES = ["ister", "nats", "relay"]
 def main() -> int:
     """Run the chosen scenarios, print the table and the JSON line; 1 when a run broke."""
     options = parse()
-    signal.signal(signal.SIGTERM, leave)
+    leave_on_signals()
     runs: Runs = {}
     broken: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ister-bench-") as folder:
         for scenario in SCENARIOS:
             if options.only and scenario.name not in options.only:
                 continue
-            runs[scenario.name] = run_scenario(scenario, options, Path(folder), broken)
-    print(table(runs))
-    print(json.dumps({**summary(runs), "broken": broken}))
+            runs[scenario.name] = take_turns(
+                scenario.name,
+                lanes_of(scenario, options, Path(folder)),
+                repeats=1 if scenario.once else options.repeats,
+                broken=broken,
+            )
+    print(table(runs, LIVE))
+    print(json.dumps({**summary(runs, LIVE), "broken": broken}))
     return 1 if broken else 0
 
 
@@ -58,37 +63,15 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def run_scenario(
-    scenario: Scenario, options: argparse.Namespace, folder: Path, broken: list[str]
-) -> dict[str, list[Figures]]:
-    """Run every lane in turn, `repeats` times over, and return every run's figures.
-
-    A lane that breaks is noted and not tried again; the others still give their figures.
-    """
-    lanes = {lane.key: lane for lane in scenario.lanes if lane.side in options.sides}
-    runs: dict[str, list[Figures]] = {key: [] for key in lanes}
-    for repeat in range(1 if scenario.once else options.repeats):
-        for key, lane in list(lanes.items()):
-            note(f"{scenario.name}: {key} ({repeat + 1})")
-            try:
-                figures = run_lane(scenario, lane, folder=folder, seconds=options.seconds)
-            except BenchError as error:
-                note(f"{scenario.name}: {key} broke: {error}")
-                broken.append(f"{scenario.name}.{key}")
-                del lanes[key]
-            else:
-                runs[key].append(figures)
-    return runs
-
-
-def note(text: str) -> None:
-    """Tell the person who waits what is going on, away from the results."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def leave(_signal: int, _frame: object) -> NoReturn:
-    """Turn SIGTERM into an exception, so that every process we started is ended."""
-    raise SystemExit(128 + signal.SIGTERM)
+def lanes_of(
+    scenario: Scenario, options: argparse.Namespace, folder: Path
+) -> dict[str, Callable[[], Figures]]:
+    """Return what runs each chosen lane once."""
+    return {
+        lane.key: partial(run_lane, scenario, lane, folder=folder, seconds=options.seconds)
+        for lane in scenario.lanes
+        if lane.side in options.sides
+    }
 
 
 if __name__ == "__main__":

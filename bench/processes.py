@@ -99,9 +99,9 @@ class Worker:
         if self._line() != "ready":
             raise self._failure("ended before it was ready")
 
-    def finish(self) -> Figures:
+    def finish(self, *, timeout_s: float = READY_TIMEOUT_S) -> Figures:
         """Wait for the worker to end by itself and return what it measured."""
-        text = self._line()
+        text = self._line(timeout_s)
         try:
             code = self.process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -116,10 +116,10 @@ class Worker:
         self.process.terminate()
         return self.finish()
 
-    def _line(self) -> str:
+    def _line(self, timeout_s: float = READY_TIMEOUT_S) -> str:
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], READY_TIMEOUT_S)[0]:
-            raise self._failure(f"said nothing for {READY_TIMEOUT_S:.0f} s")
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            raise self._failure(f"said nothing for {timeout_s:.0f} s")
         return self.process.stdout.readline().decode().strip()
 
     def _failure(self, what: str) -> BenchError:
@@ -151,6 +151,16 @@ def cpu_s(pid: int) -> float:
     except psutil.Error as error:
         raise BenchError(f"process {pid} has ended") from error
     return float(times.user + times.system)
+
+
+def peak_mb(pid: int) -> float:
+    """Return the most resident memory the process ever had, in MB; elsewhere than Linux: has."""
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    return resident_mb(pid)
 
 
 def resident_mb(pid: int) -> float:

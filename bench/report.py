@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.bars import BARS, TARGETS, Bar, Results, Target, best_lane, medians, passes, ratio
+from bench.bars import Bar, Promises, Results, Target, best_lane, medians, ratio, verdict
 from bench.job import Figures
 
 # scenario → lane → one set of figures per repeat
@@ -13,14 +13,6 @@ Row = tuple[str, ...]
 
 UNITS = {"msg_s": "/s", "mb_s": "MB/s", "p50_us": "µs", "p99_us": "µs"}
 LEFT_COLUMNS = {0, 3, 6}
-# Ister's figures without a bar that deserve a name of their own: key → scenario, lane, figure.
-RECORDED = {
-    "memory_topics_10k_mb": ("memory", "ister", "topics_10k_mb"),
-    "memory_topics_10k_connections_1k_mb": ("memory", "ister", "topics_10k_connections_1k_mb"),
-    "broker_cpu_us_per_message": ("throughput", "ister_messages", "broker_cpu_us"),
-    "broker_cpu_us_per_message_in_batches": ("throughput", "ister_batches", "broker_cpu_us"),
-    "nats_broker_cpu_us_per_message": ("throughput", "nats_callback", "broker_cpu_us"),
-}
 
 
 def results_of(runs: Runs) -> Results:
@@ -31,17 +23,18 @@ def results_of(runs: Runs) -> Results:
     }
 
 
-def summary(runs: Runs) -> dict[str, object]:
+def summary(runs: Runs, promises: Promises) -> dict[str, object]:
     """Return the object of the last line: the named figures first, then everything measured."""
     results = results_of(runs)
     found: dict[str, object] = {}
-    for bar in BARS:
+    for bar in promises.bars:
         if bar.scenario in results:
             found[bar.key] = rounded(ratio(results, bar))
-    for target in TARGETS:
+    for target in promises.targets:
         if target.scenario in results:
-            found[target.key] = rounded(results[target.scenario].get("ister", {}).get(target.key))
-    for key, (scenario, lane, figure) in RECORDED.items():
+            lanes = results[target.scenario]
+            found[target.key] = rounded(lanes.get(target.lane, {}).get(target.key))
+    for key, (scenario, lane, figure) in promises.recorded.items():
         if scenario in results:
             found[key] = rounded(results[scenario].get(lane, {}).get(figure))
     found["raw"] = {
@@ -59,12 +52,14 @@ def raw(repeats: Sequence[Figures]) -> dict[str, object]:
     return kept
 
 
-def table(runs: Runs) -> str:
+def table(runs: Runs, promises: Promises) -> str:
     """Return the bars as a table, and below it all that was recorded, lane by lane."""
     results = results_of(runs)
     rows: list[Row] = [("measure", "Ister", "other", "", "ratio", "bar", "")]
-    rows += [bar_row(results, bar) for bar in BARS if bar.scenario in results]
-    rows += [target_row(results, target) for target in TARGETS if target.scenario in results]
+    rows += [bar_row(results, bar) for bar in promises.bars if bar.scenario in results]
+    rows += [
+        target_row(results, target) for target in promises.targets if target.scenario in results
+    ]
     details: list[Row] = [
         (scenario, lane, *detail(repeats))
         for scenario, lanes in runs.items()
@@ -86,21 +81,21 @@ def bar_row(results: Results, bar: Bar) -> Row:
         shown(lanes[theirs][bar.figure] if theirs else None, unit),
         theirs or "",
         "-" if value is None else f"{value:.2f}",
-        f"{'≥' if bar.more_is_better else '≤'} {bar.limit:g}",
-        "-" if value is None else "pass" if passes(value, bar) else "FAIL",
+        "" if bar.limit is None else f"{'≥' if bar.more_is_better else '≤'} {bar.limit:g}",
+        verdict(value, bar),
     )
 
 
 def target_row(results: Results, target: Target) -> Row:
     """Return one target's line of the table; the other side's figure stands by for scale."""
     lanes = results[target.scenario]
-    ours = lanes.get("ister", {}).get(target.key)
-    theirs = lanes.get("nats", {}).get(target.key)
+    ours = lanes.get(target.lane, {}).get(target.key)
+    theirs = lanes.get(target.scale, {}).get(target.key)
     return (
         target.title,
         shown(ours, target.unit),
         shown(theirs, target.unit),
-        "nats" if theirs is not None else "",
+        target.scale if theirs is not None else "",
         "",
         f"< {target.limit:g}",
         "-" if ours is None else "pass" if ours < target.limit else "FAIL",

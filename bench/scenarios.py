@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.board import Board
 from bench.brokers import Broker, start_broker
@@ -33,6 +34,8 @@ class Lane:
     side: str
     mode: str = ""
     settings: dict[str, int] = field(default_factory=dict)
+    # The module of the client processes, `bench.<client>_side`; empty: the side's own.
+    client: str = ""
 
     @property
     def key(self) -> str:
@@ -50,20 +53,19 @@ class Run:
         self.seconds = seconds
         self.board = Board.create(folder / f"board-{time.monotonic_ns()}")
 
-    def job(self, **settings: int) -> Job:
+    def job(self, **settings: Any) -> Job:
         """Return the job of this lane, with `settings` over the lane's own."""
-        topic = "/default/bench" if self.lane.side == "ister" else "bench"
-        return Job(
-            address=self.broker.address,
-            topic=topic,
-            mode=self.lane.mode,
-            seconds=self.seconds,
-            **{**self.lane.settings, **settings},
-        )
+        fields = {
+            "topic": "/default/bench" if self.lane.side == "ister" else "bench",
+            "mode": self.lane.mode,
+            "seconds": self.seconds,
+        }
+        return Job(self.broker.address, **{**fields, **self.lane.settings, **settings})
 
     def worker(self, role: str, job: Job) -> AbstractContextManager[Worker]:
         """Start one client process of this lane."""
-        return worker(self.lane.side, role, self.board, job, folder=self.folder)
+        client = self.lane.client or self.lane.side
+        return worker(client, role, self.board, job, folder=self.folder)
 
 
 @dataclass(frozen=True, slots=True)

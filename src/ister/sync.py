@@ -11,8 +11,10 @@ from ister.client.sync import (
     Client,
     Message,
     Producer,
+    Reader,
     SendFuture,
     Subscription,
+    Transaction,
     connect,
 )
 
@@ -21,7 +23,9 @@ __all__ = [
     "Client",
     "Message",
     "Producer",
+    "Reader",
     "SendFuture",
     "Subscription",
+    "Transaction",
     "connect",
 ]

@@ -13,6 +13,7 @@ from typing import Any, cast
 import ister
 from ister import sync
 from ister.base.limits import KIB, Limits
+from ister.client.sync import Transaction
 from ister.testing import MemoryBroker, ThreadedBroker
 
 # Small enough to go over in a test, large enough for messages of several reads of a socket.
@@ -112,12 +113,17 @@ class SyncHarness(Harness):
 
 _NOT_AWAITED = {
     "producer",
+    "reader",
     "subscribe",
     "send_nowait",
     "send_batch_nowait",
     "done",
     "add_done_callback",
+    "results",
+    "transaction",
 }
+# On a transaction these only collect.
+_NOT_AWAITED_IN_TRANSACTION = {"send", "ack", "abandon"}
 _Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
@@ -135,9 +141,10 @@ class _View:
             return attribute
         if name == "batches":
             return lambda: self._iterate(attribute())
-        if name in _NOT_AWAITED:
-            return lambda *args, **kwargs: self._view(attribute(*args, **kwargs))
-        return lambda *args, **kwargs: self._call(lambda: attribute(*args, **kwargs))
+        collects = isinstance(self._inner, Transaction) and name in _NOT_AWAITED_IN_TRANSACTION
+        if collects or name in _NOT_AWAITED:
+            return lambda *args, **kwargs: self._view(attribute(*map(_bare, args), **kwargs))
+        return lambda *args, **kwargs: self._call(lambda: attribute(*map(_bare, args), **kwargs))
 
     async def __aenter__(self) -> Any:
         await self._call(self._inner.__enter__)
@@ -156,6 +163,11 @@ class _View:
         end = object()
         while (item := await self._call(lambda: next(iterator, end))) is not end:
             yield item
+
+
+def _bare(value: Any) -> Any:
+    """Return what a view is of: blocking objects are given to each other as they are."""
+    return value._inner if isinstance(value, _View) else value
 
 
 class _Connecting:

@@ -1,8 +1,9 @@
 """The examples in docstrings run, and print what they say. Documentation that can fail is true.
 
-An example is a `>>>` block; it may `await` at its top level. In scope are `ister`, `url` (a broker
-of its own), and a connected `client` and open `producer` for `/default/orders`, asynchronous or
-blocking as the module is.
+An example is a `>>>` block; it may `await` at its top level. In scope are the names of its module,
+`ister`, `url` (a broker of its own), and, asynchronous or blocking as the module is, a connected
+`client`, an open `producer` for `/default/orders`, and `msg`, a message of a subscription to the
+stream `/default/jobs`. There is an empty stream `/default/out`.
 """
 
 import ast
@@ -13,6 +14,8 @@ import importlib
 import inspect
 import io
 import pkgutil
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -28,6 +31,9 @@ from ister.testing import ThreadedBroker
 
 BLOCKING = ("ister.sync", "ister.client.sync")
 TOPIC = "/default/orders"
+JOBS = "/default/jobs"
+OUT = "/default/out"
+WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,15 @@ async def run_example(example: doctest.Example, scope: dict[str, Any]) -> str:
     """Run one example and return what it printed."""
     output = io.StringIO()
     with redirect_stdout(output):
-        result = eval(compiled(example.source), scope)  # noqa: S307 - our own examples
-        if inspect.iscoroutine(result):
-            await result
+        try:
+            result = eval(compiled(example.source), scope)  # noqa: S307 - our own examples
+            if inspect.iscoroutine(result):
+                await result
+        except BaseException as error:  # an example may show any
+            if "".join(traceback.format_exception_only(error)) != example.exc_msg:
+                raise
+        else:
+            assert example.exc_msg is None, f"{example.source} raises nothing"
     return output.getvalue()
 
 
@@ -114,7 +126,9 @@ async def run_all(documented: Documented, scope: dict[str, Any]) -> None:
     checker = doctest.OutputChecker()
     for example in documented.examples:
         got = await run_example(example, scope)
-        if not checker.check_output(example.want, got, doctest.ELLIPSIS):
+        if example.exc_msg is None and not checker.check_output(
+            example.want, got, doctest.ELLIPSIS
+        ):
             difference = checker.output_difference(example, got, doctest.ELLIPSIS)
             pytest.fail(f"{documented.name}:\n{example.source}\n{difference}")
 
@@ -122,7 +136,11 @@ async def run_all(documented: Documented, scope: dict[str, Any]) -> None:
 @pytest.mark.parametrize("documented", all_documented(), ids=lambda documented: documented.name)
 def test_the_example_of(documented: Documented) -> None:
     with ThreadedBroker() as broker:
-        scope = {"ister": ister, "url": broker.url, "__show__": show}
+        scope = vars(sys.modules[documented.module]) | {
+            "ister": ister,
+            "url": broker.url,
+            "__show__": show,
+        }
         if documented.blocking:
             run_blocking(documented, scope)
         else:
@@ -130,13 +148,32 @@ def test_the_example_of(documented: Documented) -> None:
 
 
 async def run_async(documented: Documented, scope: dict[str, Any]) -> None:
-    async with ister.connect(scope["url"]) as client, client.producer(TOPIC) as producer:
-        await run_all(documented, scope | {"client": client, "producer": producer})
+    async with ister.connect(scope["url"]) as client:
+        for topic in (JOBS, OUT):
+            await client.create_topic(topic, kind="stream")
+        async with client.producer(JOBS) as writer:
+            await writer.send(b"job")
+        async with (
+            client.producer(TOPIC) as producer,
+            client.subscribe(JOBS, "docs", start="earliest") as sub,
+        ):
+            msg = await sub.receive(timeout=WAIT_S)
+            await run_all(documented, scope | {"client": client, "producer": producer, "msg": msg})
 
 
 def run_blocking(documented: Documented, scope: dict[str, Any]) -> None:
-    with sync.connect(scope["url"]) as client, client.producer(TOPIC) as producer:
-        asyncio.run(run_all(documented, scope | {"client": client, "producer": producer}))
+    with sync.connect(scope["url"]) as client:
+        for topic in (JOBS, OUT):
+            client.create_topic(topic, kind="stream")
+        with client.producer(JOBS) as writer:
+            writer.send(b"job")
+        with (
+            client.producer(TOPIC) as producer,
+            client.subscribe(JOBS, "docs", start="earliest") as sub,
+        ):
+            msg = sub.receive(timeout=WAIT_S)
+            names = {"client": client, "producer": producer, "msg": msg}
+            asyncio.run(run_all(documented, scope | names))
 
 
 def test_the_main_entrances_have_examples() -> None:
@@ -147,7 +184,9 @@ def test_the_main_entrances_have_examples() -> None:
         "ister.sync",
         "ister.client.aio.client.connect",
         "ister.client.aio.producer.Producer",
+        "ister.client.aio.reader.Reader",
         "ister.client.aio.subscription.Subscription",
+        "ister.client.aio.transaction.Transaction",
         "ister.client.sync.client.connect",
         "ister.client.sync.producer.Producer",
         "ister.client.sync.subscription.Subscription",
@@ -157,11 +196,23 @@ def test_the_main_entrances_have_examples() -> None:
     }
 
 
-@pytest.mark.parametrize("example", ["1 + 1", "await ister.connect(url).nothing()", "print(2)"])
-def test_a_wrong_example_is_caught(example: str) -> None:
-    parsed = doctest.DocTestParser().get_examples(f">>> {example}\n3\n")
+RAISES = "Traceback (most recent call last):\nValueError: 3"
 
-    with pytest.raises((pytest.fail.Exception, AttributeError)):
+
+@pytest.mark.parametrize(
+    ("example", "want"),
+    [
+        ("1 + 1", "3"),
+        ("await ister.connect(url).nothing()", "3"),
+        ("print(2)", "3"),
+        ("int(2)", RAISES),
+        ("{}['a']", RAISES),
+    ],
+)
+def test_a_wrong_example_is_caught(example: str, want: str) -> None:
+    parsed = doctest.DocTestParser().get_examples(f">>> {example}\n{want}\n")
+
+    with pytest.raises((pytest.fail.Exception, AttributeError, AssertionError, KeyError)):
         asyncio.run(
             run_all(
                 Documented("x", "x", tuple(parsed)),

@@ -12,12 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import BrokerProcess, plain_environment
+from tests.e2e.shell import WAIT_S, Shell, command, finish
 
 pytestmark = pytest.mark.e2e
-
-WAIT_S = 30.0
-
-Completed = subprocess.CompletedProcess[bytes]
 
 
 @pytest.fixture(scope="module")
@@ -33,64 +30,6 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic that no other test uses."""
     return "/default/" + re.sub(r"[^\w-]+", "-", request.node.name)[:200]
-
-
-class Shell:
-    """Runs `ister` commands against one broker, and ends those still running."""
-
-    def __init__(self, url: str) -> None:
-        self.environment = {**plain_environment(), "ISTER_URL": url, "COLUMNS": "200"}
-        self.running: list[subprocess.Popen[bytes]] = []
-
-    def run(self, *args: str, input: bytes = b"", code: int = 0) -> Completed:
-        """Run a command to its end and check its exit code."""
-        result = subprocess.run(
-            command(*args),
-            input=input,
-            env=self.environment,
-            capture_output=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-        assert result.returncode == code, result.stderr.decode()
-        assert b"Traceback" not in result.stderr, result.stderr.decode()
-        return result
-
-    def json(self, *args: str) -> object:
-        """Run a command with `--json` and return what it printed."""
-        return json.loads(self.run(*args, "--json").stdout)
-
-    def start(self, *args: str) -> subprocess.Popen[bytes]:
-        """Start a command and return once it has said on stderr that it listens."""
-        process = subprocess.Popen(
-            command(*args),
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.running.append(process)
-        assert process.stderr is not None
-        words = process.stderr.readline()
-        assert b"Ctrl-C ends" in words, words + process.stderr.read()
-        return process
-
-    def close(self) -> None:
-        """End what is still running."""
-        for process in self.running:
-            process.kill()
-            process.communicate()
-
-
-def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "ister", *args]
-
-
-def finish(process: subprocess.Popen[bytes], *, code: int = 0) -> tuple[bytes, bytes]:
-    """Wait for a command and return its stdout and stderr."""
-    out, err = process.communicate(timeout=WAIT_S)
-    assert process.returncode == code, err.decode()
-    return out, err
 
 
 @pytest.fixture
@@ -161,6 +100,7 @@ def test_json_lines_hold_everything_about_a_message(shell: Shell, topic: str) ->
         "attributes": {"a": "1", "b": "x=y"},
         "id": None,
         "producer": "shop",
+        "attempt": 1,
         "payload": "grüße",
     }
 

@@ -6,11 +6,17 @@ from collections.abc import Callable
 import msgspec
 from tests.unit.codec.strategies import resealed
 
+from ister.base import EARLIEST, LATEST, Position
 from ister.codec import Codec, available, encode
 from ister.wire import (
+    BACKOFF_DELAY,
+    AbortTransaction,
+    BeginTransaction,
     CloseConsumer,
     CloseProducer,
+    CloseReader,
     Command,
+    CommitTransaction,
     CreateNamespace,
     CreateTopic,
     DeleteTopic,
@@ -19,13 +25,16 @@ from ister.wire import (
     ListNamespaces,
     ListSubscriptions,
     ListTopics,
+    Opcode,
     OpenProducer,
+    OpenReader,
     Subscribe,
-    ack_frame,
+    ack_frames,
     control_frame,
     credit_frame,
     publish_frame,
     reply_frame,
+    timed_ack_frames,
 )
 from ister.wire.frames import ping_frame, pong_frame
 
@@ -95,12 +104,73 @@ def consuming(rng: random.Random) -> Dialogue:
             credit_frame(7, rng.choice([0, 1, 2, 30, 1_000]), rng.choice([1, 10**6, 10**6]))
         )
         if rng.random() < 0.3:
-            frames.append(ack_frame(7, 1, 0, 5))
+            frames += ack_frames(7, runs(rng), sequence=rng.choice([0, 0, 3]))
         if rng.random() < 0.3:
             frames.append(b"".join(reply_frame(batch(rng, replies=True))))
     if rng.random() < 0.5:
         frames.append(control_frame(CloseConsumer(channel=7), sequence=2))
     return frames
+
+
+def runs(rng: random.Random) -> list[tuple[int, int, int]]:
+    """Runs of leases that may or may not be there."""
+    starts = [rng.choice([0, 0, 1, 5, 2**63 - 100]) for _ in range(rng.choice([1, 1, 2, 9]))]
+    return [(rng.randint(0, 3), start, start + rng.choice([1, 1, 2, 100])) for start in starts]
+
+
+def settling(rng: random.Random) -> Dialogue:
+    """Subscribe, then acknowledge, refuse and keep messages in every way there is."""
+    wanted = Subscribe(
+        topic=rng.choice(PATTERNS), subscription="s", consumer="c", channel=8, start=EARLIEST
+    )
+    frames = [control_frame(wanted, sequence=1), credit_frame(8, 100, 10**6)]
+    for sequence in range(rng.randint(1, 6)):
+        opcode = rng.choice([Opcode.ACK, Opcode.ACK_THROUGH, Opcode.NACK, Opcode.EXTEND])
+        if opcode in (Opcode.ACK, Opcode.ACK_THROUGH):
+            frames += ack_frames(8, runs(rng), opcode=opcode, sequence=sequence)
+        else:
+            milliseconds = rng.choice([0, 1, 1_000, BACKOFF_DELAY])
+            timed = [(*run, milliseconds) for run in runs(rng)]
+            frames += timed_ack_frames(8, timed, opcode=opcode, sequence=sequence)
+    return frames
+
+
+def transacting(rng: random.Random) -> Dialogue:
+    """Stage batches and commit them, or not."""
+    begin = BeginTransaction(channel=9, transaction=rng.choice(["t", "u"]))
+    frames = [control_frame(begin, sequence=1)]
+    for _ in range(rng.randint(0, 4)):
+        slot = rng.choice([0, 0, 1, 7])
+        frames.append(b"".join(publish_frame(9, slot, *batch(rng), opcode=Opcode.STAGE)))
+    end: list[Command] = [
+        CommitTransaction(
+            channel=9,
+            topics=rng.choices(TOPICS, k=2),
+            acks=[(8, *run) for run in runs(rng)] if rng.random() < 0.5 else [],
+        ),
+        AbortTransaction(channel=9),
+    ]
+    return [*frames, control_frame(rng.choice(end), sequence=2)]
+
+
+def reading(rng: random.Random) -> Dialogue:
+    """Open a reader on anything, and publish where somebody else should not have been."""
+    opened = OpenReader(
+        topic=rng.choice(PATTERNS),
+        channel=10,
+        start=rng.choice([EARLIEST, LATEST, Position(origin="offset", at=rng.choice([0, 5, 99]))]),
+        end=rng.choice([None, LATEST, Position(origin="time", at=1)]),
+    )
+    producer = OpenProducer(topic=rng.choice(TOPICS), name="p", channel=1)
+    head, body = batch(rng)
+    expected = rng.choice([0, 1, 5]).to_bytes(8, "little") + head[8:]
+    return [
+        control_frame(opened, sequence=1),
+        credit_frame(10, 100, 10**6),
+        control_frame(producer, sequence=2),
+        b"".join(publish_frame(1, 1, expected, body, opcode=Opcode.PUBLISH_EXPECT)),
+        control_frame(CloseReader(channel=10), sequence=3),
+    ]
 
 
 def administering(rng: random.Random) -> Dialogue:
@@ -122,9 +192,16 @@ def administering(rng: random.Random) -> Dialogue:
 
 def dialogue(rng: random.Random, number: int) -> Dialogue:
     """All that one client says."""
-    parts: list[Callable[[random.Random], Dialogue]] = [producing, consuming, administering]
+    parts: list[Callable[[random.Random], Dialogue]] = [
+        producing,
+        consuming,
+        administering,
+        settling,
+        transacting,
+        reading,
+    ]
     frames = [hello(number)]
-    for part in rng.choices(parts, weights=[3, 4, 1], k=rng.randint(1, 2)):
+    for part in rng.choices(parts, weights=[6, 8, 2, 1, 1, 1], k=rng.randint(1, 2)):
         frames += part(rng)
     return frames
 
@@ -167,10 +244,17 @@ def _order(rng: random.Random, frames: Dialogue, slot: int) -> None:
             frames.append(ping_frame())
 
 
+# The frames of a client whose body is a batch.
+WITH_BATCH = {
+    bytes([opcode])
+    for opcode in (Opcode.PUBLISH, Opcode.REPLY, Opcode.PUBLISH_EXPECT, Opcode.STAGE)
+}
+
+
 def _batch(rng: random.Random, frames: Dialogue, slot: int) -> None:
     """Spoil a batch and make its checksum good, so that it is looked into."""
     frame = frames[slot]
-    if frame[4:5] not in (b"\x01", b"\x06") or len(frame) < 64 + FRAME_HEADER_BYTES:
+    if frame[4:5] not in WITH_BATCH or len(frame) < 64 + FRAME_HEADER_BYTES:
         return
     body = changed(rng, frame[FRAME_HEADER_BYTES:], start=rng.choice([20, 20, 64]))
     frames[slot] = frame[:FRAME_HEADER_BYTES] + resealed(body)

@@ -8,17 +8,23 @@ from tests.unit.wire.samples import COMMANDS
 
 from ister.codec import Batch, Codec
 from ister.wire import (
-    ack_frame,
+    BACKOFF_DELAY,
+    Opcode,
+    ack_frames,
+    acked_frame,
     control_frame,
     credit_frame,
     deliver_frame,
+    leased_frame,
     publish_frame,
     published_frame,
     reply_frame,
+    timed_ack_frames,
 )
 from ister.wire.frames import ping_frame, pong_frame
 
 BASE_OFFSET = 1_000
+LEASE_NUMBER = 12
 PRODUCER = {"producer": b"shop", "producer_id": 7, "first_sequence": 41}
 
 
@@ -65,14 +71,10 @@ def _batch(name: str) -> Batch:
     return Batch(BATCHES[name].build())
 
 
-def _publish() -> bytes:
+def _publish(opcode: int, channel: int, sequence: int, *, base_offset: int = 0) -> bytes:
     head, body = BATCHES["single"].messages.encoded()
-    return b"".join(publish_frame(3, 9, head, body))
-
-
-def _publish_bulk() -> bytes:
-    head, body = BATCHES["single"].messages.encoded()
-    return b"".join(publish_frame(3, 10, head, body, bulk=True))
+    head = base_offset.to_bytes(8, "little") + head[8:]
+    return b"".join(publish_frame(channel, sequence, head, body, opcode=opcode))
 
 
 def _reply() -> bytes:
@@ -80,25 +82,52 @@ def _reply() -> bytes:
     return b"".join(reply_frame(messages.encoded()))
 
 
+def _one(frames: list[bytes]) -> bytes:
+    [frame] = frames
+    return frame
+
+
 HOT_FRAMES: dict[str, Callable[[], bytes]] = {
-    "publish": _publish,
-    "publish-bulk": _publish_bulk,
+    "publish": lambda: _publish(Opcode.PUBLISH, 3, 9),
+    "publish-bulk": lambda: _publish(Opcode.PUBLISH_BULK, 3, 10),
+    "publish-expect": lambda: _publish(Opcode.PUBLISH_EXPECT, 3, 11, base_offset=BASE_OFFSET),
+    "stage": lambda: _publish(Opcode.STAGE, 5, 1),
     "published": lambda: published_frame(3, 9, BASE_OFFSET, 1_700_000_000_000),
     "deliver": lambda: b"".join(deliver_frame(2, 1, _batch("single"))),
     "credit": lambda: credit_frame(2, 65_536, 8_388_608),
-    "ack": lambda: ack_frame(2, 1, BASE_OFFSET, BASE_OFFSET + 1),
+    "deliver-leased": lambda: b"".join(
+        leased_frame(2, 1, _batch("single"), LEASE_NUMBER, 1, 30_000)
+    ),
+    "ack": lambda: _one(ack_frames(2, [(12, 1_000, 1_003), (14, 1_003, 1_004)])),
+    "ack-confirmed": lambda: _one(ack_frames(2, [(12, 1_000, 1_001)], sequence=6)),
+    "ack-through": lambda: _one(
+        ack_frames(2, [(14, 1_003, 1_004)], opcode=Opcode.ACK_THROUGH, sequence=7)
+    ),
+    "acked": lambda: acked_frame(2, 6, []),
+    "acked-refused": lambda: acked_frame(2, 7, [(14, 1_003, 1_004)]),
+    "nack": lambda: _one(timed_ack_frames(2, [(12, 1_000, 1_001, 5_000)], opcode=Opcode.NACK)),
+    "nack-backoff": lambda: _one(
+        timed_ack_frames(2, [(12, 1_000, 1_001, BACKOFF_DELAY)], opcode=Opcode.NACK)
+    ),
+    "extend": lambda: _one(
+        timed_ack_frames(2, [(12, 1_000, 1_003, 60_000)], opcode=Opcode.EXTEND, sequence=8)
+    ),
     "reply": _reply,
     "ping": ping_frame,
     "pong": pong_frame,
 }
 
-# Requests and their replies carry a sequence, notices about a consumer its channel.
-ON_CHANNEL = {"slow_consumer", "active_changed", "consumer_closed"}
+# Requests and their replies carry a sequence, notices about a consumer or reader its channel.
+ON_CHANNEL = {"slow_consumer", "active_changed", "consumer_closed", "reader_ended"}
+# What answers a publish carries both.
+ANSWERS = {"published_each"}
 NOTICES = {"topic_number", "no_responder", "going_away"}
 
 
 def command_frame(name: str) -> bytes:
     """Return the control frame of a sample command, numbered as in a real dialogue."""
+    if name in ANSWERS:
+        return control_frame(COMMANDS[name], channel=3, sequence=9)
     if name in ON_CHANNEL:
         return control_frame(COMMANDS[name], channel=2)
     return control_frame(COMMANDS[name], sequence=0 if name in NOTICES | {"hello"} else 5)

@@ -1,11 +1,25 @@
 """The examples in the specifications are the golden files, and every command is described."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from tests.golden.files import read
-from tests.unit.wire.samples import COMMANDS
+from tests.unit.wire.samples import (
+    ACK_SETTINGS,
+    BROKER_REPORT,
+    COMMANDS,
+    CONSUMER_REPORT,
+    CURSOR_REPORT,
+    STREAM_REPORT,
+    STREAM_SETTINGS,
+    SUBSCRIPTION_REPORT,
+    TOPIC_REPORT,
+)
+
+from ister.base import LATEST, Origin
+from ister.wire import Opcode
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGES = ["batch-format.md", "protocol.md"]
@@ -51,3 +65,43 @@ def test_every_command_and_its_fields_are_in_the_protocol(name: str) -> None:
 
     for word in (name, *COMMANDS[name].__struct_fields__):
         assert f"`{word}`" in text
+
+
+MAPS = [
+    LATEST,
+    STREAM_SETTINGS,
+    ACK_SETTINGS,
+    TOPIC_REPORT,
+    STREAM_REPORT,
+    SUBSCRIPTION_REPORT,
+    CURSOR_REPORT,
+    CONSUMER_REPORT,
+    BROKER_REPORT,
+]
+
+
+@pytest.mark.parametrize("sample", MAPS, ids=[type(sample).__name__ for sample in MAPS])
+def test_every_field_of_a_map_inside_a_command_is_in_the_protocol(sample: object) -> None:
+    text = (DOCS / "protocol.md").read_text(encoding="utf-8")
+
+    for field in fields(sample):  # type: ignore[arg-type]  # each of them is a dataclass
+        assert f"`{field.name}`" in text
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_every_origin_of_a_position_is_in_the_protocol(origin: str) -> None:
+    assert f"`{origin}` (" in (DOCS / "protocol.md").read_text(encoding="utf-8")
+
+
+OPCODES = {name: number for name, number in vars(Opcode).items() if isinstance(number, int)}
+
+
+@pytest.mark.parametrize("name", OPCODES)
+def test_every_opcode_is_in_the_protocol(name: str) -> None:
+    text = (DOCS / "protocol.md").read_text(encoding="utf-8")
+
+    assert f"\n| {OPCODES[name]} | {name} |" in text
+
+
+def test_opcodes_are_numbered_without_holes() -> None:
+    assert sorted(OPCODES.values()) == list(range(1, len(OPCODES) + 1))

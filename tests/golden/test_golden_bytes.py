@@ -11,9 +11,11 @@ and review the difference. Nothing runs it by itself.
 
 import pytest
 from tests.golden.cases import (
+    ANSWERS,
     BASE_OFFSET,
     BATCHES,
     HOT_FRAMES,
+    LEASE_NUMBER,
     NOTICES,
     ON_CHANNEL,
     build_all,
@@ -24,7 +26,16 @@ from tests.unit.codec.strategies import shown
 from tests.unit.wire.samples import COMMANDS
 
 from ister.codec import Batch, Codec, Column
-from ister.wire import ACK, CREDIT, PUBLISHED, Opcode, decode_command
+from ister.wire import (
+    BACKOFF_DELAY,
+    CREDIT,
+    LEASE,
+    PUBLISHED,
+    Opcode,
+    decode_command,
+    runs_of,
+    timed_runs_of,
+)
 from ister.wire.frames import FrameReader, body_limits
 
 PUBLISH_TIME_MS = 1_700_000_000_000
@@ -122,11 +133,62 @@ def test_the_golden_credit_frame_decodes() -> None:
     assert CREDIT.unpack(body) == (65_536, 8_388_608)
 
 
-def test_the_golden_ack_frame_decodes() -> None:
-    opcode, channel, number, body = frame("frame-ack")
+def test_the_golden_expecting_publish_frame_holds_the_expected_offset() -> None:
+    opcode, channel, sequence, body = frame("frame-publish-expect")
 
-    assert (opcode, channel, number) == (Opcode.ACK, 2, 1)
-    assert ACK.unpack(body) == (BASE_OFFSET, BASE_OFFSET + 1)
+    assert (opcode, channel, sequence) == (Opcode.PUBLISH_EXPECT, 3, 11)
+    assert (Batch(body).base_offset, Batch(body).payloads) == (BASE_OFFSET, [b"hi"])
+
+
+def test_the_golden_stage_frame_decodes() -> None:
+    opcode, channel, slot, body = frame("frame-stage")
+
+    assert (opcode, channel, slot) == (Opcode.STAGE, 5, 1)
+    assert Batch(body).payloads == [b"hi"]
+
+
+def test_the_golden_leased_frame_has_the_lease_before_the_batch() -> None:
+    opcode, channel, number, body = frame("frame-deliver-leased")
+
+    assert (opcode, channel, number) == (Opcode.DELIVER_LEASED, 2, 1)
+    assert LEASE.unpack_from(body) == (LEASE_NUMBER, 1, 30_000)
+    assert body[LEASE.size :] == read("batch-single")
+
+
+@pytest.mark.parametrize(
+    ("name", "opcode", "sequence", "runs"),
+    [
+        ("ack", Opcode.ACK, 0, [(12, 1_000, 1_003), (14, 1_003, 1_004)]),
+        ("ack-confirmed", Opcode.ACK, 6, [(12, 1_000, 1_001)]),
+        ("ack-through", Opcode.ACK_THROUGH, 7, [(14, 1_003, 1_004)]),
+        ("acked", Opcode.ACKED, 6, []),
+        ("acked-refused", Opcode.ACKED, 7, [(14, 1_003, 1_004)]),
+    ],
+)
+def test_the_golden_frames_of_runs_decode(
+    name: str, opcode: int, sequence: int, runs: list[tuple[int, int, int]]
+) -> None:
+    *head, body = frame(f"frame-{name}")
+
+    assert head == [opcode, 2, sequence]
+    assert runs_of(memoryview(body)) == runs
+
+
+@pytest.mark.parametrize(
+    ("name", "opcode", "sequence", "runs"),
+    [
+        ("nack", Opcode.NACK, 0, [(12, 1_000, 1_001, 5_000)]),
+        ("nack-backoff", Opcode.NACK, 0, [(12, 1_000, 1_001, BACKOFF_DELAY)]),
+        ("extend", Opcode.EXTEND, 8, [(12, 1_000, 1_003, 60_000)]),
+    ],
+)
+def test_the_golden_frames_of_timed_runs_decode(
+    name: str, opcode: int, sequence: int, runs: list[tuple[int, int, int, int]]
+) -> None:
+    *head, body = frame(f"frame-{name}")
+
+    assert head == [opcode, 2, sequence]
+    assert timed_runs_of(memoryview(body)) == runs
 
 
 def test_the_golden_reply_frame_decodes() -> None:
@@ -157,5 +219,5 @@ def test_a_golden_command_decodes_to_its_fields(name: str) -> None:
 def test_a_golden_command_is_a_request_a_reply_or_a_notice(name: str) -> None:
     _, channel, sequence, _ = frame(f"command-{name}")
 
-    assert (channel > 0) is (name in ON_CHANNEL)
+    assert (channel > 0) is (name in ON_CHANNEL | ANSWERS)
     assert (sequence == 0) is (name in ON_CHANNEL | NOTICES | {"hello"})

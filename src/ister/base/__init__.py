@@ -15,13 +15,36 @@ from ister.base.names import (
     partition_name,
 )
 from ister.base.reports import BrokerReport, ConsumerReport, SubscriptionReport, TopicReport
+from ister.base.streams import (
+    EARLIEST,
+    LATEST,
+    AckSettings,
+    CursorReport,
+    Durability,
+    Origin,
+    Position,
+    Retention,
+    StreamReport,
+    StreamSettings,
+)
+from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
 
 __all__ = [
     "DEFAULT_NAMESPACE",
+    "EARLIEST",
+    "LATEST",
+    "AckSettings",
     "BrokerReport",
     "Clock",
     "ConsumerReport",
+    "CursorReport",
+    "Durability",
+    "Origin",
     "Pattern",
+    "Position",
+    "Retention",
+    "StreamReport",
+    "StreamSettings",
     "SubscriptionReport",
     "Timer",
     "TopicName",
@@ -32,6 +55,11 @@ __all__ = [
     "namespace_of",
     "parse_pattern",
     "parse_plain",
+    "parse_size",
+    "parse_span",
     "parse_topic",
     "partition_name",
+    "rounded_size",
+    "rounded_span",
+    "size_text",
 ]

@@ -74,6 +74,38 @@ FILTERS_BYTES_MAX = 64 * KIB
 LISTING_BYTES = 256 * KIB
 LISTED_CONSUMERS_MAX = 1_000
 
+# How long a consumer may keep a message before it is delivered again; the SDK renews by itself.
+ACK_TIMEOUT_MS = 30_000
+ACK_TIMEOUT_MS_MIN = 1_000
+ACK_TIMEOUT_MS_MAX = 12 * 3_600_000
+# Deliveries of one message before it goes to the dead letters.
+MAX_DELIVERIES = 5
+MAX_DELIVERIES_MAX = 1_000_000
+BACKOFF_STEPS_MAX = 32
+# Longest delay of a nack.
+NACK_DELAY_MS_MAX = ACK_TIMEOUT_MS_MAX
+# Delivered and not acknowledged, of one subscription: twice the default credit of a consumer, for
+# one that works on a window while the next is under way; bounded again by bytes.
+IN_FLIGHT_COUNT_MAX = 262_144
+IN_FLIGHT_BYTES_MAX = 256 * MIB
+# Ranges in one frame of acknowledgements: 128 KiB of them.
+ACKS_PER_FRAME_MAX = 4_096
+
+# For how long a stream remembers message ids, and how many of them at most: an id costs about
+# 200 B of memory, so that one topic cannot take more than 200 MB.
+DEDUP_WINDOW_MS = 120_000
+DEDUP_WINDOW_MS_MAX = 24 * 3_600_000
+DEDUP_IDS_MAX = 1_000_000
+# Producers a stream remembers the last sequence number of; the longest silent makes room.
+PRODUCERS_REMEMBERED_MAX = 10_000
+
+# A transaction is one entry of the journal, held in memory until it is committed.
+TRANSACTION_BYTES_MAX = 64 * MIB
+TRANSACTION_BATCHES_MAX = 10_000
+TRANSACTION_TIMEOUT_MS = 60_000
+# Saved cursors of one subscription.
+SNAPSHOTS_MAX = 1_000
+
 # Names of topics a connection has been told about (deliver frames carry the number).
 TOPIC_ALIASES_MAX = 1_000_000
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from ister.base.streams import CursorReport, StreamReport
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReport:
@@ -17,6 +19,8 @@ class TopicReport:
     messages_out: int
     messages_dropped: int
     next_offset: int
+    # Only of a stream topic.
+    stream: StreamReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class SubscriptionReport:
     messages_out: int
     messages_dropped: int
     consumers: list[ConsumerReport] = field(default_factory=list)
+    # Only of a subscription that covers stream topics.
+    cursor: CursorReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +70,7 @@ class BrokerReport:
     messages_out: int
     messages_dropped: int
     queued_bytes: int
+    # Whether durable writes are taken: empty, or why not.
+    storage_error: str = ""
+    stored_bytes: int = 0
+    tail_bytes: int = 0

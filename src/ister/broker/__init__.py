@@ -1,17 +1,43 @@
 """The running broker without a network: owns state, asks the rules, acts."""
 
-from ister.broker.broker import Broker, Producer, ReplySink, SubscribeOptions
+from ister.broker.attachments import Attachment, SubscribeOptions
+from ister.broker.broker import Broker, Producer
+from ister.broker.commits import CommitFigures
 from ister.broker.consumer import Consumer, Sink
+from ister.broker.deadletters import default_dead_letter_topic
+from ister.broker.opening import open_vault
+from ister.broker.reader import Reader, ReaderSink, open_reader
+from ister.broker.replies import ReplySink
+from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
+from ister.broker.tail import TailBudget
 from ister.broker.topic import Topic
+from ister.broker.transactions import Transaction
+from ister.broker.vault import Vault, Workers
+from ister.broker.workers import InlineWorker, ThreadWorker, Worker
 
 __all__ = [
+    "Attachment",
     "Broker",
+    "CommitFigures",
     "Consumer",
+    "InlineWorker",
     "Producer",
+    "Reader",
+    "ReaderSink",
     "ReplySink",
     "Sink",
+    "StreamTopic",
     "SubscribeOptions",
     "Subscription",
+    "TailBudget",
+    "ThreadWorker",
     "Topic",
+    "Transaction",
+    "Vault",
+    "Worker",
+    "Workers",
+    "default_dead_letter_topic",
+    "open_reader",
+    "open_vault",
 ]

@@ -7,17 +7,16 @@ Doors call it from one thread; nothing in here waits. Always true:
   topic exists.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Protocol, TypeVar
 
 from ister.base import (
     DEFAULT_NAMESPACE,
     BrokerReport,
     Clock,
     Pattern,
+    StreamSettings,
     SubscriptionReport,
     TopicName,
     TopicReport,
@@ -35,82 +34,105 @@ from ister.base.errors import (
     BadNameError,
     BadRequestError,
     BatchTooLargeError,
+    IsterError,
     LimitReachedError,
     MessageTooLargeError,
     NamespaceExistsError,
     NamespaceNotFoundError,
+    ProducerFencedError,
     TopicExistsError,
     TopicNotFoundError,
+    WrongKindError,
 )
-from ister.base.limits import LISTING_BYTES, PARTITIONS_MAX, Limits
-from ister.broker.consumer import Consumer, QueueBudget, Sink
-from ister.broker.subscription import RandomSlot, Subscription
-from ister.broker.topic import Topic
+from ister.base.limits import PARTITIONS_MAX, Limits
+from ister.broker.changes import NamespaceCreated
+from ister.broker.committer import Done, ignore
+from ister.broker.consumer import QueueBudget
+from ister.broker.deadletters import DeadLetters, OnTopic
+from ister.broker.durables import Durables
+from ister.broker.listing import Totals, page_of, subscription_page
+from ister.broker.replies import Replies
+from ister.broker.stream import StreamTopic, Told
+from ister.broker.streams import Streams
+from ister.broker.subscribers import Subscribers
+from ister.broker.subscription import RandomSlot
+from ister.broker.topic import AnyTopic, Topic
+from ister.broker.transactions import Offsets, Transaction, TransactionAck, Transactions
+from ister.broker.vault import Vault
 from ister.codec import Batch, Column
-from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
-
-SubscriptionKey = tuple[Pattern, str]
-
-
-class ReplySink(Protocol):
-    """The way back to a client that asks: a door implements it for one connection."""
-
-    def reply(self, batch: Batch) -> None:
-        """Send answers to requests of this client."""
-
-    def no_responder(self, requests: list[int]) -> None:
-        """Tell the client that these requests reached nobody."""
 
 
 @dataclass(slots=True)
 class Producer:
     """Somebody's right to publish to one topic under one name."""
 
-    topic: Topic
+    topic: AnyTopic
+    name: str
     name_bytes: bytes
     id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscribeOptions:
-    """What a consumer asks for. Words are checked here, so that every door refuses alike."""
-
-    topic: str
-    subscription: str
-    consumer: str
-    type: str = "exclusive"
-    policy: str = "least_loaded"
-    key_filters: Sequence[str] = ()
-    filters: dict[str, str]
-    # As the client remembers them from before a restart of the broker.
-    partitions: int = 0
+    # The topic, if it is a stream.
+    stream: StreamTopic | None
 
 
 class Broker:
     """See the module."""
 
-    def __init__(self, *, name: str, limits: Limits, clock: Clock, random_slot: RandomSlot) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        limits: Limits,
+        clock: Clock,
+        random_slot: RandomSlot,
+        open_local: Callable[[], Vault] | None = None,
+    ) -> None:
         self.name = name
         self.limits = limits
         self.clock = clock
         self.budget = QueueBudget(limits)
         self.connections = 0
-        self._random_slot = random_slot
+        self.replies = Replies()
         self._started_ms = clock.monotonic_ms()
         self._namespaces = {DEFAULT_NAMESPACE}
-        self._topics: dict[str, Topic] = {}
-        self._partitioned: dict[str, list[Topic]] = {}
-        self._subscriptions: dict[SubscriptionKey, Subscription] = {}
-        self._wildcards: dict[SubscriptionKey, Subscription] = {}
-        self._reply_sinks: dict[int, ReplySink] = {}
+        self._topics: dict[str, AnyTopic] = {}
+        self._partitioned: dict[str, Sequence[AnyTopic]] = {}
         self._topic_number = 0
         self._producer_id = 0
         # What deleted topics had counted: totals never fall.
-        self._gone = _Totals()
+        self._gone = Totals()
+        self.durables = Durables(
+            clock=clock,
+            random_slot=random_slot,
+            undertaker=DeadLetters(self._find_stream),
+            subscriptions_max=limits.subscriptions_max,
+        )
+        self.streams = Streams(
+            clock=clock,
+            new_number=self._new_number,
+            durables=self.durables,
+            open_local=open_local,
+        )
+
+        self._transactions = Transactions(self.streams.vaults, self._plain_stream)
+        self.subscribers = Subscribers(
+            self, durables=self.durables, streams=self.streams, random_slot=random_slot
+        )
+
+    def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
+        """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""
+        self.streams.adopt(vault, is_object=is_object)
+        ledger = vault.ledger
+        self._namespaces |= ledger.namespaces
+        for topic in vault.topics.values():
+            self._topics[topic.name] = topic
+        for name, partitions in ledger.partitioned.items():
+            self._partitioned[name] = [
+                self._topics[partition_name(name, n)] for n in range(partitions)
+            ]
 
     # Namespaces and topics
 
-    def create_namespace(self, namespace: str) -> None:
+    def create_namespace(self, namespace: str, done: Done = ignore) -> None:
         """Make a namespace, or raise `NamespaceExistsError`."""
         parse_topic(f"/{namespace}/x")
         if namespace in self._namespaces:
@@ -118,56 +140,93 @@ class Broker:
         if len(self._namespaces) >= self.limits.namespaces_max:
             raise LimitReachedError("namespaces_max", self.limits.namespaces_max)
         self._namespaces.add(namespace)
+        self._record_namespaces(namespace, done)
 
     def namespaces(self) -> list[str]:
         """Return the namespaces by name."""
         return sorted(self._namespaces)
 
-    def create_topic(self, name: str, *, kind: str = "live", partitions: int = 0) -> None:
-        """Make a topic. Nothing happens when it exists with the same settings."""
+    def create_topic(
+        self,
+        name: str,
+        done: Done = ignore,
+        *,
+        kind: str = "live",
+        partitions: int = 0,
+        stream: StreamSettings | None = None,
+    ) -> None:
+        """Make a topic. Nothing happens when it exists with the same settings.
+
+        It is there on return, and for good when `done` is told so.
+        """
         topic = parse_topic(name)
-        if kind != "live":
-            raise BadRequestError(f"topic kind {kind[:40]!r} is not available: use 'live'")
+        if kind not in ("live", "stream"):
+            raise BadRequestError(f"topic kind {kind[:40]!r} is not available: 'live', 'stream'")
+        if stream is not None and kind == "live":
+            raise BadRequestError("durability and retention are settings of kind 'stream'")
         if not 0 <= partitions <= PARTITIONS_MAX:
             raise BadRequestError(f"{partitions} partitions are not 0 to {PARTITIONS_MAX}")
         existing = self._partitioned.get(topic)
         if existing is not None or topic in self._topics:
-            has = len(existing or ())
-            if has != partitions:
-                raise TopicExistsError(topic, f"with {has} partitions")
+            self._check_same(topic, kind, partitions, stream)
+            done(None)
             return
         if find_partition(topic) is not None:
             raise BadNameError(topic, "names ending in '-part-N' belong to partitioned topics")
-        if partitions == 0:
-            self._add_topic(topic)
+        names = [partition_name(topic, n) for n in range(partitions)] or [topic]
+        parse_topic(names[-1])  # The longest of the names.
+        self._check_room(topic, len(names))
+        if kind == "stream":
+            self._create_streams(topic, names, stream or StreamSettings(), done)
             return
-        parse_topic(partition_name(topic, partitions - 1))  # The longest of the names.
-        self._check_room(topic, partitions)
-        self._partitioned[topic] = [
-            self._add_topic(partition_name(topic, n)) for n in range(partitions)
-        ]
+        topics = [self._add_live(n) for n in names]
+        if partitions:
+            self._partitioned[topic] = topics
+        done(None)
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, done: Done = ignore) -> None:
         """Remove a topic with its partitions. Consumers of nothing else are closed."""
         topic = parse_topic(name)
-        if topic in self._partitioned:
-            gone = self._partitioned.pop(topic)
+        partitioned = topic in self._partitioned
+        if partitioned:
+            gone = list(self._partitioned[topic])
         elif topic in self._topics and not self._is_partition(topic):
             gone = [self._topics[topic]]
         else:
             raise TopicNotFoundError(name)
+        streams = [t for t in gone if isinstance(t, StreamTopic)]
+        if streams:
+            self.streams.delete(streams, done, partitioned=topic if partitioned else "")
+        self._partitioned.pop(topic, None)
         for part in gone:
-            part.deleted = True
-            del self._topics[part.name]
-            for subscription in part.subscriptions:
-                subscription.topics.remove(part)
-            part.subscriptions = []
-        for key in [k for k in self._subscriptions if not is_wildcard(k[0])]:
-            if not self._subscriptions[key].topics:
-                self._close_subscription(key, f"topic {name} was deleted")
+            self._forget_topic(part)
+        self.subscribers.on_topics_gone(f"topic {name} was deleted")
         # Last: closing has counted what was still queued as dropped.
         for part in gone:
             self._gone.add(part)
+        if not streams:
+            done(None)
+
+    def purge(self, name: str, before: int, done: Callable[[int | IsterError], object]) -> None:
+        """Drop the messages of a stream before an offset, all of them if that is negative."""
+        topics = self.streams_of(name)
+        if before >= 0 and len(topics) > 1:
+            raise BadRequestError(
+                f"{name} is partitioned: purge one of its partitions to an offset"
+            )
+        left, purged = len(topics), 0
+
+        def on_done(error: IsterError | None, count: int) -> None:
+            nonlocal left, purged
+            left -= 1
+            purged += count
+            if left == 0 or error is not None:
+                done(error or purged)
+
+        for topic in topics:
+            end = topic.next_offset if before < 0 else min(before, topic.next_offset)
+            count = max(end - topic.first_offset, 0)
+            self.streams.trim(topic, end, lambda error, count=count: on_done(error, count))  # type: ignore[misc]
 
     def partitions(self, name: str, *, known: int = 0) -> int:
         """Return the number of partitions, 0 for a topic without, making the topic if needed.
@@ -190,125 +249,118 @@ class Broker:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""
         return len(self._partitioned.get(name, ()))
 
+    def find_topics(self, pattern: Pattern) -> list[AnyTopic]:
+        """Return every topic that a name or pattern covers; none when there is none."""
+        if is_wildcard(pattern):
+            return [t for t in self._topics.values() if matches(pattern, t.name)]
+        if pattern in self._partitioned:
+            return list(self._partitioned[pattern])
+        topic = self._topics.get(pattern)
+        return [topic] if topic is not None else []
+
+    def has_namespace(self, namespace: str) -> bool:
+        """Whether a namespace exists."""
+        return namespace in self._namespaces
+
+    def streams_of(self, name: str) -> list[StreamTopic]:
+        """Return a stream topic or the partitions of one, or raise what is wrong with the name."""
+        topic = parse_topic(name)
+        if topic in self._partitioned:
+            found = list(self._partitioned[topic])
+        elif topic in self._topics:
+            found = [self._topics[topic]]
+        else:
+            raise TopicNotFoundError(topic)
+        streams = [t for t in found if isinstance(t, StreamTopic)]
+        if not streams:
+            raise WrongKindError(name, "live", "this works on kind 'stream' only")
+        return streams
+
+    def _plain_stream(self, name: str) -> StreamTopic:
+        """Return a stream topic that has no partitions, or raise what is wrong with the name."""
+        found = self.streams_of(name)
+        if found[0].name != name:
+            raise BadRequestError(f"topic {name!r} is partitioned: name its partitions")
+        return found[0]
+
     # Producing
 
     def open_producer(self, topic: str, name: str) -> Producer:
-        """Return a producer for a topic that is not partitioned, making the topic if needed."""
+        """Return a producer for a topic that is not partitioned, making the topic if needed.
+
+        On a stream, it fences an earlier one of the same name.
+        """
         parse_plain(name, "a producer name")
         if self.partitions(topic):
             raise BadRequestError(f"topic {topic!r} is partitioned: open its partitions")
         found = self._topics[topic]
         found.producers += 1
         self._producer_id += 1
-        return Producer(found, name.encode(), self._producer_id)
+        stream = found if isinstance(found, StreamTopic) else None
+        if stream is not None:
+            stream.owners[name] = self._producer_id
+        return Producer(found, name, name.encode(), self._producer_id, stream)
 
     def close_producer(self, producer: Producer) -> None:
         """Give a producer back."""
         producer.topic.producers -= 1
+        stream = producer.stream
+        if stream is not None and stream.owners.get(producer.name) == producer.id:
+            del stream.owners[producer.name]
 
     def publish(self, producer: Producer, batch: Batch) -> None:
-        """Check and publish a batch; afterwards it carries its offsets and time.
+        """Check and publish a batch to a live topic; afterwards it carries its offsets and time.
 
         Raises without any effect when the batch breaks a rule.
         """
-        topic, limits = producer.topic, self.limits
+        topic = producer.topic
+        self._check_batch(topic.name, batch, producer)
+        assert isinstance(topic, Topic)
         if topic.deleted:
             raise TopicNotFoundError(topic.name)
-        if batch.size_bytes > limits.batch_bytes_max or batch.codec:
-            self._check_size(batch)
-        if batch.columns & Column.OFFSET:
-            raise BadBatchError("offsets are given by the broker, not by a producer")
-        if batch.producer_bytes != producer.name_bytes:
-            raise BadBatchError("the producer's name in the batch is not the one it opened with")
-        too_large = batch.verify(message_bytes_max=limits.message_bytes_max)
-        if too_large:
-            raise MessageTooLargeError(topic.name, too_large, limits.message_bytes_max)
         reached = topic.publish(batch, self.clock.now_ms())
         if batch.columns & Column.REPLY and reached < batch.count:
-            self._report_no_responder(topic, batch)
+            self.replies.report_no_responder(topic.subscriptions, batch)
 
-    # Consuming
+    def store(
+        self, producer: Producer, batch: Batch, told: Told, *, expected_offset: int | None = None
+    ) -> None:
+        """Check a batch and publish it to a stream; `told` is called when it is safe, or not."""
+        topic = producer.stream
+        assert topic is not None
+        if topic.deleted:
+            raise TopicNotFoundError(topic.name)
+        if topic.owners.get(producer.name) != producer.id:
+            raise ProducerFencedError(topic.name, producer.name)
+        self._check_batch(topic.name, batch, producer)
+        if batch.columns & Column.REPLY:
+            raise WrongKindError(topic.name, "stream", "requests are for live topics")
+        topic.publish(producer.name, batch, told, expected_offset=expected_offset)
 
-    def subscribe(
-        self, options: SubscribeOptions, *, owner: str, sink: Sink, channel: int
-    ) -> tuple[Subscription, Consumer, bool]:
-        """Attach a consumer; returns its subscription, itself, and whether it is active now.
+    def stage(self, transaction: Transaction, slot: int, batch: Batch) -> None:
+        """Check a batch and add it to a transaction."""
+        self._check_batch("(transaction)", batch, None)
+        if batch.columns & Column.REPLY:
+            raise BadBatchError("requests are not for transactions")
+        transaction.stage(slot, batch)
 
-        It gets no messages before it is granted credit; until then they queue.
-        """
-        pattern = parse_pattern(options.topic)
-        name = parse_plain(options.subscription, "a subscription name")
-        parse_plain(options.consumer, "a consumer name")
-        type_ = _choice(SubscriptionType, options.type, "subscription type")
-        policy = _choice(Policy, options.policy, "shared policy")
-        check_globs(options.filters, options.key_filters)
-        by_key = type_ is SubscriptionType.KEY_SHARED
-        # Key filters choose between the consumers of a key-shared subscription; elsewhere they
-        # belong to the subscription as a whole.
-        filter_ = Filter(options.filters, () if by_key else options.key_filters)
-        consumer = Consumer(
-            name=options.consumer,
-            owner=owner,
-            sink=sink,
-            channel=channel,
-            matcher=KeyMatcher(options.key_filters if by_key else ()),
-            budget=self.budget,
-        )
-        subscription = self._subscriptions.get((pattern, name))
-        if subscription is not None:
-            subscription.check_same(type_=type_, policy=policy, filter_=filter_)
-        else:
-            subscription = self._add_subscription(
-                Subscription(
-                    pattern=pattern,
-                    name=name,
-                    type_=type_,
-                    policy=policy,
-                    filter_=filter_,
-                    random_slot=self._random_slot,
-                ),
-                known=options.partitions,
-            )
-        active = subscription.attach(
-            consumer, consumers_max=self.limits.consumers_per_subscription_max
-        )
-        return subscription, consumer, active
-
-    def unsubscribe(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Detach a consumer; a subscription without consumers ends."""
-        subscription.detach(consumer)
-        key = (subscription.pattern, subscription.name)
-        if not subscription.consumers and self._subscriptions.get(key) is subscription:
-            self._remove_subscription(key)
+    def commit(
+        self,
+        transaction: Transaction,
+        topics: Sequence[str],
+        acks: Sequence[TransactionAck],
+        done: Offsets,
+    ) -> None:
+        """Carry out a transaction, all of it or nothing."""
+        self._transactions.commit(transaction, topics, acks, done)
 
     # Requests and replies
 
-    def register(self, session: int, sink: ReplySink) -> None:
-        """Let replies find the client of `session`."""
-        self._reply_sinks[session] = sink
-
-    def unregister(self, session: int) -> None:
-        """Drop replies to `session` from now on."""
-        self._reply_sinks.pop(session, None)
-
     def reply(self, batch: Batch) -> None:
         """Send each answer to the client that asked; answers to clients that left are dropped."""
-        self._check_size(batch)
-        too_large = batch.verify(message_bytes_max=self.limits.message_bytes_max)
-        if too_large:
-            raise MessageTooLargeError("(reply)", too_large, self.limits.message_bytes_max)
-        addresses = batch.replies
-        if addresses is None:
-            raise BadBatchError("replies without addresses")
+        self._check_batch("(reply)", batch, None)
         batch.stamp(0, self.clock.now_ms())
-        # One pass: a batch may answer as many sessions as it has messages. Mostly it is one.
-        slots: dict[int, list[int]] = {}
-        for slot, (session, _) in enumerate(addresses):
-            slots.setdefault(session, []).append(slot)
-        for session, its_slots in slots.items():
-            sink = self._reply_sinks.get(session)
-            if sink is not None:
-                sink.reply(batch.select(its_slots))
+        self.replies.send(batch)
 
     # Reports
 
@@ -317,31 +369,18 @@ class Broker:
         if pattern:
             parse_pattern(pattern)
         names = sorted(n for n in self._topics if not pattern or matches(pattern, n))
-        page, more = _page(names, after=after, limit=limit)
+        page, more = page_of(names, after=after, limit=limit)
         return [self._topics[name].report() for name in page], more
 
     def subscriptions(
         self, topic: str, *, after: str, limit: int
     ) -> tuple[list[SubscriptionReport], str]:
         """Return a page of subscriptions, of one topic or of all, and where the next starts."""
-        by_name = {
-            f"{pattern} {name}": subscription
-            for (pattern, name), subscription in self._subscriptions.items()
-            if not topic or pattern == topic or any(t.name == topic for t in subscription.topics)
-        }
-        page, more = _page(sorted(by_name), after=after, limit=limit)
-        rows: list[SubscriptionReport] = []
-        size_bytes = 0
-        for name in page:
-            if size_bytes > LISTING_BYTES:
-                return rows, page[len(rows) - 1]
-            rows.append(by_name[name].report())
-            size_bytes += _listed_bytes(rows[-1])
-        return rows, more
+        return subscription_page(self.subscribers.reports(topic), after=after, limit=limit)
 
     def report(self) -> BrokerReport:
         """Return the figures of the broker as a whole."""
-        totals = _Totals()
+        totals = Totals()
         totals.add(self._gone)
         for topic in self._topics.values():
             totals.add(topic)
@@ -351,32 +390,114 @@ class Broker:
             uptime_s=(self.clock.monotonic_ms() - self._started_ms) / 1000,
             connections=self.connections,
             topics=len(self._topics),
-            subscriptions=len(self._subscriptions),
+            subscriptions=len(self.subscribers),
             messages_in=totals.messages_in,
             bytes_in=totals.bytes_in,
             messages_out=totals.messages_out,
             messages_dropped=totals.messages_dropped,
             queued_bytes=self.budget.queued_bytes,
+            storage_error=self.streams.error,
+            stored_bytes=sum(v.log.total_bytes for v in self.streams.vaults),
+            tail_bytes=max((v.budget.size_bytes for v in self.streams.vaults), default=0),
         )
 
     # Inner workings
 
-    def _add_topic(self, name: TopicName) -> Topic:
-        self._check_room(name, 1)
+    def _new_number(self) -> int:
         self._topic_number += 1
-        topic = self._topics[name] = Topic(name, self._topic_number)
-        for key, subscription in self._wildcards.items():
-            if matches(key[0], name):
-                _attach(subscription, topic)
+        return self._topic_number
+
+    def _record_namespaces(self, namespace: str, done: Done) -> None:
+        """Keep a namespace, if there is a place to keep it."""
+
+        def on_done(error: IsterError | None) -> None:
+            if error is not None:
+                self._namespaces.discard(namespace)
+            done(error)
+
+        if self.streams.vaults:
+            self.streams.vaults[0].record([NamespaceCreated(namespace)], on_done)
+        else:
+            done(None)
+
+    def _create_streams(
+        self, topic: TopicName, names: list[TopicName], settings: StreamSettings, done: Done
+    ) -> None:
+        partitioned = topic if names != [topic] else ""
+        vault = self.streams.vault_for(settings.durability)
+        namespace = namespace_of(topic)
+        if namespace != DEFAULT_NAMESPACE and namespace not in vault.ledger.namespaces:
+            vault.record([NamespaceCreated(namespace)], ignore)
+
+        def on_done(error: IsterError | None) -> None:
+            if error is not None:
+                self._partitioned.pop(topic, None)
+                for name in names:
+                    self._topics.pop(name, None)
+            done(error)
+
+        made = self.streams.create(names, settings, on_done, partitioned=partitioned)
+        for part in made:
+            self._topics[part.name] = part
+        if partitioned:
+            self._partitioned[topic] = made
+        for part in made:
+            self.subscribers.on_stream(part)
+
+    def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
+        """Find a stream topic, or make it."""
+        found = self._topics.get(name)
+        if isinstance(found, StreamTopic):
+            done(found)
+        elif found is not None or name in self._partitioned:
+            done(WrongKindError(name, "live or partitioned", "dead letters need a plain stream"))
+        else:
+
+            def on_done(error: IsterError | None) -> None:
+                done(error or self.streams.by_name[name])
+
+            self.create_topic(name, on_done, kind="stream", stream=settings)
+
+    def _check_same(
+        self, topic: TopicName, kind: str, partitions: int, stream: StreamSettings | None
+    ) -> None:
+        parts = self._partitioned.get(topic)
+        has = len(parts or ())
+        first = parts[0] if parts is not None else self._topics[topic]
+        if has != partitions:
+            raise TopicExistsError(topic, f"with {has} partitions")
+        if first.kind != kind:
+            raise TopicExistsError(topic, f"as a {first.kind} topic")
+        if isinstance(first, StreamTopic) and stream not in (None, first.record.settings):
+            raise TopicExistsError(topic, f"with other settings: {first.record.settings}")
+
+    def _add_live(self, name: TopicName) -> Topic:
+        topic = self._topics[name] = Topic(name, self._new_number())
+        self.subscribers.on_live(topic)
         return topic
 
-    def _check_size(self, batch: Batch) -> None:
-        # Both as it came and as it will be unpacked: a small batch may claim to be a huge one.
-        size_bytes_max = self.limits.batch_bytes_max
-        if batch.size_bytes > size_bytes_max:
-            raise BatchTooLargeError(batch.size_bytes, size_bytes_max)
-        if batch.columns_bytes > size_bytes_max:
-            raise BatchTooLargeError(batch.columns_bytes, size_bytes_max)
+    def _forget_topic(self, topic: AnyTopic) -> None:
+        topic.deleted = True
+        self._topics.pop(topic.name, None)
+        if isinstance(topic, Topic):
+            for subscription in topic.subscriptions:
+                subscription.topics.remove(topic)
+            topic.subscriptions = []
+
+    def _check_batch(self, topic: str, batch: Batch, producer: Producer | None) -> None:
+        limits = self.limits
+        if batch.size_bytes > limits.batch_bytes_max or batch.codec:
+            # Both as it came and as it will be unpacked: a small one may claim to be huge.
+            size_bytes = max(batch.size_bytes, batch.columns_bytes)
+            if size_bytes > limits.batch_bytes_max:
+                raise BatchTooLargeError(size_bytes, limits.batch_bytes_max)
+        if batch.columns & Column.OFFSET:
+            raise BadBatchError("offsets are given by the broker, not by a producer")
+        if producer is not None and batch.producer_bytes != producer.name_bytes:
+            raise BadBatchError("the producer's name in the batch is not the one it opened with")
+        too_large = batch.verify(message_bytes_max=limits.message_bytes_max)
+        if too_large:
+            raise MessageTooLargeError(topic, too_large, limits.message_bytes_max)
 
     def _check_room(self, name: TopicName, count: int) -> None:
         if namespace_of(name) not in self._namespaces:
@@ -387,91 +508,3 @@ class Broker:
     def _is_partition(self, name: str) -> bool:
         found = find_partition(name)
         return found is not None and found[0] in self._partitioned
-
-    def _add_subscription(self, subscription: Subscription, *, known: int) -> Subscription:
-        pattern = subscription.pattern
-        if len(self._subscriptions) >= self.limits.subscriptions_max:
-            raise LimitReachedError("subscriptions_max", self.limits.subscriptions_max)
-        if namespace_of(pattern) not in self._namespaces:
-            raise NamespaceNotFoundError(namespace_of(pattern))
-        if is_wildcard(pattern):
-            topics = [t for t in self._topics.values() if matches(pattern, t.name)]
-            self._wildcards[pattern, subscription.name] = subscription
-        elif self.partitions(pattern, known=known):
-            topics = self._partitioned[pattern]
-        else:
-            topics = [self._topics[pattern]]
-        for topic in topics:
-            _attach(subscription, topic)
-        self._subscriptions[pattern, subscription.name] = subscription
-        return subscription
-
-    def _remove_subscription(self, key: SubscriptionKey) -> None:
-        subscription = self._subscriptions.pop(key)
-        self._wildcards.pop(key, None)
-        for topic in subscription.topics:
-            topic.subscriptions.remove(subscription)
-        subscription.topics = []
-
-    def _close_subscription(self, key: SubscriptionKey, reason: str) -> None:
-        subscription = self._subscriptions[key]
-        for consumer in list(subscription.consumers):
-            consumer.sink.consumer_closed(consumer.channel, reason)
-            subscription.detach(consumer)
-        self._remove_subscription(key)
-
-    def _report_no_responder(self, topic: Topic, batch: Batch) -> None:
-        """Tell the askers of requests that reached nobody, whichever of the batch these are."""
-        reached: set[int] = set()
-        for subscription in topic.subscriptions:
-            reached |= subscription.wanted(batch)
-        by_session: dict[int, list[int]] = {}
-        for slot, (session, request) in enumerate(batch.replies or ()):
-            if slot not in reached:
-                by_session.setdefault(session, []).append(request)
-        for session, requests in by_session.items():
-            sink = self._reply_sinks.get(session)
-            if sink is not None:
-                sink.no_responder(requests)
-
-
-class _Totals:
-    """Sums of what topics count."""
-
-    def __init__(self) -> None:
-        self.messages_in = self.bytes_in = self.messages_out = self.messages_dropped = 0
-
-    def add(self, other: "Topic | _Totals") -> None:
-        self.messages_in += other.messages_in
-        self.bytes_in += other.bytes_in
-        self.messages_out += other.messages_out
-        self.messages_dropped += other.messages_dropped
-
-
-_Choice = TypeVar("_Choice", SubscriptionType, Policy)
-
-
-def _choice(kind: Callable[[str], _Choice], word: str, what: str) -> _Choice:
-    try:
-        return kind(word)
-    except ValueError:
-        words = ", ".join(repr(choice.value) for choice in kind)  # type: ignore[attr-defined]
-        raise BadRequestError(f"{what} {word[:40]!r} is not one of {words}") from None
-
-
-def _page(names: list[str], *, after: str, limit: int) -> tuple[list[str], str]:
-    start = bisect_right(names, after) if after else 0
-    page = names[start : start + max(1, min(limit, 1_000))]
-    more = page[-1] if page and start + len(page) < len(names) else ""
-    return page, more
-
-
-def _listed_bytes(row: SubscriptionReport) -> int:
-    """Return about how large a row is when it is sent: names of 255 B, and figures."""
-    filters = sum(map(len, (*row.filters, *row.filters.values(), *row.key_filters)))
-    return 1_000 + 450 * len(row.consumers) + 4 * filters
-
-
-def _attach(subscription: Subscription, topic: Topic) -> None:
-    topic.subscriptions.append(subscription)
-    subscription.topics.append(topic)

@@ -10,6 +10,7 @@ Always true:
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ from ister.codec import Batch, Codec
 from ister.subscriptions import KeyMatcher
 
 if TYPE_CHECKING:
+    from ister.broker.stream import StreamTopic
     from ister.broker.topic import Topic
 
 
@@ -32,6 +34,17 @@ class Sink(Protocol):
     def deliver(self, channel: int, topic: "Topic", batch: Batch) -> None:
         """Send a batch."""
 
+    def deliver_leased(
+        self,
+        channel: int,
+        topic: "StreamTopic",
+        batch: Batch,
+        lease: int,
+        attempt: int,
+        lease_ms: int,
+    ) -> None:
+        """Send a batch of a stream, to be acknowledged under `lease`."""
+
     def slow_consumer(self, channel: int, dropped: int) -> None:
         """Tell the consumer how many messages it has lost so far."""
 
@@ -40,6 +53,13 @@ class Sink(Protocol):
 
     def consumer_closed(self, channel: int, reason: str) -> None:
         """Tell the consumer that the broker closed it."""
+
+    def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
+        """Tell the consumer that what it holds of streams is void; `leases` names what follows."""
+
+
+def nothing() -> None:
+    """For what nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -76,9 +96,13 @@ class Consumer:
         "credit_count",
         "delivered",
         "dropped",
+        "identity",
         "matcher",
         "name",
+        "on_closed",
+        "on_void",
         "owner",
+        "pumps",
         "queued_bytes",
         "queued_count",
         "sink",
@@ -96,6 +120,13 @@ class Consumer:
     ) -> None:
         self.name = name
         self.owner = owner
+        # Who leases messages of a stream: the same client under the same name.
+        self.identity = (owner, name)
+        # What else to do when there is credit again: durable subscriptions hand out then.
+        self.pumps: list[Callable[[], object]] = []
+        # For whoever attached it: it was closed; its leases are void.
+        self.on_closed: Callable[[], object] = nothing
+        self.on_void: Callable[[], object] = nothing
         self.sink = sink
         self.channel = channel
         self.matcher = matcher
@@ -112,6 +143,11 @@ class Consumer:
         # How many messages of the queue's first batch have been sent. Cutting off the rest each
         # time instead would copy a large batch once for every small grant of credit.
         self._sent_of_first = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be sent something now."""
+        return self.credit_count > 0 and self.credit_bytes > 0 and self.sink.writable
 
     @property
     def load(self) -> int:
@@ -143,8 +179,30 @@ class Consumer:
             self._credit_first = count
         self.credit_count = min(self.credit_count + count, CREDIT_MAX)
         self.credit_bytes = min(self.credit_bytes + size_bytes, CREDIT_MAX)
+        self.resume()
+
+    def resume(self) -> None:
+        """Send what there is room for again, of live topics and of streams."""
         if self._queue:
             self.pump()
+        for pump in self.pumps:
+            pump()
+
+    def close(self, reason: str) -> None:
+        """The broker ends it: tell the consumer, and whoever attached it."""
+        self.sink.consumer_closed(self.channel, reason)
+        self.on_closed()
+
+    def send_leased(
+        self, topic: "StreamTopic", batch: Batch, lease: int, attempt: int, lease_ms: int
+    ) -> None:
+        """Send a batch of a stream. The caller has looked at the credit."""
+        count = batch.count
+        self.credit_count -= count
+        self.credit_bytes -= batch.size_bytes
+        self.delivered += count
+        topic.messages_out += count
+        self.sink.deliver_leased(self.channel, topic, batch, lease, attempt, lease_ms)
 
     def pump(self) -> None:
         """Send from the queue while credit and connection allow."""

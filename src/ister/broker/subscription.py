@@ -1,33 +1,30 @@
 """A subscription: its consumers, and the dispatch of batches to them.
 
 One subscription may cover many topics (a pattern, the partitions of a topic). Always true:
-- an exclusive subscription has at most one consumer;
-- the first consumer of a failover subscription is the active one, the others wait in the order
-  they came;
+- its consumers follow the rules of `roster`;
 - what a consumer was never sent goes to the others when it leaves, in order.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ister.base import Pattern, SubscriptionReport
-from ister.base.errors import (
-    ConsumerNameTakenError,
-    LimitReachedError,
-    SubscriptionMismatchError,
-    SubscriptionTakenError,
-)
+from ister.base.errors import SubscriptionMismatchError
 from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.consumer import Consumer
+from ister.broker.roster import Roster
 from ister.broker.topic import Topic
 from ister.codec import Batch
 from ister.subscriptions import (
     Filter,
     Policy,
-    Ring,
     SubscriptionType,
     in_turn,
     to_least_loaded,
 )
+
+if TYPE_CHECKING:
+    from ister.broker.attachments import Attachment
 
 RandomSlot = Callable[[int], int]
 
@@ -36,11 +33,10 @@ class Subscription:
     """See the module."""
 
     __slots__ = (
-        "_by_name",
         "_direct",
         "_random_slot",
-        "_ring",
         "_turn",
+        "attachments",
         "consumers",
         "filter",
         "messages_dropped",
@@ -48,6 +44,7 @@ class Subscription:
         "name",
         "pattern",
         "policy",
+        "roster",
         "topics",
         "type",
     )
@@ -67,8 +64,12 @@ class Subscription:
         self.type = type_
         self.policy = policy
         self.filter = filter_
-        self.consumers: list[Consumer] = []
+        self.roster = Roster(type_)
+        # Of the roster, for the hot path.
+        self.consumers = self.roster.consumers
         self.topics: list[Topic] = []
+        # Of the consumers of a pattern, which may come to cover streams as well.
+        self.attachments: dict[Consumer, Attachment] = {}
         # Of consumers that have left.
         self.messages_out = 0
         self.messages_dropped = 0
@@ -77,8 +78,6 @@ class Subscription:
             SubscriptionType.EXCLUSIVE,
             SubscriptionType.FAILOVER,
         )
-        self._by_name: dict[str, Consumer] = {}
-        self._ring = Ring()
         self._turn = 0
         self._random_slot = random_slot
 
@@ -101,38 +100,25 @@ class Subscription:
 
         The same client coming back under the same name takes the place of its former self.
         """
-        former = self._by_name.get(consumer.name)
-        if former is not None and former.owner != consumer.owner:
-            raise ConsumerNameTakenError(self.name, consumer.name)
+        former = self.roster.join(
+            consumer, of=(self.pattern, self.name), consumers_max=consumers_max
+        )
         if former is not None:
-            former.sink.consumer_closed(former.channel, "the same consumer connected again")
-            self._replace(former, consumer)
-            return self._is_active(consumer)
-        if self.type is SubscriptionType.EXCLUSIVE and self.consumers:
-            raise SubscriptionTakenError(self.pattern, self.name, self.consumers[0].name)
-        if len(self.consumers) >= consumers_max:
-            raise LimitReachedError("consumers_per_subscription_max", consumers_max)
-        self.consumers.append(consumer)
-        self._by_name[consumer.name] = consumer
-        if self.type is SubscriptionType.KEY_SHARED:
-            self._ring.join(consumer.name, consumer.matcher)
-        return self._is_active(consumer)
+            self.messages_out += former.delivered
+            self.messages_dropped += former.dropped
+            consumer.inherit(former.take_queue())
+        return self.roster.is_active(consumer)
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer; what it was not sent goes to the others. Harmless if it has left."""
-        if self._by_name.get(consumer.name) is not consumer:
+        self.attachments.pop(consumer, None)
+        if consumer not in self.roster:
             return
-        was_active = self._is_active(consumer)
-        self.consumers.remove(consumer)
-        del self._by_name[consumer.name]
+        promoted = self.roster.leave(consumer)
         self.messages_out += consumer.delivered
         self.messages_dropped += consumer.dropped
-        if self.type is SubscriptionType.KEY_SHARED:
-            self._ring.leave(consumer.name)
         left_over = consumer.take_queue()
-        if self.type is SubscriptionType.FAILOVER and was_active and self.consumers:
-            promoted = self.consumers[0]
-            promoted.sink.active_changed(promoted.channel, active=True)
+        if promoted is not None:
             promoted.inherit(left_over)
             return
         for topic, batch in left_over:
@@ -159,7 +145,7 @@ class Subscription:
         wanted = set(range(len(batch)) if slots is None else slots)
         if self.type is SubscriptionType.KEY_SHARED:
             keys = batch.keys or [None] * len(batch)
-            wanted = {s for s in wanted if self._ring.owner(keys[s]) is not None}
+            wanted = {s for s in wanted if self.roster.ring.owner(keys[s]) is not None}
         return wanted if self.consumers else set()
 
     def report(self) -> SubscriptionReport:
@@ -175,7 +161,8 @@ class Subscription:
             messages_out=self.messages_out + sum(c.delivered for c in self.consumers),
             messages_dropped=self.messages_dropped + sum(c.dropped for c in self.consumers),
             consumers=[
-                c.report(active=self._is_active(c)) for c in self.consumers[:LISTED_CONSUMERS_MAX]
+                c.report(active=self.roster.is_active(c))
+                for c in self.consumers[:LISTED_CONSUMERS_MAX]
             ],
         )
 
@@ -200,29 +187,16 @@ class Subscription:
     def _by_key(self, topic: Topic, batch: Batch) -> int:
         keys = batch.keys
         if keys is None:
-            owner = self._ring.owner(None)
+            owner = self.roster.ring.owner(None)
             if owner is None:
                 return 0
-            self._by_name[owner].offer(topic, batch)
+            self.roster.by_name[owner].offer(topic, batch)
             return batch.count
         # One pass: there may be as many owners as messages.
         slots: dict[str, list[int]] = {}
-        for slot, owner in enumerate(map(self._ring.owner, keys)):
+        for slot, owner in enumerate(map(self.roster.ring.owner, keys)):
             if owner is not None:
                 slots.setdefault(owner, []).append(slot)
         for owner, its_slots in slots.items():
-            self._by_name[owner].offer(topic, batch.select(its_slots))
+            self.roster.by_name[owner].offer(topic, batch.select(its_slots))
         return sum(map(len, slots.values()))
-
-    def _replace(self, former: Consumer, consumer: Consumer) -> None:
-        self.consumers[self.consumers.index(former)] = consumer
-        self._by_name[consumer.name] = consumer
-        self.messages_out += former.delivered
-        self.messages_dropped += former.dropped
-        if self.type is SubscriptionType.KEY_SHARED:
-            self._ring.leave(consumer.name)
-            self._ring.join(consumer.name, consumer.matcher)
-        consumer.inherit(former.take_queue())
-
-    def _is_active(self, consumer: Consumer) -> bool:
-        return self.type is not SubscriptionType.FAILOVER or self.consumers[0] is consumer

@@ -1,12 +1,15 @@
 """A live topic: stamps batches and hands them to its subscriptions. Stores nothing."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ister.base import TopicName, TopicReport
 from ister.codec import Batch
 
 if TYPE_CHECKING:
+    from ister.broker.stream import StreamTopic
     from ister.broker.subscription import Subscription
+
+AnyTopic: TypeAlias = "Topic | StreamTopic"
 
 
 class Topic:
@@ -15,6 +18,8 @@ class Topic:
     Always true: offsets rise by one per message, and every subscription sees batches in the
     order of their offsets.
     """
+
+    kind = "live"
 
     __slots__ = (
         "bytes_in",

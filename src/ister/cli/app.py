@@ -8,10 +8,13 @@ import typer
 
 from ister.cli.bench import bench
 from ister.cli.consume import consume
+from ister.cli.keys import keys
 from ister.cli.namespaces import namespaces
 from ister.cli.produce import produce
+from ister.cli.read import read
 from ister.cli.requests import reply, request
 from ister.cli.serve import serve
+from ister.cli.storage import storage
 from ister.cli.subscriptions import subs
 from ister.cli.terminal import configure_cli_log, guard
 from ister.cli.top import top
@@ -60,7 +63,13 @@ def shared(
     configure_cli_log(verbose=verbose)
 
 
-for command in (serve, produce, consume, request, reply, bench, top):
+for command in (serve, produce, consume, read, request, reply, bench, top):
     app.command()(command)
-for group, name in ((topics, "topics"), (subs, "subs"), (namespaces, "namespaces")):
+for group, name in (
+    (topics, "topics"),
+    (subs, "subs"),
+    (namespaces, "namespaces"),
+    (storage, "storage"),
+    (keys, "keys"),
+):
     app.add_typer(group, name=name)

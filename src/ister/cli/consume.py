@@ -1,12 +1,15 @@
 """`ister consume`: messages of a topic as lines on stdout."""
 
-import base64
+import asyncio
 import secrets
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
 
-from ister.base.errors import BadRequestError, BusyError
+from ister.base.errors import BadRequestError, BusyError, IsterError
+from ister.cli.rows import message_row
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
     URL,
@@ -19,9 +22,10 @@ from ister.cli.terminal import (
     say,
     write,
 )
+from ister.cli.values import PLACE_HELP, parse_place
 from ister.client import (
+    Client,
     Event,
-    Message,
     PolicyName,
     Promoted,
     SlowConsumer,
@@ -32,29 +36,44 @@ from ister.client import (
 
 # Messages taken at once: few enough that `--count` and Ctrl-C act soon, and lines appear soon.
 FETCH_COUNT = 4_096
+# For the broker to forget a subscription that nobody named; then it is left behind.
+FORGET_S = 2.0
+
+
+SubscriptionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--subscription", "-s", help="Its name; one that ends with this command unless given."
+    ),
+]
+StartOption = Annotated[
+    str, typer.Option(metavar="PLACE", help=f"Of a new one on a stream: {PLACE_HELP}")
+]
+NoAckOption = Annotated[
+    bool, typer.Option("--no-ack", help="Acknowledge nothing: others get it all again.")
+]
+TypeOption = Annotated[str, typer.Option(help="exclusive, shared, failover or key_shared.")]
+PolicyOption = Annotated[str, typer.Option(help="Of shared: least_loaded, round_robin or random.")]
+FilterOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=GLOB", help="Only messages with such an attribute. Repeatable."),
+]
+KeyFilterOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GLOB", help="Only messages with such a key. Repeatable."),
+]
 
 
 def consume(
     topic: Annotated[str, typer.Argument(help="As /default/orders, or a pattern: /default/a.>")],
     url: UrlOption = URL,
-    subscription: Annotated[
-        str | None,
-        typer.Option("--subscription", "-s", help="Its name; one of your own unless given."),
-    ] = None,
-    type: Annotated[
-        str, typer.Option(help="exclusive, shared, failover or key_shared.")
-    ] = "exclusive",
-    policy: Annotated[
-        str, typer.Option(help="Of shared: least_loaded, round_robin or random.")
-    ] = "least_loaded",
-    filter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=GLOB", help="Only messages with such an attribute. Repeatable."),
-    ] = None,
-    key_filter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Only messages with such a key. Repeatable."),
-    ] = None,
+    subscription: SubscriptionOption = None,
+    start: StartOption = "latest",
+    no_ack: NoAckOption = False,
+    type: TypeOption = "exclusive",
+    policy: PolicyOption = "least_loaded",
+    filter: FilterOption = None,
+    key_filter: KeyFilterOption = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
     ] = None,
@@ -68,53 +87,77 @@ def consume(
 ) -> None:
     """Print the messages of a topic, one per line, from now on.
 
+    On a stream, each message is acknowledged once it is printed. A subscription with a name
+    stays and goes on where it was the next time; to only look at what a stream has, `ister read`.
+
     With --json each line is an object: topic, partition, offset, key, attributes, id,
-    publish_time, producer, and payload (text) or payload_base64 (when it is no UTF-8).
+    publish_time, producer, attempt, and payload (text) or payload_base64 (when it is no UTF-8).
 
     \b
     Examples:
       ister consume /default/hello
+      ister consume /default/orders --subscription billing --start earliest
       ister consume '/default/orders.>' --json | jq .payload
       ister consume /default/jobs --subscription workers --type shared
       ister consume /default/orders --filter 'region=eu-*' --count 10 --timeout 5
     """
     filters = parse_pairs(filter or (), "--filter")
+    place = parse_place(start, "--start")
+    name = subscription or f"cli-{secrets.token_hex(4)}"
 
     async def receive_all() -> None:
         async with connect(url) as client:
             sub = client.subscribe(
                 topic,
-                subscription or f"cli-{secrets.token_hex(4)}",
+                name,
                 type=_type(type),
+                start=place,
                 policy=_policy(policy),
                 consumer=consumer,
                 filters=filters,
                 key_filters=key_filter or (),
                 on_event=None if quiet else _tell,
             )
-            async with sub:
-                if not quiet:
-                    say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
-                await _print_all(sub, count=count, timeout_s=timeout, as_json=as_json)
+            try:
+                async with sub:
+                    if not quiet:
+                        say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
+                    lines = _Lines(as_json=as_json, acks=not no_ack)
+                    await _print_all(sub, lines, count=count, timeout_s=timeout)
+            finally:
+                if subscription is None:
+                    await _forget(client, topic, name)
 
     # Without an end of its own, Ctrl-C is how this command ends well.
     endless = count is None and timeout is None
     run(receive_all(), interrupt_code=0 if endless else EXIT_INTERRUPTED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lines:
+    """What to do with each message."""
+
+    as_json: bool
+    acks: bool
+
+
 async def _print_all(
-    sub: Subscription, *, count: int | None, timeout_s: float | None, as_json: bool
+    sub: Subscription, lines: _Lines, *, count: int | None, timeout_s: float | None
 ) -> None:
     left = count
     while left is None or left > 0:
         messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
         if not messages:
             break
-        if as_json:
-            write(b"".join([json_line(_as_row(message)) for message in messages]))
+        if lines.as_json:
+            write(b"".join([json_line(message_row(message)) for message in messages]))
         else:
             write(b"".join([message.payload + b"\n" for message in messages]))
         flush()
+        if lines.acks:
+            # After the flush: whoever reads our stdout has them, or they come again.
+            for message in messages:
+                await message.ack()
         if left is not None:
             left -= len(messages)
     if left and count is not None:
@@ -122,22 +165,13 @@ async def _print_all(
         raise typer.Exit(BusyError.exit_code)
 
 
-def _as_row(message: Message) -> dict[str, object]:
-    row: dict[str, object] = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "key": message.key,
-        "attributes": message.attributes,
-        "id": message.id,
-        "publish_time": message.publish_time.isoformat(timespec="milliseconds"),
-        "producer": message.producer,
-    }
-    try:
-        row["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        row["payload_base64"] = base64.b64encode(message.payload).decode()
-    return row
+async def _forget(client: Client, topic: str, subscription: str) -> None:
+    """Remove the subscription that this command made; on live topics it is gone by itself."""
+    if not client.connected:
+        return
+    with suppress(IsterError, TimeoutError):
+        async with asyncio.timeout(FORGET_S):
+            await client.delete_subscription(topic, subscription)
 
 
 def _tell(event: Event) -> None:
@@ -146,7 +180,7 @@ def _tell(event: Event) -> None:
     elif isinstance(event, Promoted):
         say("promoted: this consumer is the active one now")
     else:
-        say("reconnected: messages sent in between are lost")
+        say("reconnected: what live topics were sent in between is lost")
 
 
 def _type(word: str) -> SubscriptionTypeName:

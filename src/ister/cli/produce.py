@@ -173,7 +173,9 @@ def _summarise(topic: str, sent: _Sent, elapsed_s: float, *, as_json: bool) -> N
 
 
 async def _has_readers(client: Client, topic: str) -> bool:
-    return any(row.subscriptions for row in await client.topics(topic))
+    """Whether what is sent stays somewhere: with somebody, or in a stream."""
+    rows = await client.topics(topic)
+    return any(row.subscriptions or row.stream is not None for row in rows)
 
 
 @contextmanager

@@ -16,7 +16,29 @@ if TYPE_CHECKING:
 _Text = str | None
 
 DataOption = Annotated[
-    _Text, typer.Option(metavar="DIR", help="Folder for what must survive a restart.")
+    _Text,
+    typer.Option(
+        metavar="DIR", help="Folder that streams are kept in.", show_default="./ister-data"
+    ),
+]
+StreamMemoryOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="SIZE", help="Newest messages of all streams in memory.", show_default="256MiB"
+    ),
+]
+SegmentSizeOption = Annotated[
+    _Text, typer.Option(metavar="SIZE", help="Size of a journal file.", show_default="128MiB")
+]
+ObjectStoreOption = Annotated[
+    _Text,
+    typer.Option(metavar="URL", help="Store for streams of durability 'object': s3://…, gs://…"),
+]
+TierOption = Annotated[
+    _Text, typer.Option(metavar="URL", help="Store that sealed segments of --data are moved to.")
+]
+KeyFileOption = Annotated[
+    _Text, typer.Option(metavar="FILE", help="Keys for encryption at rest; see `ister keys`.")
 ]
 HostOption = Annotated[
     _Text,
@@ -79,6 +101,11 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No banner.")]
 
 def serve(
     data: DataOption = None,
+    stream_memory: StreamMemoryOption = None,
+    segment_size: SegmentSizeOption = None,
+    object_store: ObjectStoreOption = None,
+    tier: TierOption = None,
+    key_file: KeyFileOption = None,
     host: HostOption = None,
     port: PortOption = None,
     http_port: HttpPortOption = None,
@@ -99,11 +126,14 @@ def serve(
     """Run a broker until Ctrl-C or SIGTERM; a second one ends it at once.
 
     Flags win over ISTER_* variables (ISTER_PORT, ISTER_HTTP_PORT, ISTER_LIMITS_TOPICS_MAX …),
-    those over the TOML file (tables native, http, log, shutdown, limits), that over defaults.
+    those over the TOML file (tables native, http, storage, log, shutdown, limits), that over
+    defaults. Object stores take their keys from the usual variables (AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL …).
 
     \b
     Examples:
-      ister serve
+      ister serve --data /var/lib/ister
+      ister serve --key-file keys.json --tier s3://bucket/ister-segments
       ister serve --host 0.0.0.0 --log-format json
       ister serve --port 0 --http-port 0 --ready-file /tmp/ister.json
       ister serve --config ister.toml --limit message_bytes_max=2MiB
@@ -114,6 +144,11 @@ def serve(
         "data": data,
         "name": name,
         "ready_file": ready_file,
+        "storage.memory": stream_memory,
+        "storage.segment": segment_size,
+        "storage.object_store": object_store,
+        "storage.tier": tier,
+        "storage.key_file": key_file,
         "native.host": host,
         "native.port": port,
         "native.heartbeat": heartbeat,
@@ -134,9 +169,22 @@ def serve(
     run_broker(settings, on_ready=(lambda a: _show_banner(settings, a)) if wants_banner else None)
 
 
+def places(settings: "ServerConfig") -> list[tuple[str, str]]:
+    """Return where streams are kept, each place with its name."""
+    data = str(settings.data_folder)
+    if settings.data is None and not settings.data_folder.is_dir():
+        data += ", made with the first stream"
+    if settings.storage.key_file is not None:
+        data += f", encrypted with {settings.storage.key_file}"
+    rows = [("data", data), ("tier", settings.storage.tier)]
+    rows.append(("objects", settings.storage.object_store))
+    return [(name, place) for name, place in rows if place]
+
+
 def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
     from importlib.metadata import version
 
+    from rich.markup import escape
     from rich.panel import Panel
     from rich.table import Table
 
@@ -145,7 +193,8 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
     rows = Table.grid(padding=(0, 2))
     rows.add_row("[dim]native[/]", f"[bold cyan]{addresses.url}[/]")
     rows.add_row("[dim]http[/]", f"http://{addresses.http}/metrics  /healthz  /readyz")
-    rows.add_row("[dim]data[/]", str(settings.data or "none: live topics keep nothing"))
+    for name, place in places(settings):
+        rows.add_row(f"[dim]{name}[/]", escape(place))
     rows.add_row(
         "[dim]try[/]", "ister consume /default/hello   and   ister produce /default/hello hi"
     )

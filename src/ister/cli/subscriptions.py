@@ -1,15 +1,44 @@
-"""`ister subs`: list and describe subscriptions."""
+"""`ister subs`: see subscriptions; move, pause and delete durable ones; bring back dead letters."""
 
-from typing import Annotated
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, TypeVar
 
 import typer
 
-from ister.base import SubscriptionReport
-from ister.base.errors import SubscriptionNotFoundError
-from ister.cli.terminal import URL, JsonOption, UrlOption, run, write_json, write_table
-from ister.client import connect
+from ister.base import CursorReport, SubscriptionReport, is_wildcard, rounded_size, rounded_span
+from ister.base.errors import BadRequestError, SubscriptionNotFoundError
+from ister.cli.terminal import (
+    URL,
+    JsonOption,
+    UrlOption,
+    YesOption,
+    confirm,
+    run,
+    say,
+    write_json,
+    write_table,
+)
+from ister.cli.values import PLACE_HELP, parse_place
+from ister.client import Client, connect
 
-subs = typer.Typer(no_args_is_help=True, help="See subscriptions and their consumers.")
+subs = typer.Typer(no_args_is_help=True, help="See and change subscriptions.")
+
+TopicArgument = Annotated[str, typer.Argument(help="Topic or pattern of the subscription.")]
+NameArgument = Annotated[str, typer.Argument(help="Its name.")]
+CursorArgument = Annotated[str, typer.Argument(help="Name of the saved cursor.")]
+
+_LIST_COLUMNS = (
+    "TOPIC", "SUBSCRIPTION", "TYPE", "TOPICS", "CONSUMERS", "OUT", "DROPPED",
+    "LAG", "IN FLIGHT", "OLDEST", "STATE",
+)  # fmt: skip
+_CURSOR_COLUMNS = (
+    "LAG", "IN FLIGHT", "IN FLIGHT BYTES", "OLDEST", "REDELIVERED", "DEAD LETTERS",
+    "LATE ACKS", "PAUSED", "SAVED CURSORS",
+)  # fmt: skip
+
+_T = TypeVar("_T")
 
 
 @subs.command("list")
@@ -18,19 +47,22 @@ def list_subscriptions(
     url: UrlOption = URL,
     as_json: JsonOption = False,
 ) -> None:
-    """List subscriptions.
+    """List subscriptions; of durable ones, how far behind they are.
+
+    LAG is what is not acknowledged, IN FLIGHT what of it is delivered, OLDEST the age of the
+    oldest of it.
 
     \b
     Examples:
       ister subs list
       ister subs list /default/orders --json
     """
-    rows = _fetch(url, topic)
+    rows = _with_client(url, lambda client: client.subscriptions(topic))
     if as_json:
         write_json(rows)
         return
     write_table(
-        ("TOPIC", "SUBSCRIPTION", "TYPE", "TOPICS", "CONSUMERS", "OUT", "DROPPED"),
+        _LIST_COLUMNS,
         [
             (
                 row.topic,
@@ -40,6 +72,7 @@ def list_subscriptions(
                 len(row.consumers),
                 row.messages_out,
                 row.messages_dropped,
+                *_progress(row.cursor),
             )
             for row in rows
         ],
@@ -48,16 +81,18 @@ def list_subscriptions(
 
 @subs.command("describe")
 def describe_subscription(
-    topic: Annotated[str, typer.Argument(help="Topic or pattern of the subscription.")],
-    subscription: Annotated[str, typer.Argument(help="Its name.")],
+    topic: TopicArgument,
+    subscription: NameArgument,
     url: UrlOption = URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one subscription with its consumers."""
-    rows = [row for row in _fetch(url, "") if row.subscription == subscription]
-    found = next((row for row in rows if row.topic == topic), None)
-    if found is None:
-        raise SubscriptionNotFoundError(topic, subscription)
+    """Show one subscription with its consumers; of a durable one also how far it is.
+
+    \b
+    Example:
+      ister subs describe /default/orders billing
+    """
+    found = _with_client(url, lambda client: _find(client, topic, subscription))
     if as_json:
         write_json(found)
         return
@@ -75,6 +110,8 @@ def describe_subscription(
             )
         ],
     )
+    if found.cursor is not None:
+        _write_cursor(found, found.cursor)
     write_table(
         ("CONSUMER", "ADDRESS", "ACTIVE", "CREDIT", "QUEUED", "QUEUED BYTES", "OUT", "DROPPED"),
         [
@@ -93,12 +130,239 @@ def describe_subscription(
     )
 
 
-def _fetch(url: str, topic: str) -> list[SubscriptionReport]:
-    async def fetch() -> list[SubscriptionReport]:
-        async with connect(url) as client:
-            return await client.subscriptions(topic)
+@subs.command("seek")
+def seek(
+    topic: TopicArgument,
+    subscription: NameArgument,
+    to: Annotated[str | None, typer.Argument(metavar="[PLACE]", help=PLACE_HELP)] = None,
+    url: UrlOption = URL,
+    saved: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Go to a saved cursor instead.")
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Move a durable subscription: on from a place, what was acknowledged before or not.
 
-    return run(fetch())
+    What is in flight is void: consumers go on with what lies at the new place. A cursor that was
+    saved first (`ister subs save-cursor`) is the way back.
+
+    \b
+    Examples:
+      ister subs seek /default/orders billing earliest
+      ister subs seek /default/orders billing 1000 --yes
+      ister subs seek /default/orders billing 2h
+      ister subs seek /default/orders billing --saved before-deploy
+    """
+    if (to is None) == (saved is None):
+        raise typer.BadParameter("give a place or --saved, one of them")
+    place = parse_place(to, "the place") if to is not None else None
+
+    async def move(client: Client) -> None:
+        await client.seek(topic, subscription, place, snapshot=saved)
+
+    found = _with_client(url, lambda client: _find_durable(client, topic, subscription))
+    where = f"saved cursor {saved}" if saved is not None else str(place)
+    confirm(f"moves subscription {subscription} on {topic} to {where}: {_figures(found)}", yes=yes)
+    _with_client(url, move)
+    say(f"subscription {subscription} on {topic} goes on at {where}")
+
+
+@subs.command("pause")
+def pause(topic: TopicArgument, subscription: NameArgument, url: UrlOption = URL) -> None:
+    """Let the deliveries of a durable subscription rest; nothing of it is lost.
+
+    \b
+    Example:
+      ister subs pause /default/orders billing
+    """
+    _with_client(url, lambda client: client.pause_subscription(topic, subscription))
+    say(f"subscription {subscription} on {topic} rests; `ister subs resume` lets it go on")
+
+
+@subs.command("resume")
+def resume(topic: TopicArgument, subscription: NameArgument, url: UrlOption = URL) -> None:
+    """Let the deliveries of a durable subscription go on.
+
+    \b
+    Example:
+      ister subs resume /default/orders billing
+    """
+    _with_client(url, lambda client: client.resume_subscription(topic, subscription))
+    say(f"subscription {subscription} on {topic} goes on")
+
+
+@subs.command("delete")
+def delete(
+    topic: TopicArgument,
+    subscription: NameArgument,
+    url: UrlOption = URL,
+    yes: YesOption = False,
+) -> None:
+    """Delete a durable subscription with its place and saved cursors; consumers are closed.
+
+    \b
+    Example:
+      ister subs delete /default/orders billing --yes
+    """
+    found = _with_client(url, lambda client: _find_durable(client, topic, subscription))
+    confirm(f"deletes subscription {subscription} on {topic}: {_figures(found)}", yes=yes)
+    _with_client(url, lambda client: client.delete_subscription(topic, subscription))
+    say(f"subscription {subscription} on {topic} is deleted")
+
+
+@subs.command("save-cursor")
+def save_cursor(
+    topic: TopicArgument, subscription: NameArgument, name: CursorArgument, url: UrlOption = URL
+) -> None:
+    """Keep where a durable subscription is under a name, to seek to it later.
+
+    \b
+    Examples:
+      ister subs save-cursor /default/orders billing before-deploy
+      ister subs seek /default/orders billing --saved before-deploy
+    """
+    _with_client(url, lambda client: client.save_cursor(topic, subscription, name))
+    say(f"cursor {name} of subscription {subscription} on {topic} is saved")
+
+
+@subs.command("drop-cursor")
+def drop_cursor(
+    topic: TopicArgument,
+    subscription: NameArgument,
+    name: CursorArgument,
+    url: UrlOption = URL,
+    yes: YesOption = False,
+) -> None:
+    """Forget a saved cursor.
+
+    \b
+    Example:
+      ister subs drop-cursor /default/orders billing before-deploy --yes
+    """
+    confirm(f"forgets cursor {name} of subscription {subscription} on {topic}", yes=yes)
+    _with_client(url, lambda client: client.drop_cursor(topic, subscription, name))
+    say(f"cursor {name} of subscription {subscription} on {topic} is forgotten")
+
+
+@subs.command("redrive")
+def redrive(
+    topic: TopicArgument,
+    subscription: NameArgument,
+    url: UrlOption = URL,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="At most this many; all there are unless given.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send the dead letters of a subscription back to where they came from.
+
+    Each is sent and taken from the dead letters in one step, so none is lost or doubled. It comes
+    at the end of its topic, as a new message.
+
+    \b
+    Examples:
+      ister subs redrive /default/orders billing
+      ister subs redrive /default/orders billing --count 100
+    """
+    with _busy(f"moving dead letters of {subscription} back"):
+        moved = _with_client(url, lambda client: client.redrive(topic, subscription, count=count))
+    if as_json:
+        write_json({"topic": topic, "subscription": subscription, "moved": moved})
+    else:
+        say(f"{moved:,} dead letters of subscription {subscription} are back on {topic}")
+
+
+def _with_client(url: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
+    async def call() -> _T:
+        async with connect(url) as client:
+            return await work(client)
+
+    return run(call())
+
+
+async def _find(client: Client, topic: str, subscription: str) -> SubscriptionReport:
+    for row in await client.subscriptions():
+        if (row.topic, row.subscription) == (topic, subscription):
+            return row
+    raise SubscriptionNotFoundError(topic, subscription)
+
+
+async def _find_durable(client: Client, topic: str, subscription: str) -> SubscriptionReport:
+    found = await _find(client, topic, subscription)
+    if found.cursor is None:
+        raise BadRequestError(
+            f"subscription {subscription!r} on {topic!r} covers live topics: it has no place of "
+            "its own, and ends with its last consumer"
+        )
+    return found
+
+
+def _progress(cursor: CursorReport | None) -> tuple[object, ...]:
+    if cursor is None:
+        return ("-", "-", "-", "live")
+    oldest = rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-"
+    return (cursor.lag, cursor.in_flight, oldest, "paused" if cursor.paused else "durable")
+
+
+def _figures(row: SubscriptionReport) -> str:
+    """Return what whoever moves or deletes a subscription should know."""
+    assert row.cursor is not None
+    return (
+        f"{len(row.consumers)} consumers, {row.cursor.lag:,} messages not acknowledged, "
+        f"{row.cursor.in_flight:,} of them in flight"
+    )
+
+
+def _write_cursor(row: SubscriptionReport, cursor: CursorReport) -> None:
+    write_table(
+        _CURSOR_COLUMNS,
+        [
+            (
+                cursor.lag,
+                cursor.in_flight,
+                rounded_size(cursor.in_flight_bytes),
+                rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-",
+                cursor.redelivered,
+                cursor.dead_lettered,
+                cursor.refused,
+                cursor.paused,
+                ", ".join(cursor.snapshots) or "-",
+            )
+        ],
+    )
+    settings = cursor.settings
+    write_table(
+        ("ACK TIMEOUT", "MAX DELIVERIES", "BACKOFF", "IN FLIGHT MAX", "ORDERED", "DEAD LETTERS"),
+        [
+            (
+                rounded_span(settings.ack_timeout_ms),
+                settings.max_deliveries or "-",
+                ", ".join(map(rounded_span, settings.backoff_ms)) or "-",
+                f"{settings.in_flight_max:,} ({rounded_size(settings.in_flight_bytes_max)})",
+                settings.ordered,
+                settings.dead_letter_topic or _default_letters(row),
+            )
+        ],
+    )
+    write_table(("TOPIC", "ACKNOWLEDGED BELOW"), sorted(cursor.floors.items()))
+
+
+def _default_letters(row: SubscriptionReport) -> str:
+    if is_wildcard(row.topic):
+        return "one topic for each"
+    # The broker names it; half of the package is loaded for that, so only here.
+    from ister.broker import default_dead_letter_topic
+
+    return default_dead_letter_topic(row.topic, row.subscription)
+
+
+def _busy(text: str) -> AbstractContextManager[object]:
+    """Show on a terminal that something goes on."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from ister.cli.terminal import stderr_console
+
+    return stderr_console().status(text)
 
 
 def _filters(row: SubscriptionReport) -> str:

@@ -7,6 +7,7 @@ Always true:
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -39,6 +40,8 @@ TimeoutOption = Annotated[
 ]
 
 URL = DEFAULT_URL
+
+_FIGURE = re.compile(r"-|\d[\d,.]*(?: ?(?:[KMGT]i)?B|ms|s|m|h|d)?")
 
 _T = TypeVar("_T")
 
@@ -189,7 +192,8 @@ def _cell(value: object) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return bool(text) and text.replace(",", "").replace(".", "").isdigit()
+    """Whether a cell is a figure, with a unit or without, or stands for none."""
+    return _FIGURE.fullmatch(text) is not None
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

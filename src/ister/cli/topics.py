@@ -1,11 +1,11 @@
-"""`ister topics`: list, create, describe and delete topics."""
+"""`ister topics`: list, create, describe, purge and delete topics."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from ister.base import SubscriptionReport, TopicReport
-from ister.base.errors import TopicNotFoundError
+from ister.base import StreamReport, SubscriptionReport, TopicReport, rounded_size, rounded_span
+from ister.base.errors import BadRequestError, TopicNotFoundError, WrongKindError
 from ister.cli.terminal import (
     URL,
     JsonOption,
@@ -17,11 +17,31 @@ from ister.cli.terminal import (
     write_json,
     write_table,
 )
-from ister.client import Client, connect
+from ister.cli.values import parse_size_option, parse_span_option
+from ister.client import Client, DurabilityName, RetentionName, connect
 
 topics = typer.Typer(no_args_is_help=True, help="See and change topics.")
 
-_COLUMNS = ("TOPIC", "KIND", "PRODUCERS", "SUBSCRIPTIONS", "IN", "OUT", "DROPPED", "BYTES IN")
+_COLUMNS = (
+    "TOPIC", "KIND", "PRODUCERS", "SUBSCRIPTIONS", "IN", "OUT", "DROPPED", "BYTES IN", "STORED",
+)  # fmt: skip
+
+DurabilityOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What an acknowledgement means: memory (received), os (written), fsync (on the "
+        "disk), object (in the object store).",
+        show_default="fsync",
+    ),
+]
+RetentionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What is kept: limits, interest (what some subscription has not acknowledged), "
+        "workqueue (its one subscription), compact (the newest of each key).",
+        show_default="limits",
+    ),
+]
 
 
 @topics.command("list")
@@ -30,7 +50,7 @@ def list_topics(
     url: UrlOption = URL,
     as_json: JsonOption = False,
 ) -> None:
-    """List topics with what happened on them since the broker started.
+    """List topics with what happened on them since the broker started, and what they keep.
 
     \b
     Examples:
@@ -54,18 +74,56 @@ def create_topic(
     topic: Annotated[str, typer.Argument(help="As /default/orders.")],
     url: UrlOption = URL,
     partitions: Annotated[int, typer.Option(min=0, help="0 for a topic without.")] = 0,
-    kind: Annotated[str, typer.Option(help="live.")] = "live",
+    kind: Annotated[
+        str, typer.Option(help="live: for whoever is there. stream: kept, acknowledged, replayed.")
+    ] = "live",
+    durability: DurabilityOption = None,
+    retention: RetentionOption = None,
+    max_age: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Drop what is older, as 7d.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Drop the oldest beyond this, as 10GiB.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, help="Drop the oldest beyond this many.")
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver nothing that is older.")
+    ] = None,
+    dedup_window: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long message ids are known.", show_default="2m"),
+    ] = None,
 ) -> None:
     """Create a topic; nothing happens when it exists with the same settings.
 
     \b
-    Example:
-      ister topics create /default/orders --partitions 4
+    Examples:
+      ister topics create /default/prices --partitions 4
+      ister topics create /default/orders --kind stream --max-age 7d --max-bytes 10GiB
+      ister topics create /default/jobs --kind stream --retention workqueue
     """
+    asked_durability, asked_retention = _durability(durability), _retention(retention)
+    spans = {
+        "max_age": parse_span_option(max_age, "--max-age"),
+        "ttl": parse_span_option(ttl, "--ttl"),
+        "dedup_window": parse_span_option(dedup_window, "--dedup-window"),
+    }
+    size_bytes = parse_size_option(max_bytes, "--max-bytes")
 
     async def create() -> None:
         async with connect(url) as client:
-            await client.create_topic(topic, kind=kind, partitions=partitions)
+            await client.create_topic(
+                topic,
+                kind=kind,
+                partitions=partitions,
+                durability=asked_durability,
+                retention=asked_retention,
+                max_bytes=size_bytes,
+                max_messages=max_messages,
+                **spans,
+            )
 
     run(create())
     say(f"topic {topic} is there")
@@ -77,7 +135,12 @@ def describe_topic(
     url: UrlOption = URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a topic, its partitions and its subscriptions."""
+    """Show a topic, its partitions and its subscriptions; of a stream, what it keeps and how.
+
+    \b
+    Example:
+      ister topics describe /default/orders --json
+    """
 
     async def fetch() -> tuple[list[TopicReport], list[SubscriptionReport]]:
         async with connect(url) as client:
@@ -88,11 +151,60 @@ def describe_topic(
         write_json({"topic": topic, "topics": rows, "subscriptions": subscriptions})
         return
     _write_topics(rows)
-    for one in subscriptions:
-        say(
-            f"subscription {one.subscription} on {one.topic}: {one.type}, "
-            f"{len(one.consumers)} consumers"
+    streams = [(row, row.stream) for row in rows if row.stream is not None]
+    if streams:
+        _write_streams(streams)
+    if subscriptions:
+        write_table(
+            ("SUBSCRIPTION", "ON", "TYPE", "CONSUMERS", "LAG"),
+            [
+                (
+                    one.subscription,
+                    one.topic,
+                    one.type,
+                    len(one.consumers),
+                    one.cursor.lag if one.cursor is not None else "-",
+                )
+                for one in subscriptions
+            ],
         )
+
+
+@topics.command("purge")
+def purge_topic(
+    topic: Annotated[str, typer.Argument(help="A stream, as /default/orders.")],
+    url: UrlOption = URL,
+    before: Annotated[
+        int | None, typer.Option(min=0, metavar="OFFSET", help="Keep this one and what follows.")
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Drop the messages of a stream, all of them or those before an offset.
+
+    The topic, its settings and its subscriptions stay, and offsets go on where they were. Also
+    what a work queue has not delivered yet is gone.
+
+    \b
+    Examples:
+      ister topics purge /default/orders
+      ister topics purge /default/orders --before 1000 --yes
+    """
+
+    async def fetch() -> list[TopicReport]:
+        async with connect(url) as client:
+            return (await _describe(client, topic))[0]
+
+    async def purge() -> int:
+        async with connect(url) as client:
+            return await client.purge(topic, before=before)
+
+    rows = run(fetch())
+    if rows[0].stream is None:
+        raise WrongKindError(topic, rows[0].kind, "it keeps nothing that could be purged")
+    messages = sum(_kept(row, before) for row in rows)
+    which = "" if before is None else f" before offset {before:,}"
+    confirm(f"drops {messages:,} messages of {topic}{which}, acknowledged or not", yes=yes)
+    say(f"{run(purge()):,} messages of {topic} are gone")
 
 
 @topics.command("delete")
@@ -101,7 +213,12 @@ def delete_topic(
     url: UrlOption = URL,
     yes: YesOption = False,
 ) -> None:
-    """Delete a topic with its partitions; its producers and consumers are closed."""
+    """Delete a topic with its partitions and messages; its producers and consumers are closed.
+
+    \b
+    Example:
+      ister topics delete /default/orders --yes
+    """
 
     async def fetch() -> tuple[list[TopicReport], list[SubscriptionReport]]:
         async with connect(url) as client:
@@ -114,11 +231,17 @@ def delete_topic(
     rows, subscriptions = run(fetch())
     consumers = sum(len(one.consumers) for one in subscriptions)
     parts = "" if rows[0].topic == topic else f" with its {len(rows)} partitions"
-    confirm(
+    text = (
         f"deletes topic {topic}{parts}: {sum(r.producers for r in rows)} producers and "
-        f"{consumers} consumers use it",
-        yes=yes,
+        f"{consumers} consumers use it"
     )
+    if rows[0].stream is not None:
+        durable = sum(one.cursor is not None and one.topic == topic for one in subscriptions)
+        text += (
+            f"; its {sum(_kept(row, None) for row in rows):,} messages and {durable} durable "
+            "subscriptions go with it"
+        )
+    confirm(text, yes=yes)
     run(delete())
     say(f"topic {topic} is deleted")
 
@@ -136,6 +259,13 @@ async def _describe(
     return rows, [found[key] for key in sorted(found)]
 
 
+def _kept(row: TopicReport, before: int | None) -> int:
+    """Return how many messages a stream keeps, of those before an offset if one is given."""
+    assert row.stream is not None
+    end = row.next_offset if before is None else min(before, row.next_offset)
+    return max(0, end - row.stream.first_offset)
+
+
 def _write_topics(rows: list[TopicReport]) -> None:
     write_table(
         _COLUMNS,
@@ -149,7 +279,60 @@ def _write_topics(rows: list[TopicReport]) -> None:
                 row.messages_out,
                 row.messages_dropped,
                 row.bytes_in,
+                rounded_size(row.stream.stored_bytes) if row.stream is not None else "-",
             )
             for row in rows
         ],
     )
+
+
+def _write_streams(rows: list[tuple[TopicReport, StreamReport]]) -> None:
+    write_table(
+        ("STREAM", "FIRST OFFSET", "NEXT OFFSET", "STORED", "IN MEMORY", "SEGMENTS"),
+        [
+            (
+                row.topic,
+                stream.first_offset,
+                row.next_offset,
+                rounded_size(stream.stored_bytes),
+                rounded_size(stream.tail_bytes),
+                stream.segments,
+            )
+            for row, stream in rows
+        ],
+    )
+    settings = rows[0][1].settings
+    write_table(
+        ("DURABILITY", "RETENTION", "MAX AGE", "MAX BYTES", "MAX MESSAGES", "TTL", "DEDUP WINDOW"),
+        [
+            (
+                settings.durability,
+                settings.retention,
+                _span(settings.max_age_ms),
+                rounded_size(settings.max_bytes) if settings.max_bytes else "-",
+                settings.max_messages or "-",
+                _span(settings.ttl_ms),
+                _span(settings.dedup_window_ms),
+            )
+        ],
+    )
+
+
+def _span(milliseconds: int) -> str:
+    return rounded_span(milliseconds) if milliseconds else "-"
+
+
+def _durability(word: str | None) -> DurabilityName | None:
+    if word is not None and word not in get_args(DurabilityName):
+        raise BadRequestError(
+            f"--durability {word!r} is not one of {', '.join(get_args(DurabilityName))}"
+        )
+    return word  # type: ignore[return-value]  # checked the line above
+
+
+def _retention(word: str | None) -> RetentionName | None:
+    if word is not None and word not in get_args(RetentionName):
+        raise BadRequestError(
+            f"--retention {word!r} is not one of {', '.join(get_args(RetentionName))}"
+        )
+    return word  # type: ignore[return-value]  # checked the line above

@@ -7,6 +7,7 @@ from ister.codec.compression import available
 from ister.codec.encoding import ReplyAddress, encode, encode_bare
 from ister.codec.layout import HEADER_BYTES, STAMP_BYTES, Codec, Column
 from ister.codec.memory import keep_freed_memory
+from ister.codec.table import arrow_table
 
 __all__ = [
     "HEADER_BYTES",
@@ -16,6 +17,7 @@ __all__ = [
     "Codec",
     "Column",
     "ReplyAddress",
+    "arrow_table",
     "available",
     "crc32c",
     "encode",

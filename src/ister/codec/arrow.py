@@ -3,6 +3,7 @@
 The payload column is used in place; Arrow checks the offsets again before anything is read.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -39,6 +40,11 @@ def to_arrow(batch: "Batch") -> pa.RecordBatch:
         ),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def to_table(batches: "Sequence[Batch]") -> pa.Table:
+    """Return `batches` one behind the other, with the columns of `SCHEMA`."""
+    return pa.Table.from_batches([to_arrow(batch) for batch in batches], schema=SCHEMA)
 
 
 def _payload(column: "Values", count: int) -> pa.Array:

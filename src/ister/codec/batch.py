@@ -30,7 +30,7 @@ from ister.codec.columns import (
     encode_numbers,
 )
 from ister.codec.compression import decompress
-from ister.codec.encoding import ReplyAddress, seal
+from ister.codec.encoding import ReplyAddress, encode, seal
 from ister.codec.layout import (
     BARE,
     CHECKED_POSITION,
@@ -198,6 +198,15 @@ class Batch:
             self.check()
         return self._attributes.rows() if self._attributes is not None else None
 
+    def names_attribute(self, name: str) -> bool:
+        """Tell whether some message may have an attribute of that name.
+
+        Mostly none does, and that is told without a look at each message.
+        """
+        if not self._parsed:
+            self.check()
+        return self._attributes is not None and name.encode() in bytes(self._attributes.names.blob)
+
     @property
     def ids(self) -> list[str | None] | None:
         """The producer's own id of every message, or `None` when none has one."""
@@ -217,9 +226,10 @@ class Batch:
     @property
     def offsets(self) -> Sequence[int]:
         """The offset of every message."""
-        if not self._parsed:
-            self.check()
-        if self._offsets is not None:
+        if self.columns & Column.OFFSET:
+            if not self._parsed:
+                self.check()
+            assert self._offsets is not None
             return self._offsets
         if self.base_offset + self.count > OFFSET_MAX:
             raise BadBatchError(f"base offset {self.base_offset} is past the last offset")
@@ -325,11 +335,11 @@ class Batch:
         held = self._view.obj
         if not isinstance(held, bytes | bytearray) or len(held) > 2 * self.size_bytes:
             self._view = memoryview(self.to_bytes())
-        self._forget_columns()
+        self.forget_columns()
         return self
 
-    def _forget_columns(self) -> None:
-        """Let go of what `check` made; it is made again when asked for."""
+    def forget_columns(self) -> None:
+        """Let go of what `check` made, which may be much; it is made again when asked for."""
         if self._parsed:
             self._parsed = False
             del self._payloads, self._keys, self._attributes, self._timestamps
@@ -363,6 +373,25 @@ class Batch:
             codec=Codec.NONE,
         )
         return self._derived(head, body, base_offset)
+
+    def unstamped(self, slots: Sequence[int]) -> "Batch":
+        """Return the messages at `slots` as a new batch, which has no offsets yet.
+
+        Decodes and encodes: for what is rare.
+        """
+        payloads, keys, ids, attributes = self.payloads, self.keys, self.ids, self.attributes
+        times = self.timestamps_ms if self.columns & Column.TIMESTAMP else None
+        head, body = encode(
+            [payloads[s] for s in slots],
+            keys=[keys[s] for s in slots] if keys is not None else None,
+            attributes=[attributes[s] for s in slots] if attributes is not None else None,
+            timestamps_ms=[times[s] for s in slots] if times is not None else None,
+            ids=[ids[s] for s in slots] if ids is not None else None,
+            producer=self.producer_bytes,
+            producer_id=self.producer_id,
+            first_sequence=self.first_sequence,
+        )
+        return Batch(head + body)
 
     def select(self, slots: Sequence[int]) -> "Batch":
         """Return the messages at `slots` (rising) as a batch of their own, uncompressed.

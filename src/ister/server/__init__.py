@@ -6,10 +6,12 @@ from ister.server.config import (
     NativeConfig,
     ServerConfig,
     ShutdownConfig,
+    StorageConfig,
     all_settings,
     read_config,
 )
 from ister.server.serve import Addresses, run_broker, run_server
+from ister.server.storage import store_options
 
 __all__ = [
     "Addresses",
@@ -18,8 +20,10 @@ __all__ = [
     "NativeConfig",
     "ServerConfig",
     "ShutdownConfig",
+    "StorageConfig",
     "all_settings",
     "read_config",
     "run_broker",
     "run_server",
+    "store_options",
 ]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from ister.base import parse_plain
+from ister.base import parse_plain, size_text
 from ister.base.errors import BadNameError, ConfigError
-from ister.base.limits import BATCH_BYTES_CEILING, KIB, Limits
+from ister.base.limits import BATCH_BYTES_CEILING, KIB, MIB, Limits
 from ister.server.native import BUSY_POLL_US, HEARTBEAT_MS
 from ister.server.settings import (
     Setting,
@@ -26,13 +26,15 @@ from ister.server.settings import (
     setting,
     settings_of,
     size,
-    size_text,
     text,
 )
 
 NATIVE_PORT = 6655
 HTTP_PORT = 8655
 PORT_MAX = 65_535
+
+# In the folder a broker is started in, as other servers of this kind do.
+DEFAULT_DATA = Path("ister-data")
 
 # A limit beyond these is a typing error: 1 TiB in one queue, ten million of anything.
 LIMIT_BYTES_MAX = 1024**4
@@ -135,6 +137,54 @@ class GrpcConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """Where and how streams are kept."""
+
+    memory_bytes: int = field(
+        default=256 * MIB,
+        metadata=setting(
+            flag="--stream-memory",
+            key="memory",
+            parse=size(1 * MIB, LIMIT_BYTES_MAX),
+            why="The newest messages of all streams kept in memory, for consumers that keep up.",
+        ),
+    )
+    segment_bytes: int = field(
+        default=128 * MIB,
+        metadata=setting(
+            flag="--segment-size",
+            key="segment",
+            parse=size(1 * MIB, 4096 * MIB),
+            why="Size of a journal file; a restart reads what was written since the last one.",
+        ),
+    )
+    object_store: str = field(
+        default="",
+        metadata=setting(
+            flag="--object-store",
+            parse=text,
+            why="URL of the store for topics with durability 'object': s3://bucket/folder, ...",
+        ),
+    )
+    tier: str = field(
+        default="",
+        metadata=setting(
+            flag="--tier",
+            parse=text,
+            why="URL of a store that sealed segments of the data folder are moved to.",
+        ),
+    )
+    key_file: Path | None = field(
+        default=None,
+        metadata=setting(
+            flag="--key-file",
+            parse=folder,
+            why="Keys for encryption at rest; see `ister keys`. New files are encrypted with it.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The broker's own log, on stderr."""
 
@@ -188,7 +238,7 @@ class ServerConfig:
         metadata=setting(
             flag="--data",
             parse=folder,
-            why="Folder for what must survive a restart; live topics keep nothing.",
+            why="Folder that streams are kept in; ister-data here unless given.",
         ),
     )
     ready_file: Path | None = field(
@@ -202,6 +252,7 @@ class ServerConfig:
     native: NativeConfig = field(default_factory=NativeConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
     log: LogConfig = field(default_factory=LogConfig)
     shutdown: ShutdownConfig = field(default_factory=ShutdownConfig)
     limits: Limits = field(default_factory=Limits)
@@ -211,11 +262,17 @@ class ServerConfig:
         """The address of the HTTP door."""
         return self.http.host or self.native.host
 
+    @property
+    def data_folder(self) -> Path:
+        """Where streams are kept."""
+        return self.data or DEFAULT_DATA
+
 
 _PARTS: dict[str, type[Any]] = {
     "native": NativeConfig,
     "http": HttpConfig,
     "grpc": GrpcConfig,
+    "storage": StorageConfig,
     "log": LogConfig,
     "shutdown": ShutdownConfig,
 }
@@ -391,7 +448,23 @@ def _contradictions(config: ServerConfig) -> list[str]:
         )
     if config.http.port == config.native.port != 0 and config.http_host == config.native.host:
         found.append(f"port {config.http.port} is given to both doors: each needs its own")
-    return found
+    return found + _shared_places(config)
+
+
+def _shared_places(config: ServerConfig) -> list[str]:
+    """Return which of the places that need files of their own are one and the same."""
+    places = {
+        "--data": config.data_folder.absolute().as_uri(),
+        "--object-store": config.storage.object_store.rstrip("/"),
+        "--tier": config.storage.tier.rstrip("/"),
+    }
+    given = [(flag, place) for flag, place in places.items() if place]
+    return [
+        f"{flag} and {other} are both {place}: each needs a folder of its own"
+        for slot, (flag, place) in enumerate(given)
+        for other, second in given[slot + 1 :]
+        if place == second
+    ]
 
 
 def _limit_names() -> list[str]:

@@ -1,9 +1,10 @@
 """Start-up and shutdown of a broker process.
 
-Start: file limit, data folder, broker, native door, HTTP door, ready file. Only then is the
-broker ready, and whoever waits for the file finds every door open.
+Start: file limit, storage (the journal is replayed), broker, native door, HTTP door, ready file.
+Only then is the broker ready, and whoever waits for the file finds every door open.
 
     STARTING --doors open--> READY --first signal--> CLOSING --drained or deadline--> end
+    STARTING --first signal--> end at once
     CLOSING --second signal--> end at once
 
 Always true: a ready file names a process that was ready; it is removed when that process closes.
@@ -19,11 +20,11 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -32,6 +33,7 @@ from ister.broker import Broker
 from ister.codec import keep_freed_memory
 from ister.server.config import ServerConfig
 from ister.server.native import NativeDoor
+from ister.server.storage import Storage
 from ister.telemetry import SystemClock
 
 if TYPE_CHECKING:
@@ -83,12 +85,21 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     _prepare_files(config)
     if config.grpc.port is not None or config.grpc.admin_port is not None:
         logger.warning("door_missing", door="grpc", hint="this version has no gRPC doors yet")
+    clock = SystemClock(loop.call_later)
+    storage = Storage(config, clock, environment=os.environ)
     broker = Broker(
         name=config.name or _host_name(),
         limits=config.limits,
-        clock=SystemClock(loop.call_later),
+        clock=clock,
         random_slot=random.randrange,
+        open_local=storage.open_local,
     )
+    opening = asyncio.ensure_future(storage.open(broker))
+    if not await _comes_first(opening, stopped):
+        opening.cancel()
+        logger.info("broker_closed", reason="asked to end while it was starting")
+        return
+    opening.result()
     native = NativeDoor(
         broker,
         heartbeat_ms=config.native.heartbeat_ms,
@@ -107,7 +118,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         logger.info("broker_closing", reason=reason, connections=broker.connections)
     finally:
         _remove_ready_file(config.ready_file)
-        await _close_doors(config, native, http, forced)
+        await _unless_forced(_close(config, broker, storage, native, http), forced)
     logger.info("broker_closed")
 
 
@@ -129,18 +140,32 @@ async def _open_doors(config: ServerConfig, native: NativeDoor, http: "HttpDoor"
     return Addresses(pid=os.getpid(), native=bound["native"], http=bound["http"])
 
 
-async def _close_doors(
-    config: ServerConfig, native: NativeDoor, http: "HttpDoor", forced: "asyncio.Future[None]"
+async def _close(
+    config: ServerConfig, broker: Broker, storage: Storage, native: NativeDoor, http: "HttpDoor"
 ) -> None:
-    closing = asyncio.ensure_future(native.close(config.shutdown.deadline_ms / 1000))
-    done, _ = await asyncio.wait({closing, forced}, return_when=asyncio.FIRST_COMPLETED)
-    if closing not in done:
-        logger.warning("broker_forced")
-        closing.cancel()
-        return
-    # Last, so that `/readyz` tells until the end that this broker is closing.
+    await native.close(config.shutdown.deadline_ms / 1000)
+    # After the native one, so that `/readyz` tells until the end that this broker is closing.
     await http.close()
-    await closing
+    broker.streams.close()
+    await storage.close()
+
+
+async def _unless_forced(
+    closing: Coroutine[Any, Any, None], forced: "asyncio.Future[None]"
+) -> None:
+    """Run `closing` to its end, or until a second signal asks to end at once."""
+    task = asyncio.ensure_future(closing)
+    if not await _comes_first(task, forced):
+        logger.warning("broker_forced")
+        task.cancel()
+        return
+    await task
+
+
+async def _comes_first(one: "asyncio.Future[Any]", other: "asyncio.Future[Any]") -> bool:
+    """Wait for the first of two, and return whether it is `one`."""
+    await asyncio.wait({one, other}, return_when=asyncio.FIRST_COMPLETED)
+    return one.done()
 
 
 def _listen_for_signals(

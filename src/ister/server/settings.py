@@ -11,17 +11,10 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ister.base import parse_size, parse_span, size_text
+
 Value = str | int | float | Path
 Parse = Callable[[object], Value]
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
-_SIZE_UNITS = {
-    "b": 1,
-    **{f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)},
-    **{f"{p}ib": 1024**n for n, p in enumerate("kmgt", 1)},
-}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +142,8 @@ def size(low: int, high: int) -> Parse:
     """A size: a number of bytes, or with a unit as in `512KiB`, `2MiB`, `1.5GB`."""
 
     def parse(raw: object) -> int:
-        found = _SIZE.fullmatch(raw.strip().replace("_", "")) if isinstance(raw, str) else None
-        if found is not None:
-            raw = round(float(found[1]) * _SIZE_UNITS[(found[2] or "B").lower()])
+        if isinstance(raw, str):
+            raw = parse_size(raw)
         if isinstance(raw, bool) or not isinstance(raw, int):
             raise ValueError("is no size: write bytes, or a unit as in 512KiB or 2MiB")
         return _between(raw, low, high, size_text(low), size_text(high))
@@ -163,22 +155,13 @@ def duration_ms(low_s: float, high_s: float) -> Parse:
     """A time span in seconds, or with a unit as in `500ms`, `30s`, `5m`, `1h`; milliseconds."""
 
     def parse(raw: object) -> int:
-        found = _DURATION.fullmatch(raw.strip()) if isinstance(raw, str) else None
-        if found is not None:
-            raw = float(found[1]) * _DURATION_UNITS[found[2] or "s"]
+        if isinstance(raw, str):
+            raw = parse_span(raw)
         if isinstance(raw, bool) or not isinstance(raw, int | float) or raw != raw:  # noqa: PLR0124 - NaN
             raise ValueError("is no time span: write seconds, or a unit as in 500ms, 30s, 5m")
         return round(_between(raw, low_s, high_s, f"{low_s:g}s", f"{high_s:g}s") * 1000)
 
     return parse
-
-
-def size_text(size_bytes: int) -> str:
-    """Return a size as a person would write it: the largest unit that leaves a whole number."""
-    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if size_bytes >= factor and size_bytes % factor == 0:
-            return f"{size_bytes // factor}{unit}"
-    return f"{size_bytes}B"
 
 
 _Number = TypeVar("_Number", int, float)

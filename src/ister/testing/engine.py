@@ -1,26 +1,36 @@
 """The real broker with its native door, as the fakes run it: in memory and in a thread."""
 
+import asyncio
 import random
 from weakref import WeakSet
 
 from ister.base import Clock
 from ister.base.limits import Limits
-from ister.broker import Broker
+from ister.broker import Broker, InlineWorker, TailBudget, Vault, Workers, open_vault
+from ister.log import Disk, FileBackend, LogOptions
 from ister.server.native import NativeDoor, NativeSession
 from ister.telemetry import library_logger
+
+# Enough for a test to see both memory and disk at work.
+STREAM_MEMORY_BYTES = 64 * 1024 * 1024
 
 
 class Engine:
     """One life of a broker: from a start to a stop."""
 
-    def __init__(self, *, name: str, limits: Limits, clock: Clock, seed: int) -> None:
+    def __init__(self, *, name: str, limits: Limits, clock: Clock, seed: int, disk: Disk) -> None:
+        self._clock = clock
+        self._disk = disk
         self.broker = Broker(
             name=name,
             limits=limits,
             clock=clock,
             # Seeded, so that the 'random' policy does the same in every run of a test.
             random_slot=random.Random(seed).randrange,
+            open_local=self._open_vault,
         )
+        if disk.names("segments"):
+            self.broker.adopt(self._open_vault())
         self.door = NativeDoor(
             self.broker,
             # Polling would take turns of the loop, and a core, from the test.
@@ -29,11 +39,31 @@ class Engine:
         )
         self._sessions: WeakSet[NativeSession] = WeakSet()
 
+    def _open_vault(self) -> Vault:
+        """Open the streams of the disk; everything happens in turns of the event loop."""
+        call_soon = asyncio.get_running_loop().call_soon
+        worker = InlineWorker(call_soon)
+        return open_vault(
+            FileBackend(self._disk),
+            LogOptions(now_ms=self._clock.now_ms),
+            workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
+            clock=self._clock,
+            budget=TailBudget(STREAM_MEMORY_BYTES),
+            call_soon=call_soon,
+        )
+
     def session(self) -> NativeSession:
         """Return the protocol object of a new connection."""
         session = self.door.session()
         self._sessions.add(session)
         return session
+
+    def crash(self) -> None:
+        """Cut every connection, and write nothing more."""
+        self.disconnect_all()
+        self.broker.streams.close()
+        for vault in self.broker.streams.vaults:
+            vault.committer.close()
 
     def disconnect_all(self) -> None:
         """Cut every connection, as a broken network does: nobody is told beforehand."""

@@ -9,6 +9,8 @@ from ister.base import Clock
 from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.client import Client, connect
+from ister.log import Disk
+from ister.objects import MemoryDisk
 from ister.telemetry import SystemClock
 from ister.testing.clock import settle
 from ister.testing.engine import Engine
@@ -16,7 +18,7 @@ from ister.testing.transport import MemoryTransport, connect_pair
 
 
 class MemoryBroker:
-    """A broker for tests, in the event loop of the test. Everything but the socket is real.
+    """A broker for tests, in the event loop of the test. Everything but socket and disk is real.
 
     >>> async with ister.testing.MemoryBroker() as broker:
     ...     async with broker.connect() as client:
@@ -35,12 +37,15 @@ class MemoryBroker:
         limits: Limits | None = None,
         name: str = "memory",
         seed: int = 0,
+        disk: Disk | None = None,
     ) -> None:
         self.name = name
         self.url = f"ister://{name}"
         self._clock = clock
         self._limits = limits or Limits()
         self._seed = seed
+        # What streams are kept on: outlives a restart.
+        self.disk = disk if disk is not None else MemoryDisk()
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
@@ -85,17 +90,21 @@ class MemoryBroker:
         return connect_pair(protocol, self._running().session)
 
     async def start(self) -> None:
-        """Start, or start again after `stop`. Nothing of an earlier life is left."""
+        """Start, or start again after `stop`. Of an earlier life, streams are left."""
         if self._engine is None:
             self._engine = Engine(
-                name=self.name, limits=self._limits, clock=self.clock, seed=self._seed
+                name=self.name,
+                limits=self._limits,
+                clock=self.clock,
+                seed=self._seed,
+                disk=self.disk,
             )
 
     async def stop(self) -> None:
         """Stop as a crash does: clients lose their connection and cannot get a new one."""
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.disconnect_all()
+            engine.crash()
             await settle()
             await engine.door.close(deadline_s=0)
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ister.base.limits import Limits
+from ister.objects import MemoryDisk
 from ister.telemetry import SystemClock
 from ister.testing.clock import settle
 from ister.testing.engine import Engine
@@ -31,6 +32,8 @@ class ThreadedBroker:
         self.port = 0
         self._limits = limits or Limits()
         self._seed = seed
+        # What streams are kept on: outlives a restart.
+        self._disk = MemoryDisk()
         self._engine: Engine | None = None
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,7 +95,9 @@ class ThreadedBroker:
             return
         loop = asyncio.get_running_loop()
         clock = SystemClock(loop.call_later)
-        engine = Engine(name=self.name, limits=self._limits, clock=clock, seed=self._seed)
+        engine = Engine(
+            name=self.name, limits=self._limits, clock=clock, seed=self._seed, disk=self._disk
+        )
         self._server = await loop.create_server(engine.session, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         self._engine = engine
@@ -102,7 +107,7 @@ class ThreadedBroker:
         if engine is None or self._server is None:
             return
         self._server.close()
-        engine.disconnect_all()
+        engine.crash()
         await settle()
         await engine.door.close(deadline_s=0)
 

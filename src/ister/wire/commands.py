@@ -10,7 +10,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from ister.base import BrokerReport, SubscriptionReport, TopicReport
+from ister.base import (
+    LATEST,
+    AckSettings,
+    BrokerReport,
+    Position,
+    StreamSettings,
+    SubscriptionReport,
+    TopicReport,
+)
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
 
 PROTOCOL_VERSION_MIN = 1
@@ -76,6 +84,21 @@ class CreateTopic(_Command):
     topic: str
     kind: str = "live"
     partitions: int = 0
+    # Of a stream topic only; absent: the defaults.
+    stream: StreamSettings | None = None
+
+
+class PurgeTopic(_Command):
+    """Drop the messages of a stream before an offset, or all when `before` is negative."""
+
+    topic: str
+    before: int = -1
+
+
+class Purged(_Command):
+    """So many messages were dropped."""
+
+    messages: int
 
 
 class DeleteTopic(_Command):
@@ -113,6 +136,20 @@ class ProducerOpened(_Command):
     topic: str
     producer_id: int
     partitions: int
+    # Of a stream: the number of this producer's next message. A producer that comes back under
+    # its name goes on there; what it sends again below that is not stored again.
+    next_sequence: int = 0
+    # `live` or `stream`.
+    kind: str = "live"
+
+
+class PublishedEach(_Command):
+    """Some messages of a batch were known by their ids, and not stored again.
+
+    `offsets` has one number for each message: its offset, or `~offset` when it was known.
+    """
+
+    offsets: list[int]
 
 
 class CloseProducer(_Command):
@@ -134,17 +171,133 @@ class Subscribe(_Command):
     filters: dict[str, str] = {}
     # What `subscribed` said, when the client comes back after a lost connection.
     partitions: int = 0
+    # On streams: where a subscription that does not exist yet begins, and how it treats acks.
+    start: Position = LATEST
+    acks: AckSettings | None = None
 
 
 class Subscribed(_Command):
-    """The consumer is attached. `active` is false for a standby of a failover subscription."""
+    """The consumer is attached. `active` is false for a standby of a failover subscription.
+
+    `leases` names the life of the broker that leases belong to. A client that comes back and is
+    told another than before drops what it has not taken: all of that is delivered again.
+    """
 
     active: bool
     partitions: int = 0
+    leases: int = 0
 
 
 class CloseConsumer(_Command):
     """Detach a consumer; what it was not sent goes to the others."""
+
+    channel: int
+
+
+class DeleteSubscription(_Command):
+    """Remove a durable subscription with its position; its consumers are closed."""
+
+    topic: str
+    subscription: str
+
+
+class Seek(_Command):
+    """Move a durable subscription to another place; what is in flight is void."""
+
+    topic: str
+    subscription: str
+    to: Position
+
+
+class SaveCursor(_Command):
+    """Keep the place of a durable subscription under a name, to seek to it later."""
+
+    topic: str
+    subscription: str
+    name: str
+
+
+class DropCursor(_Command):
+    """Forget a saved cursor."""
+
+    topic: str
+    subscription: str
+    name: str
+
+
+class PauseSubscription(_Command):
+    """Stop or resume the deliveries of a durable subscription, for all of its consumers."""
+
+    topic: str
+    subscription: str
+    paused: bool
+
+
+class OpenReader(_Command):
+    """Use `channel` for reading a stream; DELIVER frames come as CREDIT frames allow.
+
+    `end` absent: go on with what is published. A `latest` end is where the stream ends now.
+    Nothing is acknowledged, and nobody else is affected.
+    """
+
+    topic: str
+    channel: int
+    start: Position
+    end: Position | None = None
+
+
+class ReaderOpened(_Command):
+    """What will be read: offsets `start` to `end`; `end` is -1 for a reader that follows.
+
+    `partitions` above zero: nothing was opened; open one reader for each partition.
+    """
+
+    start: int
+    end: int
+    partitions: int = 0
+
+
+class CloseReader(_Command):
+    """Free a reader's channel."""
+
+    channel: int
+
+
+# Transactions
+
+
+class BeginTransaction(_Command):
+    """Use `channel` for a transaction. STAGE frames add batches to it.
+
+    `transaction` is a word of the client's choice: a commit that is repeated under the same word
+    happens once.
+    """
+
+    channel: int
+    transaction: str
+
+
+class CommitTransaction(_Command):
+    """Carry out everything staged on `channel`, and the acks, or nothing of it.
+
+    The sequence of a STAGE frame is the slot of its topic in `topics`. An ack is the channel of
+    a consumer of this connection and a run: lease, first offset, end offset. `channel` is free
+    afterwards, whatever the answer.
+    """
+
+    channel: int
+    topics: list[str]
+    acks: list[tuple[int, int, int, int]] = []
+
+
+class TransactionCommitted(_Command):
+    """The base offset of every staged batch, in the order they were staged."""
+
+    offsets: list[int]
+
+
+class AbortTransaction(_Command):
+    """Forget everything staged on `channel`."""
 
     channel: int
 
@@ -175,6 +328,17 @@ class NoResponder(_Command):
     """These requests of this client reached nobody."""
 
     requests: list[int]
+
+
+class ReaderEnded(_Command):
+    """The reader on this frame's channel has had everything up to its end, or broke off.
+
+    `code` is 0 at the end, else that of an error as in `ErrorReply`. The channel is free.
+    """
+
+    code: int = 0
+    text: str = ""
+    fields: dict[str, FieldValue] = {}
 
 
 class ConsumerClosed(_Command):
@@ -242,15 +406,31 @@ Command: TypeAlias = (
     | ErrorReply
     | GoingAway
     | CreateTopic
+    | PurgeTopic
+    | Purged
     | DeleteTopic
     | CreateNamespace
     | Done
     | OpenProducer
     | ProducerOpened
+    | PublishedEach
     | CloseProducer
     | Subscribe
     | Subscribed
     | CloseConsumer
+    | DeleteSubscription
+    | Seek
+    | SaveCursor
+    | DropCursor
+    | PauseSubscription
+    | OpenReader
+    | ReaderOpened
+    | CloseReader
+    | BeginTransaction
+    | CommitTransaction
+    | TransactionCommitted
+    | AbortTransaction
+    | ReaderEnded
     | TopicNumber
     | SlowConsumer
     | ActiveChanged
@@ -283,6 +463,6 @@ def error_reply(error: IsterError) -> ErrorReply:
     return ErrorReply(code=error.code, text=str(error), fields=error.fields())
 
 
-def error_of(reply: ErrorReply) -> IsterError:
-    """Return the error in a peer's `ErrorReply`."""
+def error_of(reply: ErrorReply | ReaderEnded) -> IsterError:
+    """Return the error in a peer's `ErrorReply`, or in a `ReaderEnded` whose code is not 0."""
     return from_wire(reply.code, reply.fields, reply.text)

@@ -7,10 +7,11 @@ command from `commands`. All numbers are little-endian.
 import struct
 from bisect import bisect_left
 from collections import deque
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from ister.base.errors import BadRequestError, ProtocolError
-from ister.base.limits import CONTROL_BYTES_MAX, CREDIT_MAX, KIB
+from ister.base.limits import ACKS_PER_FRAME_MAX, CONTROL_BYTES_MAX, CREDIT_MAX, KIB
 from ister.codec import HEADER_BYTES, Batch
 from ister.wire.commands import Command, encode_command
 
@@ -27,7 +28,21 @@ HELLO_BYTES_MAX = 4_096
 
 PUBLISHED = struct.Struct("<Qq")
 CREDIT = struct.Struct("<II")
-ACK = struct.Struct("<QQ")
+# What goes before a leased batch: lease, attempt, milliseconds until the lease ends. As long as
+# two numbers of eight bytes, so that the columns of the batch stay aligned.
+LEASE = struct.Struct("<QII")
+# A run of messages of one lease: lease, first offset, end offset (half-open).
+ACK = struct.Struct("<QQQ")
+# The same with milliseconds: of delay for a nack, of more time for an extension.
+TIMED_ACK = struct.Struct("<QQQQ")
+# The delay of a nack that leaves it to the backoff list of the subscription.
+BACKOFF_DELAY = 2**64 - 1
+# Offsets are below this: columns hold them as signed numbers.
+OFFSETS_END = 2**63
+
+# A run of messages, as in `ACK`; a run with milliseconds, as in `TIMED_ACK`.
+Run = tuple[int, int, int]
+TimedRun = tuple[int, int, int, int]
 
 SEQUENCE_MASK = 0xFFFF_FFFF
 
@@ -69,7 +84,14 @@ class Opcode:
     PING: Final = 7
     PONG: Final = 8
     PUBLISH_BULK: Final = 9
+    DELIVER_LEASED: Final = 10
+    ACKED: Final = 11
+    NACK: Final = 12
+    ACK_THROUGH: Final = 13
+    EXTEND: Final = 14
+    PUBLISH_EXPECT: Final = 15
     CONTROL: Final = 16
+    STAGE: Final = 17
 
 
 # Opcode, channel, sequence, body. A tuple: there is one for each frame on the hot path.
@@ -79,11 +101,22 @@ Frame = tuple[int, int, int, memoryview]
 def body_limits(batch_bytes_max: int) -> list[tuple[int, int]]:
     """Return the smallest and largest body by opcode; (1, 0) where the opcode is unknown."""
     limits = [(1, 0)] * 256
-    for opcode in (Opcode.PUBLISH, Opcode.PUBLISH_BULK, Opcode.DELIVER, Opcode.REPLY):
+    for opcode in (
+        Opcode.PUBLISH,
+        Opcode.PUBLISH_BULK,
+        Opcode.PUBLISH_EXPECT,
+        Opcode.STAGE,
+        Opcode.DELIVER,
+        Opcode.REPLY,
+    ):
         limits[opcode] = (HEADER_BYTES, batch_bytes_max)
+    limits[Opcode.DELIVER_LEASED] = (LEASE.size + HEADER_BYTES, LEASE.size + batch_bytes_max)
     limits[Opcode.PUBLISHED] = (PUBLISHED.size, PUBLISHED.size)
     limits[Opcode.CREDIT] = (CREDIT.size, CREDIT.size)
-    limits[Opcode.ACK] = (ACK.size, ACK.size)
+    limits[Opcode.ACK] = limits[Opcode.ACK_THROUGH] = (ACK.size, ACK.size * ACKS_PER_FRAME_MAX)
+    limits[Opcode.ACKED] = (0, ACK.size * ACKS_PER_FRAME_MAX)
+    limits[Opcode.NACK] = (TIMED_ACK.size, TIMED_ACK.size * ACKS_PER_FRAME_MAX)
+    limits[Opcode.EXTEND] = limits[Opcode.NACK]
     limits[Opcode.PING] = limits[Opcode.PONG] = (0, 0)
     limits[Opcode.CONTROL] = (1, CONTROL_BYTES_MAX)
     return limits
@@ -97,14 +130,14 @@ def hello_limits() -> list[tuple[int, int]]:
 
 
 def publish_frame(
-    channel: int, sequence: int, head: bytes, body: bytes, *, bulk: bool = False
+    channel: int, sequence: int, head: bytes, body: bytes, *, opcode: int = Opcode.PUBLISH
 ) -> list[bytes]:
-    """Return a PUBLISH frame of an encoded batch.
+    """Return a frame of an encoded batch: PUBLISH, or another opcode with a batch as its body.
 
-    `bulk` lets the broker answer a little later, together with others.
+    PUBLISH_BULK lets the broker answer a little later, together with others. PUBLISH_EXPECT wants
+    the base offset that stands in the batch, or nothing. STAGE adds to a transaction.
     """
     size = len(head) + len(body)
-    opcode = Opcode.PUBLISH_BULK if bulk else Opcode.PUBLISH
     header = HEADER.pack(size, opcode, 0, MAGIC, channel, sequence)
     if size < JOIN_BYTES_MAX:
         return [header + head + body]
@@ -170,10 +203,100 @@ def credit_frame(channel: int, count: int, size_bytes: int) -> bytes:
     return header + CREDIT.pack(count, size_bytes)
 
 
-def ack_frame(channel: int, topic_number: int, start: int, end: int) -> bytes:
-    """Return an ACK frame for the offsets `start` to `end` of a topic."""
-    header = HEADER.pack(ACK.size, Opcode.ACK, 0, MAGIC, channel, topic_number)
-    return header + ACK.pack(start, end)
+def leased_frame(
+    channel: int, topic_number: int, batch: Batch, lease: int, attempt: int, lease_ms: int
+) -> list[bytes | memoryview]:
+    """Return a DELIVER_LEASED frame: a batch of a stream, to be acknowledged under `lease`."""
+    size = batch.size_bytes
+    header = HEADER.pack(
+        LEASE.size + size, Opcode.DELIVER_LEASED, 0, MAGIC, channel, topic_number
+    ) + LEASE.pack(lease, attempt, lease_ms)
+    if size < JOIN_BYTES_MAX:
+        return [header + batch.stamp_bytes() + batch.tail]
+    return [header + batch.stamp_bytes(), batch.tail]
+
+
+def ack_frames(
+    channel: int, runs: Sequence[Run], *, opcode: int = Opcode.ACK, sequence: int = 0
+) -> list[bytes]:
+    """Return frames of runs without milliseconds: ACK, ACK_THROUGH or ACKED.
+
+    No runs make no frame, but for ACKED, which is one frame always: see `acked_frame`. A sequence
+    other than 0 asks for an answer, and there is one answer for one frame: raises
+    `BadRequestError` for more runs than `ACKS_PER_FRAME_MAX` then.
+    """
+    if opcode == Opcode.ACKED:
+        return [acked_frame(channel, sequence, runs)]
+    return _run_frames(ACK, channel, runs, opcode, sequence)
+
+
+def timed_ack_frames(
+    channel: int, runs: Sequence[TimedRun], *, opcode: int, sequence: int = 0
+) -> list[bytes]:
+    """Return frames of runs with milliseconds: NACK or EXTEND. Otherwise as `ack_frames`."""
+    return _run_frames(TIMED_ACK, channel, runs, opcode, sequence)
+
+
+def acked_frame(channel: int, sequence: int, refused: Sequence[Run]) -> bytes:
+    """Return the answer to a frame of runs that asked for one.
+
+    More than `ACKS_PER_FRAME_MAX` refused runs are joined, lease by lease, to what covers them: a
+    question names no more leases than that. The asker then takes too much for refused, never too
+    little.
+    """
+    if len(refused) > ACKS_PER_FRAME_MAX:
+        refused = _joined(refused)
+    body = b"".join([ACK.pack(*run) for run in refused])
+    return HEADER.pack(len(body), Opcode.ACKED, 0, MAGIC, channel, sequence) + body
+
+
+def _joined(runs: Sequence[Run]) -> list[Run]:
+    spans: dict[int, tuple[int, int]] = {}
+    for lease, start, end in runs:
+        low, high = spans.get(lease, (start, end))
+        spans[lease] = (min(low, start), max(high, end))
+    return [(lease, start, end) for lease, (start, end) in spans.items()]
+
+
+def _run_frames(
+    shape: struct.Struct,
+    channel: int,
+    runs: Sequence[tuple[int, ...]],
+    opcode: int,
+    sequence: int,
+) -> list[bytes]:
+    if sequence and len(runs) > ACKS_PER_FRAME_MAX:
+        raise BadRequestError(f"an answer is for {ACKS_PER_FRAME_MAX} runs at most: ask in pieces")
+    frames = []
+    for start in range(0, len(runs), ACKS_PER_FRAME_MAX):
+        some = runs[start : start + ACKS_PER_FRAME_MAX]
+        body = b"".join([shape.pack(*run) for run in some])
+        header = HEADER.pack(len(body), opcode, 0, MAGIC, channel, sequence)
+        frames.append(header + body)
+    return frames
+
+
+def runs_of(body: memoryview) -> list[Run]:
+    """Return the runs in the body of an ACK, ACK_THROUGH or ACKED frame, or raise `ProtocolError`.
+
+    No run is empty or reaches beyond the last offset there can be.
+    """
+    return _runs(ACK, body)
+
+
+def timed_runs_of(body: memoryview) -> list[TimedRun]:
+    """Return the runs in the body of a NACK or EXTEND frame; as `runs_of`."""
+    return _runs(TIMED_ACK, body)
+
+
+def _runs(shape: struct.Struct, body: memoryview) -> list[Any]:
+    if len(body) % shape.size:
+        raise ProtocolError(f"a list of {shape.size}-byte runs has {len(body)} B")
+    runs = list(shape.iter_unpack(body))
+    for run in runs:
+        if not run[1] < run[2] <= OFFSETS_END:
+            raise ProtocolError(f"no offsets lie from {run[1]} up to {run[2]}")
+    return runs
 
 
 def ping_frame() -> bytes:

@@ -1,9 +1,12 @@
 """Every error survives pickling and a trip over the wire, and says what to do."""
 
 import pickle
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
+from ister.base import errors
 from ister.base.errors import (
     BadNameError,
     BrokenError,
@@ -22,6 +25,22 @@ from ister.base.errors import (
 )
 
 LEAVES = list(leaves().values())
+
+
+def test_every_leaf_in_a_module_of_errors_is_exported() -> None:
+    modules = [import_module(f"{errors.__name__}.{m.name}") for m in iter_modules(errors.__path__)]
+    found = {
+        name
+        for module in modules
+        for name, thing in vars(module).items()
+        if isinstance(thing, type) and issubclass(thing, IsterError)
+    }
+
+    assert (
+        found
+        == {n for n in errors.__all__ if n.endswith("Error")}
+        == found | {cls.__name__ for cls in LEAVES}
+    )
 
 
 def sample(cls: type[IsterError]) -> IsterError:

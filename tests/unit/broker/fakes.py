@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ister.base import Timer
+from ister.base.errors import IsterError
 from ister.base.limits import Limits
-from ister.broker import Broker, Consumer, Producer, SubscribeOptions, Subscription, Topic
+from ister.broker import Attachment, Broker, Producer, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch, Codec, ReplyAddress, encode
 
 OWN = "own client"
@@ -47,7 +48,18 @@ class FakeSink:
         self.replies: list[Batch] = []
         self.unanswered: list[int] = []
 
-    def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
+        self.batches.append((channel, topic.name, batch))
+
+    def deliver_leased(
+        self,
+        channel: int,
+        topic: StreamTopic,
+        batch: Batch,
+        lease: int,
+        attempt: int,
+        lease_ms: int,
+    ) -> None:
         self.batches.append((channel, topic.name, batch))
 
     def slow_consumer(self, channel: int, dropped: int) -> None:
@@ -101,13 +113,16 @@ class Bench:
         self._channel += 1
         sink = sink or FakeSink()
         options = {"consumer": f"c{self._channel}", "filters": {}} | options
-        found = self.broker.subscribe(
+        found: list[Attachment | IsterError] = []
+        self.broker.subscribers.subscribe(
             SubscribeOptions(topic=topic, subscription=subscription, **options),
+            found.append,
             owner=owner,
             sink=sink,
             channel=self._channel,
         )
-        attached = Attached(self.broker, sink, *found)
+        assert isinstance(found[0], Attachment)
+        attached = Attached(self.broker, sink, found[0])
         if credit:
             attached.consumer.grant(credit, credit_bytes)
         return attached
@@ -141,22 +156,17 @@ class Bench:
 class Attached:
     """A consumer with its subscription and its connection."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        sink: FakeSink,
-        subscription: Subscription,
-        consumer: Consumer,
-        active: bool,
-    ) -> None:
+    def __init__(self, broker: Broker, sink: FakeSink, attachment: Attachment) -> None:
+        assert attachment.live is not None
         self.broker = broker
         self.sink = sink
-        self.subscription = subscription
-        self.consumer = consumer
-        self.active = active
+        self.attachment = attachment
+        self.subscription = attachment.live
+        self.consumer = attachment.consumer
+        self.active = attachment.active
 
     def leave(self) -> None:
-        self.broker.unsubscribe(self.subscription, self.consumer)
+        self.broker.subscribers.unsubscribe(self.attachment)
 
     @property
     def payloads(self) -> list[bytes]:

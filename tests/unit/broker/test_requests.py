@@ -13,7 +13,7 @@ def bench_with(*sessions: int, **limits: int) -> tuple[Bench, list[FakeSink]]:
     bench = Bench(**limits)  # type: ignore[arg-type] # mypy thinks of `random_slot` too
     sinks = [FakeSink() for _ in sessions]
     for session, sink in zip(sessions, sinks, strict=True):
-        bench.broker.register(session, sink)
+        bench.broker.replies.sinks[session] = sink
     return bench, sinks
 
 
@@ -46,7 +46,7 @@ def test_answers_for_several_clients_are_sorted_out() -> None:
 
 def test_an_answer_to_a_client_that_left_is_dropped() -> None:
     bench, [me] = bench_with(ME)
-    bench.broker.unregister(ME)
+    bench.broker.replies.sinks.pop(ME)
     bench.broker.reply(answers(b"r", to=[(ME, 5)]))
 
     assert me.replies == []
@@ -130,7 +130,7 @@ def test_every_asker_is_told_of_its_own_requests() -> None:
 
 def test_an_asker_that_left_is_not_told() -> None:
     bench, [me] = bench_with(ME)
-    bench.broker.unregister(ME)
+    bench.broker.replies.sinks.pop(ME)
     bench.publish(b"q", replies=[(ME, 5)])
 
     assert me.unanswered == []

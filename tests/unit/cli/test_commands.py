@@ -15,6 +15,7 @@ COMMANDS = [
     ["serve"],
     ["produce"],
     ["consume"],
+    ["read"],
     ["request"],
     ["reply"],
     ["bench"],
@@ -22,14 +23,27 @@ COMMANDS = [
     ["topics", "list"],
     ["topics", "create"],
     ["topics", "describe"],
+    ["topics", "purge"],
     ["topics", "delete"],
     ["subs", "list"],
     ["subs", "describe"],
+    ["subs", "seek"],
+    ["subs", "pause"],
+    ["subs", "resume"],
+    ["subs", "delete"],
+    ["subs", "save-cursor"],
+    ["subs", "drop-cursor"],
+    ["subs", "redrive"],
     ["namespaces", "list"],
     ["namespaces", "create"],
+    ["storage", "check"],
+    ["keys", "create"],
+    ["keys", "rotate"],
+    ["keys", "list"],
 ]
 READS = [
     ["consume"],
+    ["read"],
     ["request"],
     ["bench"],
     ["top"],
@@ -38,6 +52,15 @@ READS = [
     ["subs", "list"],
     ["subs", "describe"],
     ["namespaces", "list"],
+    ["storage", "check"],
+    ["keys", "list"],
+]
+DESTROYS = [
+    ["topics", "purge"],
+    ["topics", "delete"],
+    ["subs", "seek"],
+    ["subs", "delete"],
+    ["subs", "drop-cursor"],
 ]
 
 
@@ -67,6 +90,11 @@ def test_every_command_explains_itself(command: list[str]) -> None:
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_every_read_offers_json(command: list[str]) -> None:
     assert "--json" in CliRunner().invoke(app, [*command, "--help"]).stdout
+
+
+@pytest.mark.parametrize("command", DESTROYS, ids=" ".join)
+def test_every_command_that_destroys_can_be_told_not_to_ask(command: list[str]) -> None:
+    assert "--yes" in CliRunner().invoke(app, [*command, "--help"]).stdout
 
 
 def test_pairs_keep_everything_after_the_first_equals_sign() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ister.base.errors import ConfigError
 from ister.base.limits import BATCH_BYTES_CEILING, MIB, Limits
-from ister.server import ServerConfig, all_settings, read_config
+from ister.server import ServerConfig, StorageConfig, all_settings, read_config
 
 
 def read(
@@ -129,13 +129,21 @@ def test_what_is_no_size_is_refused(words: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "milliseconds"),
-    [("10", 10_000), ("0.5", 500), ("500ms", 500), ("2s", 2_000), ("1.5m", 90_000), (3, 3_000)],
+    [
+        ("10", 10_000),
+        ("0.5", 500),
+        ("500ms", 500),
+        ("2s", 2_000),
+        ("1.5m", 90_000),
+        ("1h", 3_600_000),
+        (3, 3_000),
+    ],
 )
 def test_a_time_span_takes_seconds_or_a_unit(words: object, milliseconds: int) -> None:
     assert read({"native.heartbeat": words}).native.heartbeat_ms == milliseconds
 
 
-@pytest.mark.parametrize("words", ["soon", "-1", "1d", "", float("nan"), True])
+@pytest.mark.parametrize("words", ["soon", "-1", "1w", "", float("nan"), True])
 def test_what_is_no_time_span_is_refused(words: object) -> None:
     assert len(mistakes({"native.heartbeat": words})) == 1
 
@@ -219,3 +227,51 @@ def test_a_kubernetes_service_link_is_told_apart_from_a_port() -> None:
 @pytest.mark.parametrize("name", ["with space", "a/b", ""])
 def test_a_broker_name_follows_the_naming_rules(name: str) -> None:
     assert len(mistakes({"name": name})) == 1
+
+
+def test_storage_is_set_by_its_flags() -> None:
+    config = read(
+        {
+            "storage.memory": "1GiB",
+            "storage.segment": "1MiB",
+            "storage.object_store": "s3://bucket/objects",
+            "storage.tier": "s3://bucket/tier",
+            "storage.key_file": "keys.json",
+        }
+    )
+
+    assert config.storage == StorageConfig(
+        memory_bytes=1024 * MIB,
+        segment_bytes=1 * MIB,
+        object_store="s3://bucket/objects",
+        tier="s3://bucket/tier",
+        key_file=Path("keys.json"),
+    )
+
+
+def test_streams_are_kept_beside_the_broker_unless_a_folder_is_named() -> None:
+    assert read().data_folder == Path("ister-data")
+    assert read({"data": "elsewhere"}).data_folder == Path("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            {"storage.object_store": "s3://b/x", "storage.tier": "s3://b/x/"},
+            "--object-store and --tier are both s3://b/x",
+        ),
+        (
+            {"data": "/data/x", "storage.object_store": "file:///data/x"},
+            "--data and --object-store are both file:///data/x",
+        ),
+        (
+            {"data": "/data/x", "storage.tier": "file:///data/x"},
+            "--data and --tier are both file:///data/x",
+        ),
+    ],
+)
+def test_two_places_that_write_files_cannot_be_one(flags: dict[str, str], words: str) -> None:
+    [mistake] = mistakes(flags)
+
+    assert words in mistake

@@ -1,18 +1,34 @@
 """One command of every kind, with a value in every field."""
 
-from ister.base import BrokerReport, ConsumerReport, SubscriptionReport, TopicReport
+from ister.base import (
+    AckSettings,
+    BrokerReport,
+    ConsumerReport,
+    CursorReport,
+    Position,
+    StreamReport,
+    StreamSettings,
+    SubscriptionReport,
+    TopicReport,
+)
 from ister.wire import (
+    AbortTransaction,
     ActiveChanged,
+    BeginTransaction,
     BrokerDescription,
     CloseConsumer,
     CloseProducer,
+    CloseReader,
     Command,
+    CommitTransaction,
     ConsumerClosed,
     CreateNamespace,
     CreateTopic,
+    DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
     Done,
+    DropCursor,
     ErrorReply,
     GoingAway,
     Hello,
@@ -22,19 +38,63 @@ from ister.wire import (
     Namespaces,
     NoResponder,
     OpenProducer,
+    OpenReader,
+    PauseSubscription,
     ProducerOpened,
+    PublishedEach,
+    Purged,
+    PurgeTopic,
+    ReaderEnded,
+    ReaderOpened,
+    SaveCursor,
+    Seek,
     SlowConsumer,
     Subscribe,
     Subscribed,
     Subscriptions,
     TopicNumber,
     Topics,
+    TransactionCommitted,
     Welcome,
 )
 
+STREAM_SETTINGS = StreamSettings(
+    durability="object",
+    retention="limits",
+    max_age_ms=604_800_000,
+    max_bytes=1_000_000_000,
+    max_messages=1_000_000,
+    ttl_ms=60_000,
+    dedup_window_ms=120_000,
+)
+ACK_SETTINGS = AckSettings(
+    ack_timeout_ms=30_000,
+    max_deliveries=5,
+    backoff_ms=(1_000, 10_000),
+    dead_letter_topic="/default/orders-dead",
+    ordered=True,
+    in_flight_max=1_000,
+    in_flight_bytes_max=1_000_000,
+)
+STREAM_REPORT = StreamReport(
+    settings=STREAM_SETTINGS, first_offset=5, stored_bytes=10_000, tail_bytes=1_000, segments=2
+)
+CURSOR_REPORT = CursorReport(
+    settings=ACK_SETTINGS,
+    lag=7,
+    in_flight=2,
+    in_flight_bytes=200,
+    oldest_unacked_ms=1_500,
+    redelivered=3,
+    dead_lettered=1,
+    refused=4,
+    paused=True,
+    snapshots=["before-the-sale"],
+    floors={"/default/orders": 1_000},
+)
 TOPIC_REPORT = TopicReport(
     topic="/default/orders",
-    kind="live",
+    kind="stream",
     partitions=0,
     producers=1,
     subscriptions=2,
@@ -43,6 +103,7 @@ TOPIC_REPORT = TopicReport(
     messages_out=20,
     messages_dropped=3,
     next_offset=10,
+    stream=STREAM_REPORT,
 )
 CONSUMER_REPORT = ConsumerReport(
     name="c-1",
@@ -65,6 +126,7 @@ SUBSCRIPTION_REPORT = SubscriptionReport(
     messages_out=8,
     messages_dropped=1,
     consumers=[CONSUMER_REPORT],
+    cursor=CURSOR_REPORT,
 )
 BROKER_REPORT = BrokerReport(
     broker="b-1",
@@ -78,6 +140,9 @@ BROKER_REPORT = BrokerReport(
     messages_out=20,
     messages_dropped=3,
     queued_bytes=200,
+    storage_error="no space left on device",
+    stored_bytes=10_000,
+    tail_bytes=1_000,
 )
 
 COMMANDS: dict[str, Command] = {
@@ -99,12 +164,19 @@ COMMANDS: dict[str, Command] = {
         fields={"topic": "/default/orders"},
     ),
     "going_away": GoingAway(reason="the broker is shutting down"),
-    "create_topic": CreateTopic(topic="/default/orders", kind="live", partitions=3),
+    "create_topic": CreateTopic(
+        topic="/default/orders", kind="stream", partitions=3, stream=STREAM_SETTINGS
+    ),
+    "purge_topic": PurgeTopic(topic="/default/orders", before=1_000),
+    "purged": Purged(messages=995),
     "delete_topic": DeleteTopic(topic="/default/orders"),
     "create_namespace": CreateNamespace(namespace="shop"),
     "done": Done(),
     "open_producer": OpenProducer(topic="/default/orders", name="shop", channel=1),
-    "producer_opened": ProducerOpened(topic="/default/orders", producer_id=7, partitions=0),
+    "producer_opened": ProducerOpened(
+        topic="/default/orders", producer_id=7, partitions=0, next_sequence=41, kind="stream"
+    ),
+    "published_each": PublishedEach(offsets=[1_003, ~998, 1_004]),
     "close_producer": CloseProducer(channel=1),
     "subscribe": Subscribe(
         topic="/default/orders.>",
@@ -115,12 +187,48 @@ COMMANDS: dict[str, Command] = {
         policy="least_loaded",
         key_filters=["a*"],
         filters={"region": "eu"},
+        start=Position(origin="offset", at=1_000),
+        acks=ACK_SETTINGS,
     ),
-    "subscribed": Subscribed(active=True),
+    "subscribed": Subscribed(active=True, partitions=3, leases=77),
     "close_consumer": CloseConsumer(channel=2),
+    "delete_subscription": DeleteSubscription(topic="/default/orders", subscription="billing"),
+    "seek": Seek(
+        topic="/default/orders",
+        subscription="billing",
+        to=Position(origin="snapshot", name="before-the-sale"),
+    ),
+    "save_cursor": SaveCursor(
+        topic="/default/orders", subscription="billing", name="before-the-sale"
+    ),
+    "drop_cursor": DropCursor(
+        topic="/default/orders", subscription="billing", name="before-the-sale"
+    ),
+    "pause_subscription": PauseSubscription(
+        topic="/default/orders", subscription="billing", paused=True
+    ),
+    "open_reader": OpenReader(
+        topic="/default/orders",
+        channel=4,
+        start=Position(origin="time", at=1_700_000_000_000),
+        end=Position(origin="latest"),
+    ),
+    "reader_opened": ReaderOpened(start=1_000, end=2_000),
+    "close_reader": CloseReader(channel=4),
+    "begin_transaction": BeginTransaction(channel=5, transaction="c0ffee-1"),
+    "commit_transaction": CommitTransaction(
+        channel=5, topics=["/default/out", "/default/audit"], acks=[(2, 12, 1_000, 1_001)]
+    ),
+    "transaction_committed": TransactionCommitted(offsets=[500, 70]),
+    "abort_transaction": AbortTransaction(channel=5),
     "topic_number": TopicNumber(number=1, topic="/default/orders"),
     "slow_consumer": SlowConsumer(dropped=100),
     "active_changed": ActiveChanged(active=True),
+    "reader_ended": ReaderEnded(
+        code=3005,
+        text="offset 3 of '/default/orders' is gone by retention: start at 5 or 'earliest'",
+        fields={"topic": "/default/orders", "offset": 3, "first_offset": 5},
+    ),
     "consumer_closed": ConsumerClosed(reason="topic /default/orders was deleted"),
     "no_responder": NoResponder(requests=[1, 2]),
     "list_topics": ListTopics(pattern="/default/>", after="/default/a", limit=100),

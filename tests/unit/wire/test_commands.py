@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.wire.samples import COMMANDS
 
-from ister.base.errors import BadNameError, InvalidError, ProtocolError
+from ister.base import Position, StreamSettings
+from ister.base.errors import BadNameError, InvalidError, OffsetGoneError, ProtocolError
+from ister.base.limits import BATCH_COUNT_MAX, CONTROL_BYTES_MAX
 from ister.wire import (
     Command,
     CreateTopic,
     ErrorReply,
     Hello,
+    PublishedEach,
+    ReaderEnded,
     Subscribe,
     decode_command,
     error_of,
@@ -52,7 +56,36 @@ def test_fields_left_out_have_their_defaults() -> None:
         policy="least_loaded",
         key_filters=[],
         filters={},
+        start=Position(origin="latest"),
+        acks=None,
     )
+
+
+def test_settings_left_out_have_their_defaults() -> None:
+    data = packed(op="create_topic", topic="/d/a", kind="stream", stream={"max_bytes": 7})
+    command = decode_command(data)
+
+    assert isinstance(command, CreateTopic)
+    assert command.stream == StreamSettings(max_bytes=7)
+
+
+def test_settings_a_newer_peer_adds_are_skipped() -> None:
+    data = packed(op="create_topic", topic="/d/a", stream={"shiny": [1]})
+
+    assert decode_command(data) == CreateTopic(topic="/d/a", stream=StreamSettings())
+
+
+def test_the_offsets_of_the_largest_batch_fit_a_control_frame() -> None:
+    largest = PublishedEach(offsets=[-(2**63)] * BATCH_COUNT_MAX)
+
+    assert len(encode_command(largest)) <= CONTROL_BYTES_MAX
+
+
+def test_a_reader_that_broke_off_tells_its_error() -> None:
+    gone = OffsetGoneError("/d/a", 3, 5)
+    ended = ReaderEnded(code=gone.code, text=str(gone), fields=gone.fields())
+
+    assert (type(error_of(ended)), error_of(ended).fields()) == (OffsetGoneError, gone.fields())
 
 
 def test_fields_a_newer_peer_adds_are_skipped() -> None:
@@ -76,6 +109,12 @@ def test_fields_a_newer_peer_adds_are_skipped() -> None:
         packed(op="create_topic", topic="/d/a") + b"\0",
         packed(op="create_topic", topic="/d/a")[:-1],
         packed(op="hello", client_id="c", codecs=[1]),
+        packed(op="create_topic", topic="/d/a", stream={"max_bytes": "many"}),
+        packed(op="create_topic", topic="/d/a", stream=[1]),
+        packed(op="seek", topic="/d/a", subscription="s", to=None),
+        packed(op="seek", topic="/d/a", subscription="s", to={"at": 1.5}),
+        packed(op="commit_transaction", channel=1, topics=[], acks=[[1, 2, 3]]),
+        packed(op="commit_transaction", channel=1, topics=[], acks=[[1, 2, 3, None]]),
         msgspec.msgpack.encode([1, 2]),
         msgspec.msgpack.encode("create_topic"),
         b"\x82\xa2op\xaccreate_topic\xa5topic\xa2\xff\xfe",
@@ -96,6 +135,12 @@ def test_fields_a_newer_peer_adds_are_skipped() -> None:
         "more behind it",
         "cut short",
         "wrong type in a list",
+        "wrong type in settings",
+        "settings are a list",
+        "no position",
+        "wrong type in a position",
+        "run too short",
+        "run with a hole",
         "a list",
         "a word",
         "not UTF-8",

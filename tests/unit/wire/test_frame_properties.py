@@ -13,12 +13,16 @@ from ister.wire import (
     CreateTopic,
     Frame,
     Hello,
+    Opcode,
     Subscribe,
-    ack_frame,
+    ack_frames,
+    acked_frame,
     control_frame,
     credit_frame,
+    leased_frame,
     publish_frame,
     published_frame,
+    timed_ack_frames,
 )
 from ister.wire.frames import FrameReader, body_limits, hello_limits, ping_frame, pong_frame
 
@@ -26,20 +30,29 @@ BATCH_BYTES_MAX = 64 * KIB
 LARGEST = 1024 * KIB + 16  # A control frame with its header.
 
 numbers = st.integers(0, 2**31 - 1)
+BATCH_OPCODES = [Opcode.PUBLISH, Opcode.PUBLISH_BULK, Opcode.PUBLISH_EXPECT, Opcode.STAGE]
+ACK_OPCODES = [Opcode.ACK, Opcode.ACK_THROUGH]
 
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
     """One valid frame of any kind."""
     channel, one, two = draw(numbers), draw(numbers), draw(numbers)
-    kind = draw(st.integers(0, 7))
+    kind = draw(st.integers(0, 11))
     if kind == 0:
         head, body = draw(messages()).encoded()
-        return b"".join(publish_frame(channel, one, head, body))
+        opcode = draw(st.sampled_from(BATCH_OPCODES))
+        return b"".join(publish_frame(channel, one, head, body, opcode=opcode))
+    if kind == 1:
+        batch = draw(messages()).batch(base_offset=one)
+        return b"".join(leased_frame(channel, one, batch, two, one, two))
+    run = (one, two, two + 1)
     return [
         credit_frame(channel, one, two),
         published_frame(channel, one, two, -two),
-        ack_frame(channel, one, two, two + 1),
+        *ack_frames(channel, [run], opcode=draw(st.sampled_from(ACK_OPCODES)), sequence=one),
+        acked_frame(channel, one, [run] * (one % 3)),
+        *timed_ack_frames(channel, [(*run, one)] * (1 + one % 3), opcode=Opcode.NACK),
         ping_frame(),
         pong_frame(),
         control_frame(CreateTopic(topic=draw(st.text(max_size=30))), sequence=one),
@@ -47,7 +60,8 @@ def frames(draw: st.DrawFn) -> bytes:
             Subscribe(topic="/d/a", subscription="s", consumer="c", channel=channel),
             sequence=two,
         ),
-    ][kind - 1]
+        control_frame(Hello(client_id="c"), sequence=two),
+    ][kind - 2]
 
 
 streams = st.lists(frames(), max_size=6).map(b"".join)

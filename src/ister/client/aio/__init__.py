@@ -3,25 +3,36 @@
 from ister.client.aio.client import (
     Client,
     CompressionName,
+    DurabilityName,
     PolicyName,
+    RetentionName,
     SubscriptionTypeName,
     connect,
 )
 from ister.client.aio.link import Connector, connect_socket
 from ister.client.aio.producer import BatchFuture, Producer, SendFuture
+from ister.client.aio.reader import Reader
 from ister.client.aio.subscription import Message, Subscription
+from ister.client.aio.transaction import Transaction
+from ister.client.aio.view import View, ViewEntry
 
 __all__ = [
     "BatchFuture",
     "Client",
     "CompressionName",
     "Connector",
+    "DurabilityName",
     "Message",
     "PolicyName",
     "Producer",
+    "Reader",
+    "RetentionName",
     "SendFuture",
     "Subscription",
     "SubscriptionTypeName",
+    "Transaction",
+    "View",
+    "ViewEntry",
     "connect",
     "connect_socket",
 ]

@@ -4,13 +4,18 @@ import asyncio
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from ister.base import (
+    EARLIEST,
+    LATEST,
     BrokerReport,
     Clock,
+    Origin,
+    Position,
     SubscriptionReport,
     TopicReport,
 )
@@ -18,55 +23,63 @@ from ister.base.errors import (
     BadRequestError,
     CodecMissingError,
     IsterError,
-    MessageTooLargeError,
     TopicNotFoundError,
 )
-from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT, CREDIT_MAX
+from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT
+from ister.client.aio.answers import Answers
 from ister.client.aio.link import BrokerLink, Connector, connect_socket
 from ister.client.aio.producer import Producer
+from ister.client.aio.reader import Reader
+from ister.client.aio.redrive import redrive
 from ister.client.aio.subscription import Subscription
+from ister.client.aio.transaction import Routes, Transaction
+from ister.client.aio.view import View, ViewLoading
 from ister.client.session import (
     DEFAULT_URL,
+    MAX_RENEWAL_MS,
     Answer,
     Event,
+    Place,
+    Seconds,
     SubscriptionChannel,
-    attributes_size,
-    check_extras,
-    cut_batches,
+    ack_settings,
+    check_receiving,
+    milliseconds,
     parse_url,
+    position_of,
+    stream_settings,
+    time_ms,
 )
-from ister.codec import (
-    Attributes,
-    Codec,
-    ReplyAddress,
-    available,
-    encode,
-    encode_bare,
-    keep_freed_memory,
-)
+from ister.codec import Attributes, Codec, available, keep_freed_memory
 from ister.telemetry import SystemClock
 from ister.wire import (
     BrokerDescription,
     CreateNamespace,
     CreateTopic,
+    DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
     Done,
+    DropCursor,
     ListNamespaces,
     ListSubscriptions,
     ListTopics,
     Namespaces,
+    PauseSubscription,
+    Purged,
+    PurgeTopic,
+    SaveCursor,
+    Seek,
     Subscribe,
     Subscriptions,
     Topics,
-    reply_frame,
-    reply_lone_frame,
 )
 
 SubscriptionTypeName = Literal["exclusive", "shared", "failover", "key_shared"]
-StartName = Literal["latest", "earliest"]
 PolicyName = Literal["least_loaded", "round_robin", "random"]
 CompressionName = Literal["none", "lz4", "zstd"]
+DurabilityName = Literal["memory", "os", "fsync", "object"]
+RetentionName = Literal["limits", "interest", "workqueue", "compact"]
 
 # Nearly three round trips of a lone message between processes that are awake (54 µs).
 BUSY_POLL_S = 0.00015
@@ -121,7 +134,8 @@ class Client:
         self._connector = connector
         self._link: BrokerLink | None = None
         self._requesters: dict[str, Producer] = {}
-        self._answers: list[tuple[ReplyAddress, bytes, Attributes | None]] = []
+        self._routes = Routes(self.topics)
+        self._answers: Answers | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -146,6 +160,13 @@ class Client:
         return self._link
 
     @property
+    def answers(self) -> Answers:
+        """What goes back to those who asked, once open."""
+        if self._answers is None:
+            raise BadRequestError("the client is not open: `async with ister.connect(...)`")
+        return self._answers
+
+    @property
     def connected(self) -> bool:
         """Whether there is a connection at this moment."""
         return self._link is not None and self._link.session.can_publish
@@ -167,11 +188,12 @@ class Client:
         )
         await link.open()
         self._link = link
+        self._answers = Answers(link)
 
     async def close(self) -> None:
         """Disconnect; open producers and subscriptions end."""
         if self._link is not None:
-            self._send_answers()
+            self.answers.flush()
             await self._link.close()
 
     # Messages
@@ -206,49 +228,101 @@ class Client:
         subscription: str,
         *,
         type: SubscriptionTypeName = "exclusive",
-        start: StartName = "latest",
+        start: Place = "latest",
         policy: PolicyName = "least_loaded",
         consumer: str | None = None,
         filters: Mapping[str, str] | None = None,
         key_filters: Sequence[str] = (),
         buffer_count: int = CREDIT_COUNT,
         buffer_bytes: int = CREDIT_BYTES,
+        pull: bool = False,
+        ack_timeout: Seconds | None = None,
+        max_deliveries: int | None = None,
+        backoff: Sequence[Seconds] | None = None,
+        dead_letter_topic: str | None = None,
+        ordered: bool | None = None,
+        in_flight_max: int | None = None,
+        in_flight_bytes_max: int | None = None,
+        max_renewal: Seconds = MAX_RENEWAL_MS / 1000,
         on_event: Callable[[Event], object] | None = None,
     ) -> Subscription:
         """Return a consumer of a subscription. `topic` may hold wildcards: `/default/a.*.>`.
 
         `filters` are attribute globs that must all match, `key_filters` key globs of which one
         must match. At most `buffer_count` messages and about `buffer_bytes` bytes wait here for
-        the application. `on_event` is told of slowness, promotion and reconnects. A live topic
-        keeps nothing, so `start` makes no difference there: both words mean from now on.
+        the application; with `pull=True` only those that `fetch` or `receive` asked for.
+        `on_event` is told of slowness, promotion and reconnects.
+        On streams a subscription is durable: it begins at `start` ('latest', 'earliest', an
+        offset, a time) when it is made. A message comes again when it is not acknowledged within
+        `ack_timeout` (30 s), after the delays of `backoff` in turn, `max_deliveries` times in all
+        (5; 0: for ever), then goes to `dead_letter_topic` (`<topic>-<subscription>-dlq`).
+        `ordered` lets a key-shared one have one message of a key in flight; `in_flight_max` and
+        `in_flight_bytes_max` bound what is delivered and not acknowledged. The ack timeout is
+        renewed of what waits here, and for `max_renewal` of what the application has got.
         """
-        if start not in ("latest", "earliest"):
-            raise BadRequestError(f"start {start!r} is not 'latest' or 'earliest'")
-        if isinstance(key_filters, str):
-            raise BadRequestError(f"key_filters is a list of globs, as [{key_filters!r}]")
-        if not all(isinstance(text, str) for item in (filters or {}).items() for text in item):
-            raise BadRequestError(f"filters are text by text, not {filters!r}")
-        if not (0 < buffer_count <= CREDIT_MAX and 0 < buffer_bytes <= CREDIT_MAX):
-            raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes")
-        session = self.link.session
+        check_receiving(filters, key_filters, buffer_count, buffer_bytes)
+        acks = ack_settings(
+            ack_timeout=ack_timeout,
+            max_deliveries=max_deliveries,
+            backoff=backoff,
+            dead_letter_topic=dead_letter_topic,
+            ordered=ordered,
+            in_flight_max=in_flight_max,
+            in_flight_bytes_max=in_flight_bytes_max,
+        )
         command = Subscribe(
             topic=topic,
             subscription=subscription,
             consumer=consumer or f"consumer-{secrets.token_hex(4)}",
-            channel=session.new_channel(),
+            channel=self.link.session.new_channel(),
             type=type,
             policy=policy,
             key_filters=list(key_filters),
             filters=dict(filters or {}),
+            start=position_of(start),
+            acks=acks,
         )
         channel = SubscriptionChannel(
-            session,
+            self.link.session,
             command,
             credit_count=buffer_count,
             credit_bytes=buffer_bytes,
             on_event=on_event,
+            pull=pull,
+            max_renewal_ms=milliseconds(max_renewal, "max_renewal"),
         )
         return Subscription(self, channel)
+
+    def reader(
+        self, topic: str, *, start: Place = "earliest", end: Place | None = "latest"
+    ) -> Reader:
+        """Return a reader of a stream, from `start` up to `end`, which is not read itself.
+
+        Both are 'earliest', 'latest', an offset or a time. With `end=None` it has none, and goes
+        on with what is published.
+        """
+        until = None if end is None else position_of(end, "end")
+        return Reader(self.link, topic, start=position_of(start), end=until)
+
+    def view(self, topic: str, *, at: int | datetime | None = None) -> ViewLoading:
+        """Return the last payload of every key of a stream: `await` it, or use `async with`.
+
+        As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
+        with what was published in that very millisecond.
+        """
+
+        async def load() -> View:
+            view = View()
+            async with Reader(self.link, topic, start=EARLIEST, end=_end_of_view(at)) as reader:
+                async for batch in reader:
+                    view.fold(batch)
+            return view
+
+        return ViewLoading(load)
+
+    def transaction(self) -> Transaction:
+        """Return a transaction: messages and acknowledgements, all or nothing."""
+        return Transaction(self.link, self._routes)
 
     async def request(
         self,
@@ -272,7 +346,7 @@ class Client:
         address = link.session.ask(topic, answer, timeout)
         try:
             requester.send_request(payload, key, attributes, address)
-            if link.session.requests == 1:
+            if len(link.session.requests) == 1:
                 link.wakefulness.expect(answer.done)
             link.expire_requests(timeout)
             return await answer
@@ -284,49 +358,102 @@ class Client:
                 await requester.close(flush=False)
             raise
         finally:
-            link.session.forget(address[1])
-
-    def answer(
-        self,
-        address: ReplyAddress,
-        payload: bytes,
-        attributes: Attributes | None,
-        *,
-        lone: bool = False,
-    ) -> None:
-        """Send an answer, together with the others of this turn of the event loop.
-
-        The answer to a lone request leaves at once.
-        """
-        self.check_answer(payload, attributes)
-        if lone and not self._answers and not attributes:
-            session = self.link.session
-            if session.can_answer:
-                session.connection.send(reply_lone_frame(encode_bare(payload, reply=address)))
-                self.link.write()
-            return
-        if not self._answers:
-            asyncio.get_running_loop().call_soon(self._send_answers)
-        self._answers.append((address, payload, attributes and dict(attributes)))
-
-    def check_answer(self, payload: bytes, attributes: Attributes | None) -> None:
-        """Raise what is wrong with an answer before it is queued among others."""
-        size, most = len(payload), self.link.session.message_bytes_max
-        if size > most:
-            raise MessageTooLargeError("(reply)", size, most)
-        if attributes is not None:
-            check_extras(None, attributes, None)
+            link.session.requests.forget(address[1])
 
     # Topics and reports
 
-    async def create_topic(self, topic: str, *, kind: str = "live", partitions: int = 0) -> None:
-        """Make a topic; nothing happens when it exists with the same settings."""
-        command = CreateTopic(topic=topic, kind=kind, partitions=partitions)
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        kind: str = "live",
+        partitions: int = 0,
+        durability: DurabilityName | None = None,
+        retention: RetentionName | None = None,
+        max_age: Seconds | None = None,
+        max_bytes: int | None = None,
+        max_messages: int | None = None,
+        ttl: Seconds | None = None,
+        dedup_window: Seconds | None = None,
+    ) -> None:
+        """Make a topic; nothing happens when it exists with the same settings.
+
+        The rest is for `kind="stream"`. `durability` says what an acknowledgement means: 'fsync'
+        (the default), 'memory', 'os' or 'object'. `retention` says what is kept: 'limits' (the
+        default: everything within `max_age`, `max_bytes` and `max_messages`), 'interest',
+        'workqueue' or 'compact'. A message older than `ttl` is not delivered any more. Message
+        ids are remembered for `dedup_window` (2 minutes).
+        """
+        settings = stream_settings(
+            kind,
+            durability=durability,
+            retention=retention,
+            max_age=max_age,
+            max_bytes=max_bytes,
+            max_messages=max_messages,
+            ttl=ttl,
+            dedup_window=dedup_window,
+        )
+        command = CreateTopic(topic=topic, kind=kind, partitions=partitions, stream=settings)
         await self.link.call(command, Done)
+
+    async def purge(self, topic: str, *, before: int | None = None) -> int:
+        """Drop the messages of a stream before an offset, or all; return how many it were."""
+        at = -1 if before is None else position_of(before, "before").at
+        return (await self.link.call(PurgeTopic(topic=topic, before=at), Purged)).messages
 
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic with its partitions; its consumers are closed."""
         await self.link.call(DeleteTopic(topic=topic), Done)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Remove a durable subscription with its position; its consumers are closed."""
+        command = DeleteSubscription(topic=topic, subscription=subscription)
+        await self.link.call(command, Done)
+
+    async def pause_subscription(self, topic: str, subscription: str) -> None:
+        """Let the deliveries of a durable subscription rest, to all of its consumers."""
+        command = PauseSubscription(topic=topic, subscription=subscription, paused=True)
+        await self.link.call(command, Done)
+
+    async def resume_subscription(self, topic: str, subscription: str) -> None:
+        """Let the deliveries of a durable subscription go on."""
+        command = PauseSubscription(topic=topic, subscription=subscription, paused=False)
+        await self.link.call(command, Done)
+
+    async def seek(
+        self,
+        topic: str,
+        subscription: str,
+        to: Place | None = None,
+        *,
+        snapshot: str | None = None,
+    ) -> None:
+        """Move a durable subscription: see `Subscription.seek`."""
+        if (to is None) == (snapshot is None):
+            raise BadRequestError("seek to a place, or to the name of a snapshot")
+        if snapshot is not None:
+            place = Position(origin=Origin.SNAPSHOT, name=snapshot)
+        else:
+            place = position_of(to, "seek") if to is not None else LATEST
+        await self.link.call(Seek(topic=topic, subscription=subscription, to=place), Done)
+
+    async def save_cursor(self, topic: str, subscription: str, name: str) -> None:
+        """Keep the place of a durable subscription under a name, to seek to it later."""
+        command = SaveCursor(topic=topic, subscription=subscription, name=name)
+        await self.link.call(command, Done)
+
+    async def drop_cursor(self, topic: str, subscription: str, name: str) -> None:
+        """Forget a saved cursor."""
+        command = DropCursor(topic=topic, subscription=subscription, name=name)
+        await self.link.call(command, Done)
+
+    async def redrive(self, topic: str, subscription: str, *, count: int | None = None) -> int:
+        """Move dead letters of a subscription back to where they came from: all, or `count`.
+
+        Returns how many it were. Each is sent back and taken from the dead letters in one step.
+        """
+        return await redrive(self, topic, subscription, count)
 
     async def create_namespace(self, namespace: str) -> None:
         """Make a namespace."""
@@ -378,20 +505,11 @@ class Client:
                 await oldest.close()
         return producer
 
-    def _send_answers(self) -> None:
-        answers, self._answers = self._answers, []
-        if not answers:
-            return
-        session = self.link.session
-        if not session.can_answer:
-            return
-        sizes = [len(payload) + attributes_size(a) for _, payload, a in answers]
-        for start, end, _ in cut_batches(sizes, session.batch_bytes):
-            attributes = [a for _, _, a in answers[start:end]]
-            parts = encode(
-                [payload for _, payload, _ in answers[start:end]],
-                attributes=attributes if any(attributes) else None,
-                replies=[address for address, _, _ in answers[start:end]],
-            )
-            session.connection.send_all(reply_frame(parts))
-        self.link.write()
+
+def _end_of_view(at: int | datetime | None) -> Position:
+    """Return where a view ends: behind what it is to hold."""
+    if at is None:
+        return LATEST
+    if isinstance(at, datetime):
+        return Position(origin=Origin.TIME, at=time_ms(at, "at") + 1)
+    return Position(origin=Origin.OFFSET, at=position_of(at, "at").at + 1)

@@ -32,6 +32,9 @@ from ister.wire import (
     ListNamespaces,
     ListSubscriptions,
     ListTopics,
+    PauseSubscription,
+    SaveCursor,
+    Seek,
     Wakefulness,
 )
 
@@ -63,7 +66,16 @@ async def connect_socket(
 
 
 # Questions, and wishes that are already fulfilled the second time.
-_REPEATABLE = (CreateTopic, DescribeBroker, ListNamespaces, ListSubscriptions, ListTopics)
+_REPEATABLE = (
+    CreateTopic,
+    DescribeBroker,
+    ListNamespaces,
+    ListSubscriptions,
+    ListTopics,
+    PauseSubscription,
+    SaveCursor,
+    Seek,
+)
 
 _R = TypeVar("_R")
 
@@ -93,6 +105,7 @@ class BrokerLink:
             now_ms=clock.monotonic_ms,
             on_dirty=self._schedule,
             timeout_ms=int(timeout_s * 1000),
+            on_lease=self._renew_at,
         )
         self._addresses = addresses
         self._connector = connector
@@ -109,6 +122,7 @@ class BrokerLink:
         self._expiry_timer: Timer | None = None
         # How long that timer was set for.
         self._expiry_s = 0.0
+        self._lease_timer: Timer | None = None
 
     async def open(self) -> None:
         """Connect, trying each address once; then stay connected until `close`."""
@@ -132,6 +146,7 @@ class BrokerLink:
         """Send what is queued, then disconnect for good."""
         if self._end is not None:
             return
+        self.session.receivers.leave()
         self.flush()
         self._stop(ClosedError("the client"))
         if self._supervisor is not None:
@@ -146,7 +161,10 @@ class BrokerLink:
         while True:
             await self.wait_open()
             future: asyncio.Future[Command] = self._loop.create_future()
-            self.session.call(command, settler(future))
+            if isinstance(command, Seek):
+                self.session.receivers.seek(command, settler(future))
+            else:
+                self.session.call(command, settler(future))
             try:
                 reply = await future
             except ConnectionLostError:
@@ -201,10 +219,21 @@ class BrokerLink:
 
     def _expire_requests(self) -> None:
         self._expiry_timer = None
-        next_ms = self.session.expire_requests()
+        next_ms = self.session.requests.expire()
         if next_ms is not None:
             # A millisecond more, because clocks are cut off at whole ones.
             self.expire_requests((next_ms - self.session.now_ms() + 1) / 1000)
+
+    def _renew_at(self, due_ms: int) -> None:
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        delay_s = max(0, due_ms - self.clock.monotonic_ms()) / 1000
+        self._lease_timer = self.clock.call_later(delay_s, self._renew_leases)
+
+    def _renew_leases(self) -> None:
+        self._lease_timer = None
+        self.session.receivers.renew()
+        self.write()
 
     def flush(self) -> None:
         """Turn what the application sent into frames, and write them."""
@@ -333,8 +362,9 @@ class BrokerLink:
         self._end = error
         if self._pulse_timer is not None:
             self._pulse_timer.cancel()
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
+        for timer in (self._expiry_timer, self._lease_timer):
+            if timer is not None:
+                timer.cancel()
         transport, self._transport = self._transport, None
         self.session.close(error)
         if transport is not None:

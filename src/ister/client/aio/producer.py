@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ister.base import partition_name
 from ister.base.errors import (
@@ -13,20 +15,27 @@ from ister.base.errors import (
     ClosedError,
     IsterError,
     MessageTooLargeError,
+    WrongKindError,
 )
 from ister.client.aio.link import BrokerLink, finish, settler
 from ister.client.session import (
     MESSAGE_OVERHEAD_BYTES,
     MessageId,
+    MessageIds,
     PendingBatch,
     ProducerChannel,
     Sent,
     as_bytes,
+    check_expected_offset,
     check_extras,
+    places_of,
+    with_ttl,
 )
 from ister.codec import Attributes, Codec, ReplyAddress
 from ister.topics import Router
 from ister.wire import Command, ProducerOpened
+
+_T = TypeVar("_T")
 
 
 class SendFuture(Sent, gc=False):
@@ -50,24 +59,46 @@ class SendFuture(Sent, gc=False):
 class BatchFuture:
     """Many messages on their way; await it for the ids of all."""
 
-    __slots__ = ("_sent",)
+    __slots__ = ("_places", "_sent")
 
-    def __init__(self, sent: list[Sent]) -> None:
+    def __init__(self, sent: list[Sent], places: list[int] | None = None) -> None:
+        """`sent` is the last message of each batch; for `places` see `MessageIds`."""
         self._sent = sent
+        self._places = places
 
     def done(self) -> bool:
         """Whether the broker has acknowledged or refused all of them."""
         return all(sent.done() for sent in self._sent)
 
-    def __await__(self) -> Generator[Any, None, list[MessageId]]:
-        ids: list[MessageId] = []
+    def __await__(self) -> Generator[Any, None, MessageIds]:
+        """Return the ids in the order of the messages, or raise the first error, when all is done.
+
+        Messages travel in several batches when they are many. When one of those is refused,
+        `results` tells what became of the others.
+        """
         for sent in self._sent:
             if not sent.batch.done:
-                yield from _done(sent.batch).__await__()
-            last = sent.result()
-            first = last.offset - sent.slot
-            ids.extend(MessageId(last.topic, first + slot) for slot in range(sent.slot + 1))
-        return ids
+                # Raised below, when all the others are done, too.
+                with suppress(IsterError):
+                    yield from _done(sent.batch).__await__()
+            sent.batch.awaited = True
+        for sent in self._sent:
+            sent.result()
+        stored = [sent.batch.stored(sent.slot + 1) for sent in self._sent]
+        return MessageIds(stored, self._places)
+
+    def results(self) -> list[MessageId | IsterError]:
+        """Return what became of each message, once all are done: its id, or its error."""
+        if not self.done():
+            raise BadRequestError("not all of the messages are acknowledged yet: await them")
+        results: list[MessageId | IsterError] = []
+        for sent in self._sent:
+            if (error := sent.exception()) is not None:
+                sent.batch.awaited = True
+                results += [error] * (sent.slot + 1)
+            else:
+                results += MessageIds([sent.batch.stored(sent.slot + 1)])
+        return results if self._places is None else [results[place] for place in self._places]
 
 
 class Producer:
@@ -128,19 +159,23 @@ class Producer:
             for channel in channels:
                 self._link.session.close_producer(channel)
 
+    # The one method whose options are not keyword-only: Python looks up the defaults of those in a
+    # dictionary at every call, which was a tenth of what a message costs.
     def send_nowait(
         self,
         payload: bytes,
-        *,
         key: str | None = None,
         attributes: Attributes | None = None,
         id: str | None = None,
+        ttl: float | None = None,
     ) -> SendFuture:
         """Send without waiting: the message leaves at the end of this turn of the event loop.
 
-        Raises `ProducerFullError` when too much is unacknowledged; `await producer.ready()`
-        between sends keeps clear of that.
+        Takes what `send` takes. Raises `ProducerFullError` when too much is unacknowledged;
+        `await producer.ready()` between sends keeps clear of that.
         """
+        if ttl is not None:
+            attributes = with_ttl(attributes, ttl)
         channel = self._channel or self._route(key)
         batch = channel.plain
         if (
@@ -190,11 +225,22 @@ class Producer:
         key: str | None = None,
         attributes: Attributes | None = None,
         id: str | None = None,
+        ttl: float | None = None,
+        expected_offset: int | None = None,
     ) -> MessageId:
         """Send one message and return its id once the broker has acknowledged it.
 
         Sends of one turn of the event loop travel together. Waits while the broker is behind.
+
+        On a stream: a message with an `id` that it has had in its dedup window is not stored
+        again, and gets the offset of the first (`MessageId.duplicate`). After `ttl` seconds a
+        message is not delivered any more. With `expected_offset` the message is stored at that
+        offset, or `OffsetMismatchError` says that somebody else was there.
         """
+        if ttl is not None:
+            attributes = with_ttl(attributes, ttl)
+        if expected_offset is not None:
+            return await self._send_expecting(payload, key, attributes, id, expected_offset)
         channel = self._channel or self._route(key)
         while channel.full:
             await self._progress(channel)
@@ -232,37 +278,47 @@ class Producer:
             self._link.flush()
 
     def send_batch_nowait(
-        self, payloads: Sequence[bytes], *, keys: Sequence[str | None] | None = None
+        self,
+        payloads: Sequence[bytes],
+        *,
+        keys: Sequence[str | None] | None = None,
+        attributes: Sequence[Attributes | None] | None = None,
+        ids: Sequence[str | None] | None = None,
     ) -> BatchFuture:
         """Send many payloads at once; a good deal quicker than one by one."""
         payloads = payloads if isinstance(payloads, list) else list(payloads)
-        if keys is not None:
-            if len(keys) != len(payloads):
-                raise BadRequestError(f"{len(keys)} keys for {len(payloads)} payloads")
-            for key in keys:
-                check_extras(key, None, None)
+        extras = _checked_extras(len(payloads), keys, attributes, ids)
         if self._channel is not None:
-            return BatchFuture(
-                self._channel.send_batch(payloads, None if keys is None else list(keys))
-            )
+            return BatchFuture(extras.send(self._channel, payloads))
         router = self._partitions()
         routed: dict[int, list[int]] = {}
         for slot in range(len(payloads)):
-            partition = router.route(None if keys is None else keys[slot])
+            partition = router.route(extras.keys[slot] if extras.keys is not None else None)
             routed.setdefault(partition, []).append(slot)
         sent: list[Sent] = []
+        order: list[int] = []
         for partition, slots in routed.items():
-            sent += self._channels[partition].send_batch(
-                [payloads[s] for s in slots], None if keys is None else [keys[s] for s in slots]
+            sent += extras.pick(slots).send(
+                self._channels[partition], [payloads[slot] for slot in slots]
             )
-        return BatchFuture(sent)
+            order += slots
+        return BatchFuture(sent, places_of(order))
 
     async def send_batch(
-        self, payloads: Sequence[bytes], *, keys: Sequence[str | None] | None = None
-    ) -> list[MessageId]:
-        """Send many payloads and return their ids, partition by partition, once acknowledged."""
+        self,
+        payloads: Sequence[bytes],
+        *,
+        keys: Sequence[str | None] | None = None,
+        attributes: Sequence[Attributes | None] | None = None,
+        ids: Sequence[str | None] | None = None,
+    ) -> MessageIds:
+        """Send many payloads and return their ids, in the same order, once acknowledged.
+
+        Raises the first error, when all of them are done: `send_batch_nowait(...).results()`
+        tells of each message.
+        """
         await self.ready()
-        return await self.send_batch_nowait(payloads, keys=keys)
+        return await self.send_batch_nowait(payloads, keys=keys, attributes=attributes, ids=ids)
 
     async def ready(self) -> None:
         """Return when there is room for more: at once, unless the broker is behind."""
@@ -297,6 +353,30 @@ class Producer:
     def pending_bytes(self) -> int:
         """What is sent and not yet acknowledged, of at most `PRODUCER_PENDING_BYTES_MAX`."""
         return sum(channel.pending_bytes for channel in self._channels)
+
+    async def _send_expecting(
+        self,
+        payload: bytes,
+        key: str | None,
+        attributes: Attributes | None,
+        id: str | None,
+        expected_offset: int,
+    ) -> MessageId:
+        check_expected_offset(expected_offset)
+        channel = self._channel
+        if channel is None:
+            raise BadRequestError(
+                f"{self._partitions().partitions} partitions of {self.topic!r} count their offsets "
+                "each for itself: expect an offset of one of them, by its own name"
+            )
+        if not channel.stream:
+            reason = "only a stream keeps its messages and takes an expected_offset"
+            raise WrongKindError(self.topic, "live", reason)
+        while channel.full:
+            await self._progress(channel)
+        sent = channel.send_expecting(payload, key, attributes, id, expected_offset, SendFuture)
+        self._link.flush()
+        return await sent
 
     async def _progress(self, channel: ProducerChannel) -> None:
         """Wait for the oldest pending batch, whatever comes of it."""
@@ -351,3 +431,50 @@ def _done(batch: PendingBatch) -> "asyncio.Future[None]":
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     batch.wait(waiter)
     return waiter
+
+
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """The optional columns of many messages."""
+
+    keys: list[str | None] | None
+    attributes: list[Attributes | None] | None
+    ids: list[str | None] | None
+
+    def pick(self, slots: list[int]) -> "_Extras":
+        """Return the columns of some of the messages."""
+        return _Extras(
+            _pick(self.keys, slots), _pick(self.attributes, slots), _pick(self.ids, slots)
+        )
+
+    def send(self, channel: ProducerChannel, payloads: list[bytes]) -> list[Sent]:
+        """Send `payloads` with these columns."""
+        return channel.send_batch(payloads, self.keys, attributes=self.attributes, ids=self.ids)
+
+
+def _checked_extras(
+    count: int,
+    keys: Sequence[str | None] | None,
+    attributes: Sequence[Attributes | None] | None,
+    ids: Sequence[str | None] | None,
+) -> _Extras:
+    """Return copies of the columns, or raise `BadRequestError` unless they fit `count` messages."""
+    for name, column in (("keys", keys), ("attributes", attributes), ("ids", ids)):
+        if column is not None and len(column) != count:
+            raise BadRequestError(f"{len(column)} {name} for {count} payloads")
+    for key in keys or ():
+        check_extras(key, None, None)
+    for one in attributes or ():
+        check_extras(None, one, None)
+    for id_ in ids or ():
+        check_extras(None, None, id_)
+    return _Extras(
+        None if keys is None else list(keys),
+        # Callers fill one dictionary again for the next message.
+        None if attributes is None else [one and dict(one) for one in attributes],
+        None if ids is None else list(ids),
+    )
+
+
+def _pick(column: list[_T] | None, slots: list[int]) -> list[_T] | None:
+    return None if column is None else [column[slot] for slot in slots]

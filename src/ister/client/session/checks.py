@@ -1,5 +1,7 @@
 """What an application gave us to send: checked before it is put among other messages."""
 
+import math
+
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
     ATTRIBUTE_BYTES_MAX,
@@ -8,6 +10,11 @@ from ister.base.limits import (
     MESSAGE_ID_BYTES_MAX,
 )
 from ister.codec import Attributes
+
+# How a message's own time to live travels.
+TTL_ATTRIBUTE = "ister-ttl-ms"
+# A hundred years.
+TTL_S_MAX = 100 * 366 * 86_400
 
 
 def attributes_size(attributes: Attributes | None) -> int:
@@ -23,6 +30,20 @@ def as_bytes(payload: object) -> bytes:
         return bytes(payload)
     kind = type(payload).__name__
     raise BadRequestError(f"a payload is bytes, not {kind}: encode it first, as `text.encode()`")
+
+
+def with_ttl(attributes: Attributes | None, ttl: object) -> Attributes:
+    """Return `attributes` of a message that is not to be delivered after `ttl` seconds."""
+    if not isinstance(ttl, int | float) or not (0 < ttl <= TTL_S_MAX):
+        raise BadRequestError(f"a ttl is above 0 and at most {TTL_S_MAX} seconds, not {ttl!r}")
+    # Up: a message must not be gone before its time.
+    return {**(attributes or {}), TTL_ATTRIBUTE: str(math.ceil(ttl * 1000))}
+
+
+def check_expected_offset(offset: object) -> None:
+    """Raise `BadRequestError` unless `offset` can be that of a message."""
+    if not isinstance(offset, int) or not 0 <= offset < 2**63:
+        raise BadRequestError(f"an expected offset is 0 or more, not {offset!r}")
 
 
 def check_extras(key: str | None, attributes: Attributes | None, message_id: str | None) -> None:

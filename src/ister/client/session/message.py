@@ -6,12 +6,16 @@ reading only payloads costs only payloads.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ister.base import find_partition
+from ister.base.errors import WrongKindError
 from ister.codec import Attributes, Batch, ReplyAddress
+
+if TYPE_CHECKING:
+    from ister.client.session.leases import Lease
 
 
 class MessageId(NamedTuple):
@@ -25,6 +29,22 @@ class MessageId(NamedTuple):
         """The partition, or `None` when the topic has none."""
         found = find_partition(self.topic)
         return found[1] if found else None
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether a message of the same id was there before, so that this one was not stored."""
+        return False
+
+
+class DuplicateId(MessageId):
+    """Where the message is that was sent before under the same id. Equal to its own id."""
+
+    __slots__ = ()
+
+    @property
+    def duplicate(self) -> bool:
+        """See `MessageId`."""
+        return True
 
 
 class Answer(bytes):
@@ -55,6 +75,8 @@ class Delivery:
     _ids: list[str | None] | None = None
     _replies: list[ReplyAddress] | None = None
     _timestamps_ms: Sequence[int] | None = None
+    # What its messages are acknowledged under; `None` on live topics.
+    lease: "Lease | None" = None
 
     def __init__(self, batch: Batch, source: Any) -> None:
         self.batch = batch
@@ -147,14 +169,39 @@ class BaseMessage(msgspec.Struct, gc=False):
 
     @property
     def attempt(self) -> int:
-        """How often it has been delivered; always 1 on live topics."""
-        return 1
+        """How often it has been delivered, this time included; always 1 on live topics."""
+        lease = self._delivery.lease
+        return 1 if lease is None else lease.attempt
+
+    @property
+    def slot(self) -> int:
+        """Its place among the messages it was delivered with."""
+        return self._slot
 
     @property
     def reply_address(self) -> ReplyAddress | None:
         """Where an answer goes, or `None` when this is no request."""
         replies = self._delivery.replies()
         return replies[self._slot] if replies else None
+
+    def leased(self) -> "Lease":
+        """Return the lease it was delivered under; raise `WrongKindError` on a live topic."""
+        lease = self._delivery.lease
+        if lease is None:
+            reason = "it keeps nothing, so nothing can be given back, extended or acknowledged"
+            raise WrongKindError(self.topic, "live", reason)
+        return lease
+
+    def run(self) -> tuple[int, int, int, int]:
+        """Return what a transaction acknowledges it by: channel, lease, first and end offset."""
+        lease, slot = self.leased(), self._slot
+        offset = lease.offsets[slot]
+        return lease.leases.channel, lease.number, offset, offset + 1
+
+    def on_acked(self) -> None:
+        """Take note that it was acknowledged otherwise, as by a transaction."""
+        lease, slot = self.leased(), self._slot
+        lease.leases.settle(lease, slot, slot + 1)
 
     def __repr__(self) -> str:
         return (

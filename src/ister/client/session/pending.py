@@ -8,7 +8,13 @@ import msgspec
 from ister.base.errors import BadRequestError, IsterError
 from ister.client.session.checks import attributes_size
 from ister.client.session.message import MessageId
+from ister.client.session.results import Stored, message_id
 from ister.codec import Attributes, ReplyAddress
+
+# No message of a stream has this number.
+UNNUMBERED = -1
+# No base offset is expected.
+ANY_OFFSET = -1
 
 
 class Future(Protocol):
@@ -40,8 +46,15 @@ class PendingBatch:
     # While open: what may still be added. Once closed: `size_bytes`.
     room_bytes = 0
     size_bytes = 0
+    # Of its frame: the answer says which batch it is about.
     sequence = 0
+    # Of its first message, on a stream once it was sent: it is sent again under the same number.
+    first_sequence = UNNUMBERED
+    # The base offset it must get, or none.
+    expected_offset = ANY_OFFSET
     base_offset = 0
+    # Where each message is, when they do not follow each other; see `PublishedEach`.
+    offsets: list[int] | None = None
     done = False
     error: IsterError | None = None
     # Whether somebody waits for it, or was told of its error.
@@ -94,10 +107,31 @@ class PendingBatch:
             self.replies.append(reply)
         return size
 
+    def set_extras(
+        self,
+        keys: list[str | None] | None,
+        attributes: list[Attributes | None] | None,
+        ids: list[str | None] | None,
+    ) -> None:
+        """Set the optional columns of all messages at once; an absent or empty one is not used."""
+        self.keys, self.attributes, self.ids = keys or None, attributes or None, ids or None
+        self.extras = bool(keys or attributes or ids)
+
+    def release(self) -> None:
+        """Let go of what was to be sent, which will not be sent again."""
+        self.payloads = []
+        if self.extras:
+            # Not the addresses of requests: they are failed by them.
+            self.keys = self.attributes = self.ids = None
+
+    def stored(self, count: int) -> Stored:
+        """Return where its `count` messages are, once acknowledged."""
+        return Stored(self.topic, self.base_offset, count, self.offsets)
+
     def finish(self, error: IsterError | None) -> None:
         """Tell everybody who waits for any message of this batch."""
-        self.done = True
         self.error = error
+        self.done = True
         waiters, callbacks = self._waiters, self._callbacks
         self._waiters = self._callbacks = None
         for waiter in waiters or ():
@@ -139,4 +173,6 @@ class Sent(msgspec.Struct, gc=False):
         if self.batch.error is not None:
             self.batch.awaited = True
             raise self.batch.error
+        if self.batch.offsets is not None:
+            return message_id(self.batch.topic, self.batch.offsets[self.slot])
         return MessageId(self.batch.topic, self.batch.base_offset + self.slot)

@@ -6,8 +6,9 @@ Always true:
 - batches leave in the order they were filled, and are acknowledged or failed exactly once;
 - open, queued and in-flight bytes together stay below `PRODUCER_PENDING_BYTES_MAX` plus one
   batch; in-flight bytes below `PRODUCER_WINDOW_BYTES` plus one batch;
-- after a lost connection, in-flight batches fail (or go back to the head of the queue, when the
-  producer was opened with `resend=True`), queued ones wait for the next connection.
+- after a lost connection, queued batches wait for the next one. In-flight batches go back to the
+  head of the queue on a stream, where each is stored once however often it is sent (see
+  `numbering`), and with `resend=True`; else they fail.
 """
 
 from bisect import bisect_right
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, TypeVar
 from ister.base.errors import (
     IsterError,
     MessageTooLargeError,
+    ProducerFencedError,
     ProducerFullError,
+    ProtocolError,
     RequestTimeoutError,
 )
 from ister.base.limits import (
@@ -28,10 +31,12 @@ from ister.base.limits import (
     PRODUCER_PENDING_BYTES_MAX,
     PRODUCER_WINDOW_BYTES,
 )
-from ister.client.session.checks import as_bytes, check_extras
-from ister.client.session.pending import PendingBatch, Sent
+from ister.client.session.checks import as_bytes, attributes_size, check_extras
+from ister.client.session.numbering import number_anew
+from ister.client.session.pending import ANY_OFFSET, UNNUMBERED, PendingBatch, Sent
+from ister.client.session.results import OFFSET_FORGOTTEN
 from ister.codec import Attributes, Codec, ReplyAddress, encode, encode_bare
-from ister.wire import SEQUENCE_MASK, publish_bare_frame, publish_frame
+from ister.wire import SEQUENCE_MASK, Opcode, publish_bare_frame, publish_frame
 
 if TYPE_CHECKING:
     from ister.client.session.session import Session
@@ -73,6 +78,8 @@ class ProducerChannel:
         # Of the topic that this is a partition of; 0 for any other topic.
         self.partitions = partitions
         self.opened = False
+        # Whether the topic is a stream, as far as known.
+        self.stream = False
         self.closed: IsterError | None = None
         self.producer_id = 0
         self.pending_bytes = 0
@@ -82,6 +89,8 @@ class ProducerChannel:
         self._session = session
         self._codec = codec
         self._resend = resend
+        # Whether batches keep their messages until acknowledged, to send them again.
+        self._keep = resend
         self._name_bytes = name.encode()
         self._open: PendingBatch | None = None
         # The open batch, while it takes messages that are nothing but a payload; the fast path
@@ -90,6 +99,7 @@ class ProducerChannel:
         self._queue: deque[PendingBatch] = deque()
         self._in_flight_bytes = 0
         self._sequence = 0
+        # The number of the next message.
         self._messages = 0
         self.message_bytes_max = session.message_bytes_max
         self._batch_bytes = session.batch_bytes
@@ -197,12 +207,37 @@ class ProducerChannel:
         self._messages += 1
         if reply is not None:
             batch.replies = [reply]
-        if self._resend:
+        if self._keep:
             batch.payloads.append(payload)
+            if self.stream:
+                batch.first_sequence = self._messages - 1
         session.connection.send(publish_bare_frame(self.channel, sequence, encoded))
         return receipt(batch, 0)
 
-    def send_batch(self, payloads: list[bytes], keys: list[str | None] | None) -> list[Sent]:
+    def send_expecting(
+        self,
+        payload: bytes,
+        key: str | None,
+        attributes: Attributes | None,
+        message_id: str | None,
+        expected_offset: int,
+        receipt: "type[_Receipt]",
+    ) -> "_Receipt":
+        """Send a message in a batch of its own, to be stored at `expected_offset` or not at all."""
+        self.cut()
+        sent = self.send(payload, key, attributes, message_id, None, receipt)
+        sent.batch.expected_offset = expected_offset
+        self.cut()
+        return sent
+
+    def send_batch(
+        self,
+        payloads: list[bytes],
+        keys: list[str | None] | None,
+        *,
+        attributes: list[Attributes | None] | None = None,
+        ids: list[str | None] | None = None,
+    ) -> list[Sent]:
         """Send many payloads as they are, in as few batches as the limits allow.
 
         Returns what tells when each of those batches is done.
@@ -215,15 +250,21 @@ class ProducerChannel:
             raise MessageTooLargeError(self.topic, largest, self.message_bytes_max)
         if keys is not None:
             sizes = [size + len(key or "") for size, key in zip(sizes, keys, strict=True)]
+        if attributes is not None:
+            sizes = [size + attributes_size(a) for size, a in zip(sizes, attributes, strict=True)]
+        if ids is not None:
+            sizes = [size + len(id_ or "") for size, id_ in zip(sizes, ids, strict=True)]
         self.cut()
         sent = []
         for start, end, size in cut_batches(sizes, self._batch_bytes):
             batch = self._start()
             self.plain = None
             batch.payloads = payloads[start:end]
-            if keys is not None:
-                batch.keys = keys[start:end]
-                batch.extras = True
+            batch.set_extras(
+                keys and keys[start:end],
+                attributes and attributes[start:end],
+                ids and ids[start:end],
+            )
             batch.room_bytes -= size + MESSAGE_OVERHEAD_BYTES * (end - start)
             self.close_batch(batch)
             sent.append(Sent(batch, end - start - 1))
@@ -246,6 +287,12 @@ class ProducerChannel:
             batch = queue.popleft()
             self._sequence = sequence = (self._sequence + 1) & SEQUENCE_MASK
             batch.sequence = sequence
+            first_sequence = batch.first_sequence
+            if first_sequence == UNNUMBERED:
+                first_sequence = self._messages
+                self._messages += len(batch.payloads)
+                if self.stream:
+                    batch.first_sequence = first_sequence
             head, body = encode(
                 batch.payloads,
                 keys=batch.keys,
@@ -254,38 +301,66 @@ class ProducerChannel:
                 replies=batch.replies,
                 producer=self._name_bytes,
                 producer_id=self.producer_id,
-                first_sequence=self._messages,
+                first_sequence=first_sequence,
                 codec=self._codec,
             )
-            self._messages += len(batch.payloads)
             bulk = len(self.in_flight) >= BULK_IN_FLIGHT
+            opcode = Opcode.PUBLISH_BULK if bulk else Opcode.PUBLISH
+            if batch.expected_offset != ANY_OFFSET:
+                opcode = Opcode.PUBLISH_EXPECT
+                # In the place of the base offset, which is outside the checksum.
+                head = batch.expected_offset.to_bytes(8, "little") + head[8:]
             self.in_flight[sequence] = batch
             self._in_flight_bytes += batch.size_bytes
-            connection.send_all(publish_frame(self.channel, sequence, head, body, bulk=bulk))
-            if not self._resend:
-                batch.payloads = []
+            connection.send_all(publish_frame(self.channel, sequence, head, body, opcode=opcode))
+            if not self._keep:
+                batch.release()
 
     def on_published(self, sequence: int, base_offset: int) -> None:
         """The broker has acknowledged a batch."""
         batch = self.in_flight.pop(sequence, None)
         if batch is not None:
             batch.base_offset = base_offset
+            if self._keep:
+                if base_offset == OFFSET_FORGOTTEN:
+                    batch.offsets = [OFFSET_FORGOTTEN] * len(batch.payloads)
+                batch.release()
             self._in_flight_bytes -= batch.size_bytes
             self.pending_bytes -= batch.size_bytes
             batch.finish(None)
             if self._queue:
                 self.pump()
 
+    def on_published_each(self, sequence: int, offsets: list[int]) -> None:
+        """The broker has acknowledged a batch of which it knew some messages by their ids."""
+        batch = self.in_flight.get(sequence)
+        if batch is not None:
+            if len(offsets) != len(batch.payloads):
+                raise ProtocolError(f"{len(offsets)} offsets for {len(batch.payloads)} messages")
+            batch.offsets = offsets
+            self.on_published(sequence, 0)
+
     def on_refused(self, sequence: int, error: IsterError) -> None:
-        """The broker has refused a batch."""
+        """The broker has refused a batch, or it took too long."""
+        if isinstance(error, ProducerFencedError):
+            self._end(error)
+            return
         batch = self.in_flight.pop(sequence, None)
         if batch is not None:
             self._settle(batch, error)
             if self._queue:
                 self.pump()
 
-    def on_opened(self, producer_id: int) -> None:
-        """The broker is ready for this producer."""
+    def on_opened(self, producer_id: int, *, kind: str = "live", next_sequence: int = 0) -> None:
+        """The broker is ready for this producer, and for message `next_sequence` of a stream."""
+        came_back, self.stream = self.stream, kind == "stream"
+        self._keep = self._resend or self.stream
+        if self.stream:
+            ours = number_anew(self._queue, next_sequence)
+            if came_back and (next_sequence > self._messages or not ours):
+                self._end(ProducerFencedError(self.topic, self.name))
+                return
+            self._messages = next_sequence
         self.opened = True
         self.producer_id = producer_id
         self.message_bytes_max = self._session.message_bytes_max
@@ -298,7 +373,7 @@ class ProducerChannel:
         flying = list(self.in_flight.values())
         self.in_flight.clear()
         self._in_flight_bytes = 0
-        if self._resend:
+        if self._keep:
             self._queue.extendleft(reversed(flying))
             return
         for batch in flying:
@@ -313,11 +388,11 @@ class ProducerChannel:
             self._finish(self._queue.popleft(), error)
 
     def fail(self, error: IsterError) -> None:
-        """Fail everything that is pending, now and later."""
-        self.closed = error
+        """Fail everything that is pending, now and later. The first error stays."""
+        if self.closed is None:
+            self.closed = error
         self.opened = False
-        self.cut()
-        for batch in [*self.in_flight.values(), *self._queue]:
+        for batch in list(self.pending()):
             self._finish(batch, error)
         self.in_flight.clear()
         self._queue.clear()
@@ -351,6 +426,11 @@ class ProducerChannel:
         batch.size_bytes = self._batch_bytes - batch.room_bytes
         self.pending_bytes += batch.size_bytes
         self._queue.append(batch)
+
+    def _end(self, error: IsterError) -> None:
+        """Give up for good: also after a reconnect this producer is not opened again."""
+        self.fail(error)
+        self._session.close_producer(self)
 
     def _settle(self, batch: PendingBatch, error: IsterError | None) -> None:
         self._in_flight_bytes -= batch.size_bytes

@@ -1,26 +1,24 @@
-"""The receiving half of one subscription, without I/O: a buffer bounded by credit.
+"""The receiving half of one subscription, without I/O: what has come, and what to say about it.
 
-Always true: what the broker may send and what the application has not taken yet are together
-at most one credit window; credit goes back a half window at a time, so that a busy consumer
-costs one small frame for thousands of messages.
+Always true:
+- after a lost connection the buffer and the leases stay, when the broker is the same as before;
+  when it is another, leased messages that the application has not got are dropped, because the
+  broker delivers them again;
+- the same after a seek: what was in flight is void.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ister.base.errors import IsterError, ProtocolError
-from ister.client.session.pending import Future
-from ister.codec import Batch
-from ister.wire import Subscribe, credit_frame
+from ister.base.errors import IsterError
+from ister.client.session.inbox import Inbox
+from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases
+from ister.wire import LEASE, Subscribe, Subscribed
 
 if TYPE_CHECKING:
     from ister.client.session.session import Session
-
-
-# Finished futures are swept out when more than this have gathered.
-WAITERS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,75 +57,74 @@ class SubscriptionChannel:
         credit_count: int,
         credit_bytes: int,
         on_event: Callable[[Event], object] | None,
+        pull: bool = False,
+        max_renewal_ms: int = MAX_RENEWAL_MS,
     ) -> None:
         self.command = command
         self.channel = command.channel
         self.active = False
         self.dropped = 0
-        self.closed: IsterError | None = None
-        self.batches: deque[Batch] = deque()
+        self.inbox = Inbox(
+            session,
+            channel=command.channel,
+            credit_count=credit_count,
+            credit_bytes=credit_bytes,
+            pull=pull,
+        )
+        self.leases = Leases(session, channel=command.channel, max_renewal_ms=max_renewal_ms)
+        # Where messages wait between the inbox and the application.
+        self.buffers: list[deque[Any]] = []
         self._session = session
-        self._credit_count = credit_count
-        self._credit_bytes = credit_bytes
         self._on_event = on_event
-        # Messages that the broker may still send: what bounds our memory, whatever it does.
-        self._credit_left = 0
-        self._owed_count = 0
-        self._owed_bytes = 0
         self._dropped_before = 0
         self._attached = False
-        self._waiters: list[Future] = []
+        # What our leases belong to, as the broker names it.
+        self.life = 0
 
     def renumber(self, channel: int) -> None:
         """Use another channel from the next attachment on."""
         self.channel = self.command.channel = channel
+        self.inbox.channel = self.leases.channel = channel
+        self.leases.end()
 
-    def wait(self, waiter: Future) -> None:
-        """Finish `waiter` when there is something to take, or the subscription has ended."""
-        if len(self._waiters) > WAITERS_KEPT:
-            # Those that timed out or were cancelled leave their futures behind.
-            self._waiters = [w for w in self._waiters if not w.done()]
-        self._waiters.append(waiter)
+    def on_leased(self, topic: str, body: memoryview) -> None:
+        """A batch of a stream has come, with the lease it is to be acknowledged under."""
+        number, attempt, lease_ms = LEASE.unpack_from(body)
+        batch = LeasedBatch(body[LEASE.size :])
+        batch.topic = topic
+        self.leases.on_leased(batch, number, attempt, lease_ms)
+        self.inbox.on_deliver(batch)
 
-    def take(self) -> Batch | None:
-        """Return the next batch, or `None` when there is none yet.
-
-        Its credit goes back to the broker. Raises what ended the subscription, once the buffer
-        is empty.
-        """
-        if not self.batches:
-            if self.closed is not None:
-                raise self.closed
-            return None
-        batch = self.batches.popleft()
-        self._owed_count += batch.count
-        self._owed_bytes += batch.size_bytes
-        if self._owed_count * 2 >= self._credit_count or self._owed_bytes * 2 >= self._credit_bytes:
-            self._pay()
-        return batch
-
-    def on_deliver(self, batch: Batch) -> None:
-        """A batch has come. Raises `ProtocolError` when the broker had no credit for it."""
-        self._credit_left -= batch.count
-        if self._credit_left < 0:
-            raise ProtocolError("more messages than there was credit for")
-        self.batches.append(batch)
-        if self._waiters:
-            self._wake()
-
-    def on_subscribed(self, *, active: bool, partitions: int) -> None:
+    def on_subscribed(self, reply: Subscribed) -> None:
         """The broker has attached this consumer, for the first time or again."""
-        self.active = active
+        self.active = reply.active
         # Told to the broker the next time: it may have been started anew and know no topics.
-        self.command.partitions = partitions
+        self.command.partitions = reply.partitions
         if self._attached:
             self._emit(Resumed(self.command.subscription))
         self._attached = True
-        # A new consumer has no credit yet: give it a whole window less what is still unread.
-        self._owed_count = self._credit_count - sum(b.count for b in self.batches)
-        self._owed_bytes = self._credit_bytes - sum(b.size_bytes for b in self.batches)
-        self._credit_left = 0
-        self._pay()
+        if reply.leases != self.life:
+            self.life = reply.leases
+            self.void()
+        self.inbox.on_opened()
+        self.leases.on_attached()
+
+    def void(self) -> None:
+        """Drop what the application has not got, if there are leases, which end with it.
+
+        For live messages alone nothing happens: they come only once.
+        """
+        if self.leases.used:
+            self.leases.end()
+            self.inbox.drop()
+            for buffer in self.buffers:
+                buffer.clear()
+
+    def on_moved(self, life: int) -> None:
+        """The subscription was moved to another place: what was in flight is void."""
+        self.life = life
+        self.void()
+        self.inbox.pay()
 
     def on_slow(self, dropped: int) -> None:
         """The broker has dropped messages; its count starts anew with each connection."""
@@ -144,24 +141,13 @@ class SubscriptionChannel:
         """The connection is lost; the buffer stays."""
         self._dropped_before = self.dropped
         self.active = False
+        self.leases.on_detached()
 
     def fail(self, error: IsterError) -> None:
         """End the subscription; who waits gets `error` once the buffer is empty."""
-        if self.closed is None:
-            self.closed = error
-        self._wake()
-
-    def _pay(self) -> None:
-        count, size_bytes = max(self._owed_count, 0), max(self._owed_bytes, 0)
-        self._owed_count = self._owed_bytes = 0
-        self._credit_left += count
-        self._session.send(credit_frame(self.channel, count, size_bytes))
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self.void()
+        self.leases.on_closed(error)
+        self.inbox.fail(error)
 
     def _emit(self, event: Event) -> None:
         if self._on_event is not None:

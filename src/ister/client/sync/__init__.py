@@ -2,14 +2,18 @@
 
 from ister.client.sync.client import Client, connect
 from ister.client.sync.producer import BatchFuture, Producer, SendFuture
+from ister.client.sync.reader import Reader
 from ister.client.sync.subscription import Message, Subscription
+from ister.client.sync.transaction import Transaction
 
 __all__ = [
     "BatchFuture",
     "Client",
     "Message",
     "Producer",
+    "Reader",
     "SendFuture",
     "Subscription",
+    "Transaction",
     "connect",
 ]

@@ -1,19 +1,25 @@
 """The blocking client: `ister.sync.connect`."""
 
+import asyncio
 import weakref
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from ister.client import aio
-from ister.client.session import DEFAULT_URL
+from ister.client.session import DEFAULT_URL, Lease
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
+from ister.client.sync.reader import Reader
 from ister.client.sync.subscription import Subscription
 from ister.client.sync.thread import LoopThread
+from ister.client.sync.transaction import Transaction
 from ister.codec import Attributes, ReplyAddress
 
 _Reply = tuple[ReplyAddress, bytes, Attributes | None]
+# A lease, and the slot of a message in it.
+_Ack = tuple[Lease, int]
 
 
 def connect(url: str = DEFAULT_URL, *, name: str = "", timeout: float = 30.0) -> "Client":
@@ -49,7 +55,8 @@ class Client(Blocking[aio.Client]):
         super().__init__(thread, inner)
         self.url = inner.url
         self.thread = thread
-        self._replies: Outbox[_Reply, None] = Outbox(thread.post, self._deal)
+        self._replies: Outbox[_Reply, None] = Outbox(thread.post, self._deal_replies)
+        self._acks: Outbox[_Ack, None] = Outbox(thread.post, _deal_acks)
         # For a client that nobody closes: when it is collected, and at exit.
         self._finalizer = weakref.finalize(self, thread.close, inner.close)
 
@@ -76,29 +83,90 @@ class Client(Blocking[aio.Client]):
 
     producer = wrapping(aio.Client.producer, Producer)
     subscribe = wrapping(aio.Client.subscribe, Subscription)
+    transaction = wrapping(aio.Client.transaction, Transaction)
+    reader = wrapping(aio.Client.reader, Reader)
     request = blocking(aio.Client.request)
     create_topic = blocking(aio.Client.create_topic)
+    purge = blocking(aio.Client.purge)
     delete_topic = blocking(aio.Client.delete_topic)
+    delete_subscription = blocking(aio.Client.delete_subscription)
+    pause_subscription = blocking(aio.Client.pause_subscription)
+    resume_subscription = blocking(aio.Client.resume_subscription)
+    seek = blocking(aio.Client.seek)
+    save_cursor = blocking(aio.Client.save_cursor)
+    drop_cursor = blocking(aio.Client.drop_cursor)
+    redrive = blocking(aio.Client.redrive)
     create_namespace = blocking(aio.Client.create_namespace)
     namespaces = blocking(aio.Client.namespaces)
     topics = blocking(aio.Client.topics)
     subscriptions = blocking(aio.Client.subscriptions)
     broker = blocking(aio.Client.broker)
 
+    def view(self, topic: str, *, at: int | datetime | None = None) -> aio.View:
+        """Return the last payload of every key of a stream.
+
+        As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
+        with what was published in that very millisecond.
+        """
+        return self._thread.run(self._view(topic, at))
+
+    # For messages
+
     def answer(self, address: ReplyAddress, payload: bytes, attributes: Attributes | None) -> None:
         """Send an answer, together with the others of the last moment."""
-        self._inner.check_answer(payload, attributes)
+        self._inner.answers.check(payload, attributes)
         with self._replies.lock:
             self._replies.run().items.append((address, payload, attributes and dict(attributes)))
 
-    def _before(self) -> None:
-        self._replies.empty()
+    def ack(self, lease: Lease, slot: int) -> None:
+        """Acknowledge a message, together with the others of the last moment."""
+        with self._acks.lock:
+            self._acks.run().items.append((lease, slot))
 
-    def _deal(self, replies: list[_Reply]) -> list[None]:
+    def confirm(self, lease: Lease, slot: int) -> None:
+        """Acknowledge a message, and return when the broker has stored that."""
+        self._thread.run(self._confirm(lease, slot))
+
+    def extend(self, lease: Lease, slot: int, extension_ms: int) -> None:
+        """Extend the time for a message."""
+        self._thread.run(self._extend(lease, slot, extension_ms))
+
+    def hand_over(self) -> None:
+        """Give what was collected to the asyncio client. On the loop."""
+        self._replies.empty()
+        self._acks.empty()
+
+    def _before(self) -> None:
+        self.hand_over()
+
+    def _deal_replies(self, replies: list[_Reply]) -> list[None]:
         for address, payload, attributes in replies:
-            self._inner.answer(address, payload, attributes)
+            self._inner.answers.add(address, payload, attributes)
         return []
+
+    async def _confirm(self, lease: Lease, slot: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lease.leases.confirm(lease, slot, slot + 1, future)
+        await future
+
+    async def _extend(self, lease: Lease, slot: int, extension_ms: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lease.leases.extend(lease, slot, extension_ms, future)
+        await future
+
+    async def _view(self, topic: str, at: int | datetime | None) -> aio.View:
+        return await self._inner.view(topic, at=at)
 
     async def _close(self) -> None:
         self._before()
         await self._inner.close()
+
+
+def _deal_acks(acks: list[_Ack]) -> list[None]:
+    for lease, slot in acks:
+        # What `aio.Message.ack` does.
+        if slot == lease.run_end:
+            lease.run_end = slot + 1
+        else:
+            lease.ack(slot, slot + 1)
+    return []

@@ -10,7 +10,7 @@ import msgspec
 from ister.base.errors import ClosedError, IsterError, ProducerFullError, RequestTimeoutError
 from ister.base.limits import PRODUCER_PENDING_BYTES_MAX, PRODUCER_WINDOW_BYTES
 from ister.client import aio
-from ister.client.session import MESSAGE_OVERHEAD_BYTES, MessageId
+from ister.client.session import MESSAGE_OVERHEAD_BYTES, MessageId, MessageIds, with_ttl
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox, Run
 from ister.codec import Attributes
@@ -94,11 +94,21 @@ class BatchFuture:
         """Whether the broker has acknowledged or refused all of them."""
         return self._inner.done()
 
-    def result(self, timeout: float | None = None) -> list[MessageId]:
-        """Return the ids once acknowledged; raise what went wrong, or `RequestTimeoutError`."""
+    def result(self, timeout: float | None = None) -> MessageIds:
+        """Return the ids in the order of the messages, once all are acknowledged.
+
+        Raises the first error of a message, or `RequestTimeoutError`.
+        """
         return self._producer.wait_for(self._outcome(), timeout)
 
-    async def _outcome(self) -> list[MessageId]:
+    def results(self) -> list[MessageId | IsterError]:
+        """Return what became of each message, once all are done: its id, or its error."""
+        return self._producer.wait_for(self._results(), None)
+
+    async def _results(self) -> list[MessageId | IsterError]:
+        return self._inner.results()
+
+    async def _outcome(self) -> MessageIds:
         return await self._inner
 
 
@@ -145,16 +155,18 @@ class Producer(Blocking[aio.Producer]):
     def send_nowait(
         self,
         payload: bytes,
-        *,
         key: str | None = None,
         attributes: Attributes | None = None,
         id: str | None = None,
+        ttl: float | None = None,
     ) -> SendFuture:
         """Send without waiting: the message leaves with the others of the last moment.
 
-        Raises `ProducerFullError` when too much is unacknowledged; `producer.ready()` between
-        sends keeps clear of that.
+        Takes what `send` takes. Raises `ProducerFullError` when too much is unacknowledged;
+        `producer.ready()` between sends keeps clear of that.
         """
+        if ttl is not None:
+            attributes = with_ttl(attributes, ttl)
         payload = self._inner.check(payload, key, attributes, id)
         outbox = self._outbox
         with outbox.lock:

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ister.base.errors import ClosedError, IsterError, NotARequestError, RequestTimeoutError
+from ister.base.limits import ACK_TIMEOUT_MS_MAX, NACK_DELAY_MS_MAX
 from ister.client import aio
-from ister.client.session import BaseMessage, Delivery, as_bytes
+from ister.client.session import BaseMessage, Delivery, LeasedBatch, as_bytes, milliseconds
 from ister.client.sync.blocking import Blocking, blocking
 from ister.codec import Attributes, Batch
 
@@ -23,7 +24,41 @@ class Message(BaseMessage, gc=False):
     """A received message."""
 
     def ack(self, *, confirm: bool = False) -> None:
-        """Say that the message is dealt with. A live topic keeps nothing, so nothing is sent."""
+        """Say that the message is dealt with. A live topic keeps nothing, so nothing is sent.
+
+        Acknowledgements leave together with others of the last moment; one that comes too late
+        changes nothing, and is only counted. With `confirm=True` this returns when the broker
+        has stored it, and raises `LeaseLostError` when it came too late.
+        """
+        lease = self._delivery.lease
+        if lease is None:
+            return
+        client: Client = self._delivery.source
+        if confirm:
+            client.confirm(lease, self._slot)
+        else:
+            client.ack(lease, self._slot)
+
+    def nack(self, *, delay: float | None = None) -> None:
+        """Give the message back, to be delivered again after `delay` seconds.
+
+        Without a delay, the backoff list of the subscription says when. Counts as an attempt.
+        """
+        lease, slot = self.leased(), self._slot
+        most_ms = NACK_DELAY_MS_MAX
+        delay_ms = None if delay is None else milliseconds(delay, "a delay", most_ms=most_ms)
+        client: Client = self._delivery.source
+        client.thread.post(lambda: lease.leases.nack(lease, slot, delay_ms))
+
+    def extend(self, seconds: float) -> None:
+        """Have `seconds` from now on to deal with the message.
+
+        The client renews by itself for the time `max_renewal`; this is for longer. Raises
+        `LeaseLostError` when it is too late.
+        """
+        extension_ms = milliseconds(seconds, "an extension", most_ms=ACK_TIMEOUT_MS_MAX)
+        client: Client = self._delivery.source
+        client.extend(self.leased(), self._slot, extension_ms)
 
     def reply(self, payload: bytes, *, attributes: Attributes | None = None) -> None:
         """Answer a request. The first answer wins; answers to clients that left are dropped."""
@@ -59,6 +94,8 @@ class Subscription(Blocking[aio.Subscription]):
         self._buffer: deque[Message] = deque()
         # Held by the one thread that waits on the loop; the others wait for it and look again.
         self._taking = Lock()
+        inner.drop_with(self._arrived)
+        inner.drop_with(self._buffer)
 
     def __enter__(self) -> Self:
         self.open()
@@ -74,10 +111,22 @@ class Subscription(Blocking[aio.Subscription]):
 
     open = blocking(aio.Subscription.open)
 
+    ack_batch = blocking(aio.Subscription.ack_batch)
+    ack_through = blocking(aio.Subscription.ack_through)
+    pause = blocking(aio.Subscription.pause)
+    resume = blocking(aio.Subscription.resume)
+    seek = blocking(aio.Subscription.seek)
+    save_cursor = blocking(aio.Subscription.save_cursor)
+    drop_cursor = blocking(aio.Subscription.drop_cursor)
+
     def close(self) -> None:
-        """Detach. What this consumer was not sent goes to the others of the subscription."""
+        """Detach. What this consumer was not sent goes to the others of the subscription.
+
+        So does what it was sent of streams and has not acknowledged, without counting as an
+        attempt.
+        """
         if not self._thread.closed:
-            self._thread.run(self._inner.close())
+            self._thread.run(self._close())
 
     @property
     def active(self) -> bool:
@@ -88,6 +137,19 @@ class Subscription(Blocking[aio.Subscription]):
     def dropped(self) -> int:
         """Messages the broker dropped because this consumer was too slow."""
         return self._inner.dropped
+
+    @property
+    def refused(self) -> int:
+        """Acknowledgements that were not even sent, because they were known to be too late.
+
+        All that came too late are in the `cursor` of `client.subscriptions()`.
+        """
+        return self._inner.refused
+
+    @property
+    def paused(self) -> bool:
+        """Whether `pause` was called."""
+        return self._inner.paused
 
     def __iter__(self) -> Iterator[Message]:
         take = self._buffer.popleft
@@ -104,21 +166,16 @@ class Subscription(Blocking[aio.Subscription]):
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message; raise `RequestTimeoutError` after `timeout` seconds."""
-        end_s = None if timeout is None else time.monotonic() + timeout
-        while True:
-            try:
-                return self._buffer.popleft()
-            except IndexError:
-                if not self._fill(_left_s(end_s)):
-                    raise self._too_late(timeout) from None
+        return self._next(timeout, 1)
 
     def fetch(self, count: int, timeout: float | None = None) -> list[Message]:
         """Return up to `count` messages: those at hand, or the first to come.
 
-        Empty when none came within `timeout` seconds.
+        Empty when none came within `timeout` seconds. A pull subscription asks the broker for
+        `count` when it has none; those that come too late wait for the next call.
         """
         try:
-            first = self.receive(timeout)
+            first = self._next(timeout, count)
         except RequestTimeoutError:
             return []
         messages = [first]
@@ -143,34 +200,61 @@ class Subscription(Blocking[aio.Subscription]):
         batches: list[Batch] = []
         with self._turn(timeout) as left_s:
             if left_s is not None and self._pull(left_s()):
-                batches.extend(self._arrived)
-                self._arrived.clear()
+                while (batch := self._take_arrived()) is not None:
+                    batches.append(batch)
         return batches
 
-    def _fill(self, timeout: float | None) -> bool:
-        """Get messages into the buffer; false when none came in time."""
+    def _next(self, timeout: float | None, count: int) -> Message:
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return self._buffer.popleft()
+            except IndexError:
+                # What was filled in may have become void since: only time ends this.
+                if not self._fill(_left_s(end_s), count) and _left_s(end_s) == 0:
+                    raise self._too_late(timeout) from None
+
+    def _fill(self, timeout: float | None, count: int = 1) -> bool:
+        """Get messages into the buffer; false when none came in time.
+
+        A pull subscription asks for `count`.
+        """
         with self._turn(timeout) as left_s:
             # Another thread may have filled it while this one waited for its turn.
-            if left_s is not None and not self._buffer and self._pull(left_s()):
-                batch = self._arrived.popleft()
-                delivery = Delivery(batch, self._client)
-                self._buffer.extend(
-                    map(Message, batch.payloads, repeat(delivery), range(batch.count))
-                )
+            if left_s is not None and not self._buffer and self._pull(left_s(), count):
+                batch = self._take_arrived()
+                if batch is not None:
+                    self._unpack(batch)
             return bool(self._buffer)
 
     def _fill_at_hand(self) -> bool:
         """Get messages that are there already into the buffer; false when there are none."""
         try:
-            return self._fill(0.0)
+            return self._fill(0.0, 0)
         except IsterError:
             return False  # The end is told once what was received is taken.
 
-    def _pull(self, timeout: float | None) -> bool:
+    def _pull(self, timeout: float | None, count: int | None = None) -> bool:
         """Have batches brought over from the loop; false when none came in time."""
         if not self._arrived:
-            self._thread.run(self._bring(timeout))
+            self._thread.run(self._bring(timeout, count))
         return bool(self._arrived)
+
+    def _take_arrived(self) -> Batch | None:
+        """Return the next batch that has come over; the loop may drop them at any time."""
+        try:
+            batch = self._arrived.popleft()
+        except IndexError:
+            return None
+        if type(batch) is LeasedBatch:
+            self._inner.handed_out(batch)
+        return batch
+
+    def _unpack(self, batch: Batch) -> None:
+        delivery = Delivery(batch, self._client)
+        if type(batch) is LeasedBatch:
+            delivery.lease = batch.lease
+        self._buffer.extend(map(Message, batch.payloads, repeat(delivery), range(batch.count)))
 
     @contextmanager
     def _turn(self, timeout: float | None) -> Iterator[Callable[[], float | None] | None]:
@@ -187,8 +271,15 @@ class Subscription(Blocking[aio.Subscription]):
         finally:
             self._taking.release()
 
-    async def _bring(self, timeout: float | None) -> None:
-        self._arrived.extend(await self._inner.fetch_batches(timeout))
+    def _before(self) -> None:
+        self._client.hand_over()
+
+    async def _bring(self, timeout: float | None, count: int | None) -> None:
+        self._arrived.extend(await self._inner.bring(timeout, count))
+
+    async def _close(self) -> None:
+        self._before()
+        await self._inner.close()
 
     def _too_late(self, timeout: float | None) -> RequestTimeoutError:
         return RequestTimeoutError(f"subscription {self.name!r}", timeout or 0.0)

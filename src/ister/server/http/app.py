@@ -63,6 +63,9 @@ class App:
     async def _ready(self) -> Page:
         if self._native.closing:
             return Page(503, TEXT, b"closing\n")
+        if error := self._broker.streams.error:
+            # Reads and live topics go on; who publishes to streams should go elsewhere.
+            return Page(503, TEXT, f"{error}\n".encode())
         return Page(200, TEXT, b"ready\n")
 
     async def _metrics(self) -> Page:

@@ -6,14 +6,22 @@ beyond `TOPIC_SERIES_MAX` that have no series of their own.
 Import this module only to scrape: the library costs start-up time and memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import isinf
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from ister.base import SubscriptionReport, TopicReport
-from ister.server.http.snapshot import TOPIC_SERIES_MAX, Snapshot
+from ister.server.http.snapshot import TOPIC_SERIES_MAX, JournalReport, Snapshot
 
 
 class SnapshotCollector(Collector):
@@ -23,8 +31,9 @@ class SnapshotCollector(Collector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the families: the broker as a whole, then each topic and subscription."""
+        """Yield the families: the broker as a whole, then each journal, topic, subscription."""
         yield from _broker(self._snapshot)
+        yield from _journals(self._snapshot.journals)
         yield from _topics(self._snapshot.topics)
         yield from _subscriptions(self._snapshot.subscriptions)
 
@@ -46,11 +55,16 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
     )
     gauges: list[tuple[str, str, float]] = [
         ("ister_uptime_seconds", "Time since the broker started.", report.uptime_s),
-        ("ister_ready", "1 while the broker takes clients, 0 while it closes.", snapshot.ready),
+        (
+            "ister_ready",
+            "1 while the broker takes clients and what they publish, else 0.",
+            snapshot.ready,
+        ),
         ("ister_connections", "Connections of clients.", report.connections),
         ("ister_topics", "Topics, each partition counted.", report.topics),
         ("ister_subscriptions", "Subscriptions.", report.subscriptions),
         ("ister_queued_bytes", "Bytes that wait for slow consumers.", report.queued_bytes),
+        ("ister_stream_memory_bytes", "Newest messages of streams in memory.", report.tail_bytes),
         (
             "ister_topics_without_series",
             f"Topics beyond the first {TOPIC_SERIES_MAX} by name: in the totals only.",
@@ -78,6 +92,47 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
     yield errors
 
 
+def _journals(rows: Sequence[JournalReport]) -> Iterator[Metric]:
+    gauges = (
+        ("ister_storage_up", "1 while a journal takes writes, 0 while it refuses them.", "is_up"),
+        ("ister_stored_bytes", "Size of the sealed segments of a journal.", "stored_bytes"),
+        ("ister_segments", "Sealed segments of a journal.", "segments"),
+    )
+    yield from _families(GaugeMetricFamily, gauges, ["journal"], rows)
+    counters = (
+        ("ister_journal_committed_bytes", "Bytes committed to a journal.", "committed_bytes"),
+        ("ister_journal_failures", "Times that a journal could not be written.", "failures"),
+        (
+            "ister_compaction_failures",
+            "Times that segments could not be rewritten.",
+            "compaction_failures",
+        ),
+    )
+    yield from _families(CounterMetricFamily, counters, ["journal"], rows)
+    commits = HistogramMetricFamily(
+        "ister_journal_commit_seconds", "Time to write and sync a group.", labels=["journal"]
+    )
+    for row in rows:
+        buckets = [
+            ("+Inf" if isinf(bound) else str(bound), count) for bound, count in row.commit_buckets
+        ]
+        commits.add_metric([row.journal], buckets, row.commit_seconds)
+    yield commits
+    rewrites = (
+        ("ister_compactions", "Rewrites of segments, by reason.", "rewrites"),
+        ("ister_compaction_read_bytes", "Bytes read to rewrite segments.", "read_bytes"),
+        ("ister_compaction_written_bytes", "Bytes written in their place.", "written_bytes"),
+        ("ister_compaction_segments_replaced", "Segments replaced.", "segments_replaced"),
+        (
+            "ister_compaction_dropped_messages",
+            "Messages dropped because their key has a newer one.",
+            "dropped_messages",
+        ),
+    )
+    found = [one for row in rows for one in row.compactions]
+    yield from _families(CounterMetricFamily, rewrites, ["journal", "reason"], found)
+
+
 def _topics(rows: Sequence[TopicReport]) -> Iterator[Metric]:
     counters = (
         ("ister_topic_messages_in", "Messages published to a topic.", "messages_in"),
@@ -85,38 +140,94 @@ def _topics(rows: Sequence[TopicReport]) -> Iterator[Metric]:
         ("ister_topic_messages_out", "Messages of a topic sent to consumers.", "messages_out"),
         ("ister_topic_messages_dropped", "Messages of a topic dropped.", "messages_dropped"),
     )
-    for name, text, attribute in counters:
-        counter = CounterMetricFamily(name, text, labels=["topic"])
-        for row in rows:
-            counter.add_metric([row.topic], getattr(row, attribute))
-        yield counter
+    yield from _families(CounterMetricFamily, counters, ["topic"], rows)
     gauges = (
         ("ister_topic_producers", "Open producers of a topic.", "producers"),
         ("ister_topic_subscriptions", "Subscriptions on a topic.", "subscriptions"),
     )
-    for name, text, attribute in gauges:
-        gauge = GaugeMetricFamily(name, text, labels=["topic"])
-        for row in rows:
-            gauge.add_metric([row.topic], getattr(row, attribute))
-        yield gauge
+    yield from _families(GaugeMetricFamily, gauges, ["topic"], rows)
+    kept = (
+        ("ister_topic_stored_bytes", "Bytes stored of a stream.", "stream.stored_bytes"),
+        ("ister_topic_first_offset", "Oldest offset a stream keeps.", "stream.first_offset"),
+        ("ister_topic_next_offset", "Next offset of a stream.", "next_offset"),
+        ("ister_topic_segments", "Segments with messages of a stream.", "stream.segments"),
+    )
+    streams = [row for row in rows if row.stream is not None]
+    yield from _families(GaugeMetricFamily, kept, ["topic"], streams)
 
 
 def _subscriptions(rows: Sequence[SubscriptionReport]) -> Iterator[Metric]:
     labels = ["topic", "subscription"]
-    out = CounterMetricFamily(
-        "ister_subscription_messages_out", "Messages sent to consumers.", labels=labels
+    counters = (
+        ("ister_subscription_messages_out", "Messages sent to consumers.", "messages_out"),
+        (
+            "ister_subscription_messages_dropped",
+            "Messages dropped for slowness.",
+            "messages_dropped",
+        ),
     )
-    dropped = CounterMetricFamily(
-        "ister_subscription_messages_dropped", "Messages dropped for slowness.", labels=labels
-    )
+    yield from _families(CounterMetricFamily, counters, labels, rows)
     consumers = GaugeMetricFamily("ister_subscription_consumers", "Consumers.", labels=labels)
     queued = GaugeMetricFamily(
         "ister_subscription_queued_bytes", "Bytes that wait for consumers.", labels=labels
     )
     for row in rows:
         names = [row.topic, row.subscription]
-        out.add_metric(names, row.messages_out)
-        dropped.add_metric(names, row.messages_dropped)
         consumers.add_metric(names, len(row.consumers))
         queued.add_metric(names, sum(one.queued_bytes for one in row.consumers))
-    yield from (out, dropped, consumers, queued)
+    yield from (consumers, queued)
+    yield from _durables([row for row in rows if row.cursor is not None])
+
+
+def _durables(rows: Sequence[SubscriptionReport]) -> Iterator[Metric]:
+    labels = ["topic", "subscription"]
+    gauges = (
+        ("ister_subscription_lag", "Messages not acknowledged yet.", "cursor.lag"),
+        (
+            "ister_subscription_in_flight",
+            "Messages delivered and not acknowledged.",
+            "cursor.in_flight",
+        ),
+        ("ister_subscription_in_flight_bytes", "Their bytes.", "cursor.in_flight_bytes"),
+        ("ister_subscription_paused", "1 while deliveries rest.", "cursor.paused"),
+    )
+    yield from _families(GaugeMetricFamily, gauges, labels, rows)
+    oldest = GaugeMetricFamily(
+        "ister_subscription_oldest_unacked_seconds",
+        "Age of the oldest message not acknowledged, 0 when there is none.",
+        labels=labels,
+    )
+    for row in rows:
+        assert row.cursor is not None
+        oldest.add_metric([row.topic, row.subscription], row.cursor.oldest_unacked_ms / 1000)
+    yield oldest
+    counters = (
+        ("ister_subscription_redelivered", "Messages delivered again.", "cursor.redelivered"),
+        (
+            "ister_subscription_dead_lettered",
+            "Messages put among the dead letters.",
+            "cursor.dead_lettered",
+        ),
+        (
+            "ister_subscription_acks_refused",
+            "Acknowledgements that came too late.",
+            "cursor.refused",
+        ),
+    )
+    yield from _families(CounterMetricFamily, counters, labels, rows)
+
+
+def _families(
+    family: Callable[..., CounterMetricFamily | GaugeMetricFamily],
+    columns: Iterable[tuple[str, str, str]],
+    labels: Sequence[str],
+    rows: Sequence[object],
+) -> Iterator[Metric]:
+    """Yield a family for each column: its name, its text, and the attribute it shows of a row."""
+    names = attrgetter(*labels) if len(labels) > 1 else lambda row: (attrgetter(labels[0])(row),)
+    for name, text, attribute in columns:
+        value = attrgetter(attribute)
+        one = family(name, text, labels=labels)
+        for row in rows:
+            one.add_metric(names(row), value(row))
+        yield one

@@ -4,12 +4,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ister.base import BrokerReport, SubscriptionReport, TopicReport
-from ister.broker import Broker
+from ister.broker import Broker, Vault
 from ister.server.native import NativeDoor
 
-# A series costs a Prometheus server some KiB: 1,000 topics × 6 series stay below what its own
+# A series costs a Prometheus server some KiB: 1,000 topics × 10 series stay below what its own
 # defaults call a large target. They are the first by name, so a topic keeps or lacks its series.
 TOPIC_SERIES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionReport:
+    """What the compactor of one journal has done for one reason."""
+
+    journal: str
+    reason: str
+    rewrites: int
+    read_bytes: int
+    written_bytes: int
+    segments_replaced: int
+    dropped_messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalReport:
+    """One journal with its segments: that of the data folder, or of the object store."""
+
+    journal: str
+    is_up: bool
+    stored_bytes: int
+    segments: int
+    committed_bytes: int
+    failures: int
+    # How many commits took no longer than so many seconds, the last one without a bound.
+    commit_buckets: Sequence[tuple[float, int]]
+    commit_seconds: float
+    compaction_failures: int = 0
+    compactions: Sequence[CompactionReport] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +49,7 @@ class Snapshot:
     broker: BrokerReport
     topics: Sequence[TopicReport] = ()
     subscriptions: Sequence[SubscriptionReport] = ()
+    journals: Sequence[JournalReport] = ()
     ready: bool = True
     connections_accepted: int = 0
     connections_refused: int = 0
@@ -38,8 +69,36 @@ def take_snapshot(broker: Broker, native: NativeDoor) -> Snapshot:
         broker=broker.report(),
         topics=topics,
         subscriptions=subscriptions,
-        ready=not native.closing,
+        journals=[_journal(vault) for vault in broker.streams.vaults],
+        ready=not native.closing and not broker.streams.error,
         connections_accepted=native.counts.accepted,
         connections_refused=native.counts.refused,
         errors=dict(native.counts.errors),
+    )
+
+
+def _journal(vault: Vault) -> JournalReport:
+    figures = vault.committer.figures
+    return JournalReport(
+        journal=vault.name,
+        is_up=vault.committer.error is None,
+        stored_bytes=vault.log.total_bytes,
+        segments=len(vault.log.segments),
+        committed_bytes=figures.committed_bytes,
+        failures=figures.failures,
+        commit_buckets=figures.buckets(),
+        commit_seconds=figures.seconds,
+        compaction_failures=vault.compactions.failures,
+        compactions=[
+            CompactionReport(
+                journal=vault.name,
+                reason=reason,
+                rewrites=found.rewrites,
+                read_bytes=found.read_bytes,
+                written_bytes=found.written_bytes,
+                segments_replaced=found.segments_replaced,
+                dropped_messages=found.dropped_messages,
+            )
+            for reason, found in vault.compactions.by_reason.items()
+        ],
     )

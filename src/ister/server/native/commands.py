@@ -1,147 +1,346 @@
-"""What each control command of a client does, and what it is answered."""
+"""What each control command of a client does, and what it is answered.
 
-from collections.abc import Callable, Container
+An answer may come later, when a journal has what was asked for: an action gets `reply`, which it
+calls once with a command or an error. What an action raises is answered at once.
+"""
+
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ister.base.errors import BadRequestError, GoingAwayError, ProtocolError
-from ister.broker import SubscribeOptions
+from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
+from ister.broker import Attachment, Reader, SubscribeOptions, Transaction, open_reader
 from ister.wire import (
+    AbortTransaction,
+    BeginTransaction,
     BrokerDescription,
     CloseConsumer,
     CloseProducer,
+    CloseReader,
     Command,
+    CommitTransaction,
     CreateNamespace,
     CreateTopic,
+    DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
     Done,
+    DropCursor,
     ListNamespaces,
     ListSubscriptions,
     ListTopics,
     Namespaces,
     OpenProducer,
+    OpenReader,
+    PauseSubscription,
     ProducerOpened,
+    Purged,
+    PurgeTopic,
+    ReaderOpened,
+    SaveCursor,
+    Seek,
     Subscribe,
     Subscribed,
     Subscriptions,
     Topics,
+    TransactionCommitted,
 )
 
 if TYPE_CHECKING:
     from ister.server.native.session import NativeSession
 
+Reply = Callable[[Command | IsterError], object]
+
+# Staged and neither committed nor aborted, of one connection.
+TRANSACTIONS_MAX = 64
+
 CHANNEL_MAX = 0xFFFF_FFFF
 
 
-def answer(session: "NativeSession", command: Command) -> Command:
-    """Carry out `command` and return its reply. Raises what the client is to be told."""
+def answer(session: "NativeSession", command: Command, reply: Reply) -> None:
+    """Carry out `command`; `reply` is called once. Raises what the client is to be told."""
     act = _ACTIONS.get(type(command))
     if act is None:
         raise ProtocolError(f"command {type(command).__name__} is not for a broker")
-    return act(session, command)
+    act(session, command, reply)
 
 
-def _create_topic(session: "NativeSession", command: CreateTopic) -> Command:
-    session.broker.create_topic(command.topic, kind=command.kind, partitions=command.partitions)
-    return Done()
+def _done(reply: Reply) -> Callable[[IsterError | None], object]:
+    return lambda error: reply(error or Done())
 
 
-def _delete_topic(session: "NativeSession", command: DeleteTopic) -> Command:
-    session.broker.delete_topic(command.topic)
-    return Done()
+# Topics
 
 
-def _create_namespace(session: "NativeSession", command: CreateNamespace) -> Command:
-    session.broker.create_namespace(command.namespace)
-    return Done()
+def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) -> None:
+    session.broker.create_topic(
+        command.topic,
+        _done(reply),
+        kind=command.kind,
+        partitions=command.partitions,
+        stream=command.stream,
+    )
 
 
-def _open_producer(session: "NativeSession", command: OpenProducer) -> Command:
-    _check_open(session, command.channel, session.producers)
+def _delete_topic(session: "NativeSession", command: DeleteTopic, reply: Reply) -> None:
+    session.broker.delete_topic(command.topic, _done(reply))
+
+
+def _purge_topic(session: "NativeSession", command: PurgeTopic, reply: Reply) -> None:
+    def on_done(result: int | IsterError) -> None:
+        reply(result if isinstance(result, IsterError) else Purged(messages=result))
+
+    session.broker.purge(command.topic, command.before, on_done)
+
+
+def _create_namespace(session: "NativeSession", command: CreateNamespace, reply: Reply) -> None:
+    session.broker.create_namespace(command.namespace, _done(reply))
+
+
+# Producers
+
+
+def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply) -> None:
+    _check_open(session, command.channel)
     session.check_room(len(session.producers), "producers_per_connection_max")
     partitions = session.broker.partitions(command.topic, known=command.partitions)
     if partitions:
-        return ProducerOpened(topic=command.topic, producer_id=0, partitions=partitions)
+        reply(ProducerOpened(topic=command.topic, producer_id=0, partitions=partitions))
+        return
     producer = session.broker.open_producer(command.topic, command.name)
     session.producers[command.channel] = producer
-    return ProducerOpened(topic=command.topic, producer_id=producer.id, partitions=0)
+    stream = producer.stream
+    reply(
+        ProducerOpened(
+            topic=command.topic,
+            producer_id=producer.id,
+            partitions=0,
+            next_sequence=stream.next_sequence(command.name) if stream is not None else 0,
+            kind=producer.topic.kind,
+        )
+    )
 
 
-def _close_producer(session: "NativeSession", command: CloseProducer) -> Command:
+def _close_producer(session: "NativeSession", command: CloseProducer, reply: Reply) -> None:
     producer = session.producers.pop(command.channel, None)
     if producer is not None:
         session.broker.close_producer(producer)
-    return Done()
+    reply(Done())
 
 
-def _subscribe(session: "NativeSession", command: Subscribe) -> Command:
-    _check_open(session, command.channel, session.consumers)
+# Consumers
+
+
+def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> None:
+    channel = command.channel
+    _check_open(session, channel)
     session.check_room(len(session.consumers), "consumers_per_connection_max")
-    subscription, consumer, active = session.broker.subscribe(
-        SubscribeOptions(
-            topic=command.topic,
-            subscription=command.subscription,
-            consumer=command.consumer,
-            type=command.type,
-            policy=command.policy,
-            key_filters=command.key_filters,
-            filters=command.filters,
-            partitions=command.partitions,
-        ),
-        owner=session.client_id,
-        sink=session,
-        channel=command.channel,
+    session.opening.add(channel)
+
+    def on_attached(found: Attachment | IsterError) -> None:
+        still_wanted = channel in session.opening
+        session.opening.discard(channel)
+        if isinstance(found, IsterError):
+            reply(found)
+            return
+        if not still_wanted:
+            # The connection is gone, or the client has closed the channel since.
+            session.broker.subscribers.unsubscribe(found)
+            reply(BadRequestError(f"channel {channel} was closed while it was opened"))
+            return
+        session.consumers[channel] = found
+        partitions = session.broker.partition_count(command.topic)
+        reply(Subscribed(active=found.active, partitions=partitions, leases=found.life))
+
+    options = SubscribeOptions(
+        topic=command.topic,
+        subscription=command.subscription,
+        consumer=command.consumer,
+        type=command.type,
+        policy=command.policy,
+        key_filters=command.key_filters,
+        filters=command.filters,
+        partitions=command.partitions,
+        start=command.start,
+        acks=command.acks,
     )
-    session.consumers[command.channel] = (subscription, consumer)
-    partitions = session.broker.partition_count(command.topic)
-    return Subscribed(active=active, partitions=partitions)
+    try:
+        session.broker.subscribers.subscribe(
+            options, on_attached, owner=session.client_id, sink=session, channel=channel
+        )
+    except IsterError:
+        session.opening.discard(channel)
+        raise
 
 
-def _close_consumer(session: "NativeSession", command: CloseConsumer) -> Command:
+def _close_consumer(session: "NativeSession", command: CloseConsumer, reply: Reply) -> None:
+    session.opening.discard(command.channel)
     found = session.consumers.pop(command.channel, None)
     if found is not None:
-        session.broker.unsubscribe(*found)
-    return Done()
+        session.broker.subscribers.unsubscribe(found)
+    reply(Done())
 
 
-def _list_topics(session: "NativeSession", command: ListTopics) -> Command:
+def _delete_subscription(
+    session: "NativeSession", command: DeleteSubscription, reply: Reply
+) -> None:
+    session.broker.durables.delete(command.topic, command.subscription, _done(reply))
+
+
+def _seek(session: "NativeSession", command: Seek, reply: Reply) -> None:
+    session.broker.durables.seek(command.topic, command.subscription, command.to, _done(reply))
+
+
+def _save_cursor(session: "NativeSession", command: SaveCursor, reply: Reply) -> None:
+    session.broker.durables.save_cursor(
+        command.topic, command.subscription, command.name, _done(reply)
+    )
+
+
+def _drop_cursor(session: "NativeSession", command: DropCursor, reply: Reply) -> None:
+    session.broker.durables.drop_cursor(
+        command.topic, command.subscription, command.name, _done(reply)
+    )
+
+
+def _pause(session: "NativeSession", command: PauseSubscription, reply: Reply) -> None:
+    session.broker.durables.pause(
+        command.topic, command.subscription, _done(reply), paused=command.paused
+    )
+
+
+# Readers
+
+
+def _open_reader(session: "NativeSession", command: OpenReader, reply: Reply) -> None:
+    channel = command.channel
+    _check_open(session, channel)
+    session.check_room(len(session.readers), "consumers_per_connection_max")
+    partitions = session.broker.partition_count(command.topic)
+    if partitions:
+        reply(ReaderOpened(start=0, end=0, partitions=partitions))
+        return
+    session.opening.add(channel)
+
+    def on_opened(reader: Reader | IsterError) -> None:
+        still_wanted = channel in session.opening
+        session.opening.discard(channel)
+        if isinstance(reader, IsterError):
+            reply(reader)
+        elif not still_wanted:
+            reader.close()
+            reply(BadRequestError(f"channel {channel} was closed while it was opened"))
+        else:
+            session.readers[channel] = reader
+            reply(ReaderOpened(start=reader.position, end=-1 if reader.end is None else reader.end))
+
+    try:
+        open_reader(
+            session.broker.streams_of(command.topic)[0],
+            command.start,
+            command.end,
+            on_opened,
+            durables=session.broker.durables,
+            sink=session,
+            channel=channel,
+        )
+    except IsterError:
+        session.opening.discard(channel)
+        raise
+
+
+def _close_reader(session: "NativeSession", command: CloseReader, reply: Reply) -> None:
+    session.opening.discard(command.channel)
+    reader = session.readers.pop(command.channel, None)
+    if reader is not None:
+        reader.close()
+    reply(Done())
+
+
+# Transactions
+
+
+def _begin(session: "NativeSession", command: BeginTransaction, reply: Reply) -> None:
+    _check_open(session, command.channel)
+    if len(session.transactions) >= TRANSACTIONS_MAX:
+        raise BadRequestError(f"a connection has at most {TRANSACTIONS_MAX} open transactions")
+    session.transactions[command.channel] = Transaction(command.transaction)
+    reply(Done())
+
+
+def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) -> None:
+    transaction = session.transactions.pop(command.channel, None)
+    if transaction is None:
+        raise BadRequestError(f"no transaction is open on channel {command.channel}")
+    if transaction.error is not None:
+        raise transaction.error
+    acks = []
+    for channel, lease, start, end in command.acks:
+        attachment = session.consumers.get(channel)
+        acks.append((attachment.durables if attachment else (), lease, start, end))
+
+    def on_done(offsets: list[int] | IsterError) -> None:
+        reply(offsets if isinstance(offsets, IsterError) else TransactionCommitted(offsets=offsets))
+
+    session.broker.commit(transaction, command.topics, acks, on_done)
+
+
+def _abort(session: "NativeSession", command: AbortTransaction, reply: Reply) -> None:
+    session.transactions.pop(command.channel, None)
+    reply(Done())
+
+
+# Listings
+
+
+def _list_topics(session: "NativeSession", command: ListTopics, reply: Reply) -> None:
     rows, after = session.broker.topics(command.pattern, after=command.after, limit=command.limit)
-    return Topics(rows=rows, after=after)
+    reply(Topics(rows=rows, after=after))
 
 
-def _list_subscriptions(session: "NativeSession", command: ListSubscriptions) -> Command:
+def _list_subscriptions(session: "NativeSession", command: ListSubscriptions, reply: Reply) -> None:
     rows, after = session.broker.subscriptions(
         command.topic, after=command.after, limit=command.limit
     )
-    return Subscriptions(rows=rows, after=after)
+    reply(Subscriptions(rows=rows, after=after))
 
 
-def _list_namespaces(session: "NativeSession", _: ListNamespaces) -> Command:
-    return Namespaces(rows=session.broker.namespaces())
+def _list_namespaces(session: "NativeSession", _: ListNamespaces, reply: Reply) -> None:
+    reply(Namespaces(rows=session.broker.namespaces()))
 
 
-def _describe_broker(session: "NativeSession", _: DescribeBroker) -> Command:
-    return BrokerDescription(report=session.broker.report())
+def _describe_broker(session: "NativeSession", _: DescribeBroker, reply: Reply) -> None:
+    reply(BrokerDescription(report=session.broker.report()))
 
 
-def _check_open(session: "NativeSession", channel: int, held: Container[int]) -> None:
+def _check_open(session: "NativeSession", channel: int) -> None:
     if session.door.closing:
         raise GoingAwayError("shutting down")
-    if channel in held:
+    if session.uses(channel):
         raise BadRequestError(f"channel {channel} is in use")
     if not 0 < channel <= CHANNEL_MAX:
         raise BadRequestError(f"channel {channel} is not 1 to {CHANNEL_MAX}")
 
 
 # Each action takes its own command type, which the table's key guarantees.
-_ACTIONS: dict[type, Callable[["NativeSession", Any], Command]] = {
+_ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
     CreateTopic: _create_topic,
     DeleteTopic: _delete_topic,
+    PurgeTopic: _purge_topic,
     CreateNamespace: _create_namespace,
     OpenProducer: _open_producer,
     CloseProducer: _close_producer,
     Subscribe: _subscribe,
     CloseConsumer: _close_consumer,
+    DeleteSubscription: _delete_subscription,
+    Seek: _seek,
+    SaveCursor: _save_cursor,
+    DropCursor: _drop_cursor,
+    PauseSubscription: _pause,
+    OpenReader: _open_reader,
+    CloseReader: _close_reader,
+    BeginTransaction: _begin,
+    CommitTransaction: _commit,
+    AbortTransaction: _abort,
     ListTopics: _list_topics,
     ListSubscriptions: _list_subscriptions,
     ListNamespaces: _list_namespaces,

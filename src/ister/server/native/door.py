@@ -69,6 +69,8 @@ class NativeDoor:
         self.closing = False
         self.counts = DoorCounts()
         self.dirty: list[NativeSession] = []
+        # Whether frames are being acted on, after which everything dirty is flushed.
+        self.reading = False
         self.pool = PlacePool()
         # What sockets read into, one after the other; frames are copied out at once.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -82,6 +84,7 @@ class NativeDoor:
         self._servers: list[asyncio.Server] = []
         # Twice in a heartbeat at least, or a short one would find peers dead that were never asked.
         self._sweep_s = min(SWEEP_S, heartbeat_ms / 2000)
+        broker.streams.after_commit.append(self.flush)
         self._sweep_timer = broker.clock.call_later(self._sweep_s, self._sweep)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:

@@ -17,11 +17,13 @@ from ister.base.errors import (
     IsterError,
     LimitReachedError,
     ProtocolError,
+    WrongKindError,
 )
 from ister.base.limits import BATCH_BYTES_EXCESS
-from ister.broker import Consumer, Producer, Subscription, Topic
+from ister.broker import Attachment, Producer, Reader, StreamTopic, Topic, Transaction
 from ister.codec import Batch, Codec, available
 from ister.server.native.commands import answer
+from ister.server.native.streams import acknowledge, stage, store
 from ister.wire import (
     CREDIT,
     ActiveChanged,
@@ -33,8 +35,10 @@ from ister.wire import (
     NoResponder,
     Opcode,
     Pulse,
+    ReaderEnded,
     SlowConsumer,
     State,
+    Subscribed,
     TopicNumber,
     Welcome,
     accept_hello,
@@ -42,6 +46,7 @@ from ister.wire import (
     decode_command,
     deliver_frame,
     error_reply,
+    leased_frame,
     published_frame,
     reply_frame,
 )
@@ -78,7 +83,11 @@ class NativeSession(asyncio.BufferedProtocol):
             now_ms=self.connected_ms, heartbeat_ms=door.heartbeat_ms, pool=door.pool
         )
         self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, tuple[Subscription, Consumer]] = {}
+        self.consumers: dict[int, Attachment] = {}
+        self.readers: dict[int, Reader] = {}
+        self.transactions: dict[int, Transaction] = {}
+        # Channels of consumers and readers that wait for a journal or a disk.
+        self.opening: set[int] = set()
         self._transport: asyncio.Transport | None = None
         self._codecs = {Codec.NONE}
         self._known_topics: set[int] = set()
@@ -89,6 +98,8 @@ class NativeSession(asyncio.BufferedProtocol):
         self._space: memoryview | None = None
         # What was read before the peer turned out not to read its answers.
         self._held: list[Frame] = []
+        # Whether a journal has so much to write that we do not read for now.
+        self._held_up = False
 
     # asyncio.BufferedProtocol
 
@@ -103,14 +114,19 @@ class NativeSession(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of everything this connection had."""
         self.connection.close()
-        self.broker.unregister(self.id)
+        self.broker.replies.sinks.pop(self.id, None)
         self.writable = False
         for producer in self.producers.values():
             self.broker.close_producer(producer)
-        for subscription, consumer in list(self.consumers.values()):
-            self.broker.unsubscribe(subscription, consumer)
-        self.producers.clear()
-        self.consumers.clear()
+        # Copies: whoever is told may be detached here as well.
+        attachments, readers = list(self.consumers.values()), list(self.readers.values())
+        for held in (self.producers, self.consumers, self.readers, self.transactions):
+            held.clear()
+        self.opening.clear()
+        for attachment in attachments:
+            self.broker.subscribers.unsubscribe(attachment, graceful=False)
+        for reader in readers:
+            reader.close()
         self.door.on_disconnected(self)
         self.door.flush()
 
@@ -125,16 +141,35 @@ class NativeSession(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         self.writable = True
-        for _, consumer in list(self.consumers.values()):
-            consumer.pump()
+        for attachment in list(self.consumers.values()):
+            attachment.consumer.resume()
+        for reader in list(self.readers.values()):
+            reader.pump()
         held, self._held = self._held, []
         try:
             self._act(held)
         except Exception as error:  # noqa: BLE001 - see `data_received`
             self._on_failure(error)
         self.door.flush()
-        if self.writable and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._resume_reading()
+
+    def hold_up(self) -> None:
+        """Read no more for now: a journal has enough to write."""
+        if not self._held_up and self._transport is not None:
+            self._held_up = True
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """The journal has caught up."""
+        if self._held_up:
+            self._held_up = False
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing() or not self.writable or self._held_up:
+            return
+        transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the socket puts what it reads."""
@@ -151,6 +186,7 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes | None, count: int = 0) -> None:
         """Act on the frames completed by `data`, or by `count` bytes read in place."""
+        self.door.reading = True
         try:
             if data is None:
                 frames = self.connection.filled(count)
@@ -165,6 +201,7 @@ class NativeSession(asyncio.BufferedProtocol):
                 self.flush()
         except Exception as error:  # noqa: BLE001 - a bug must cost one connection, not all
             self._on_failure(error)
+        self.door.reading = False
         if data is None:
             self.door.flush_soon()
         else:
@@ -173,7 +210,14 @@ class NativeSession(asyncio.BufferedProtocol):
 
     # The broker's sinks
 
-    def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
+    def _prepared(self, topic: StreamTopic, batch: Batch) -> Batch:
+        """Tell the topic's number if the client does not know it; unpack what it cannot."""
+        if topic.number not in self._known_topics:
+            self._known_topics.add(topic.number)
+            self.send(TopicNumber(number=topic.number, topic=topic.name))
+        return batch.plain() if batch.codec and batch.codec not in self._codecs else batch
+
+    def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
         """Send a batch, after the topic's number if the client does not know it."""
         if topic.number not in self._known_topics:
             self._known_topics.add(topic.number)
@@ -188,6 +232,29 @@ class NativeSession(asyncio.BufferedProtocol):
         if not self._dirty:
             self._mark_dirty()
 
+    def deliver_leased(
+        self,
+        channel: int,
+        topic: StreamTopic,
+        batch: Batch,
+        lease: int,
+        attempt: int,
+        lease_ms: int,
+    ) -> None:
+        """Send a batch of a stream, to be acknowledged under `lease`."""
+        batch = self._prepared(topic, batch)
+        frame = leased_frame(channel, topic.number, batch, lease, attempt, lease_ms)
+        self.connection.send_all(frame)
+        if not self._dirty:
+            self._mark_dirty()
+
+    def reader_ended(self, channel: int, error: IsterError | None) -> None:
+        """Tell that a reader has had everything, or why no more comes."""
+        self.readers.pop(channel, None)
+        told = error_reply(error) if error is not None else None
+        ended = ReaderEnded(told.code, told.text, told.fields) if told else ReaderEnded()
+        self.send(ended, channel=channel)
+
     def slow_consumer(self, channel: int, dropped: int) -> None:
         """Tell a consumer what it has lost so far."""
         self.send(SlowConsumer(dropped=dropped), channel=channel)
@@ -200,6 +267,10 @@ class NativeSession(asyncio.BufferedProtocol):
         """Tell a consumer that the broker closed it."""
         self.consumers.pop(channel, None)
         self.send(ConsumerClosed(reason=reason), channel=channel)
+
+    def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
+        """Tell a consumer that what it holds of streams is void."""
+        self.send(Subscribed(active=active, leases=leases), channel=channel)
 
     def reply(self, batch: Batch) -> None:
         """Send answers to this client's requests."""
@@ -221,6 +292,21 @@ class NativeSession(asyncio.BufferedProtocol):
         """Queue a control frame."""
         self.connection.send(control_frame(command, channel=channel, sequence=sequence))
         self._mark_dirty()
+
+    def send_frame(self, frame: bytes) -> None:
+        """Queue an encoded frame."""
+        self.connection.send(frame)
+        self._mark_dirty()
+
+    def uses(self, channel: int) -> bool:
+        """Whether a channel is taken by anything."""
+        return (
+            channel in self.producers
+            or channel in self.consumers
+            or channel in self.readers
+            or channel in self.transactions
+            or channel in self.opening
+        )
 
     def flush(self) -> None:
         """Hand everything queued to the socket."""
@@ -276,7 +362,7 @@ class NativeSession(asyncio.BufferedProtocol):
     def drained(self) -> bool:
         """Whether nothing is queued for this client any more."""
         sent = self._transport is None or self._transport.get_write_buffer_size() == 0
-        return sent and not any(c.queued_count for _, c in self.consumers.values())
+        return sent and not any(a.consumer.queued_count for a in self.consumers.values())
 
     @property
     def _overrun(self) -> bool:
@@ -325,9 +411,12 @@ class NativeSession(asyncio.BufferedProtocol):
             self._on_credit(channel, body)
         elif opcode == Opcode.REPLY:
             self.broker.reply(Batch(body))
-        elif opcode == Opcode.ACK:
-            # Messages of live topics are gone once sent: there is nothing to acknowledge.
-            self._consumer(channel)
+        elif opcode in _ACKS:
+            acknowledge(self, self.consumers.get(channel), frame)
+        elif opcode == Opcode.STAGE:
+            stage(self, frame)
+        elif opcode == Opcode.PUBLISH_EXPECT:
+            self._on_publish(frame)
         elif opcode == Opcode.CONTROL and self.connection.state is State.OPEN:
             self._on_command(sequence, decode_command(body))
         elif opcode == Opcode.CONTROL:
@@ -343,11 +432,16 @@ class NativeSession(asyncio.BufferedProtocol):
             if producer is None:
                 raise BadRequestError(f"no producer is open on channel {channel}")
             batch = Batch(body)
+            if producer.stream is not None:
+                store(self, producer, frame, batch)
+                return False
+            if frame[0] == Opcode.PUBLISH_EXPECT:
+                raise WrongKindError(producer.topic.name, "live", "it has no expected offsets")
             self.broker.publish(producer, batch)
         except IsterError as error:
             self.send(error_reply(error), channel=channel, sequence=sequence)
             return False
-        copies = len(producer.topic.subscriptions)
+        copies = len(cast("Topic", producer.topic).subscriptions)
         if copies > 1:
             self.door.count_copies(copies)
         self.connection.send(
@@ -364,15 +458,15 @@ class NativeSession(asyncio.BufferedProtocol):
             self.door.flush_late(self)
 
     def _on_credit(self, channel: int, body: memoryview) -> None:
-        found = self._consumer(channel)
-        if found is not None:
-            count, size_bytes = CREDIT.unpack(body)
-            found.grant(count, size_bytes)
-
-    def _consumer(self, channel: int) -> Consumer | None:
-        """Find a consumer. A closed one is no error: the frame may have crossed its closing."""
+        count, size_bytes = CREDIT.unpack(body)
         found = self.consumers.get(channel)
-        return found[1] if found is not None else None
+        if found is not None:
+            found.consumer.grant(count, size_bytes)
+            return
+        # A closed one is no error: the frame may have crossed its closing.
+        reader = self.readers.get(channel)
+        if reader is not None:
+            reader.grant(count, size_bytes)
 
     def _on_hello(self, frame: Frame) -> None:
         hello, version = accept_hello(frame)
@@ -382,7 +476,7 @@ class NativeSession(asyncio.BufferedProtocol):
         self._codecs |= {c for c in available() if c.name.lower() in hello.codecs}
         limits = self.broker.limits
         self.connection.opened(limits.batch_bytes_max + BATCH_BYTES_EXCESS)
-        self.broker.register(self.id, self)
+        self.broker.replies.sinks[self.id] = self
         self.door.on_opened(self, hello.agent)
         self.send(
             Welcome(
@@ -398,17 +492,22 @@ class NativeSession(asyncio.BufferedProtocol):
         )
 
     def _on_command(self, sequence: int, command: Command) -> None:
+        def reply(result: Command | IsterError) -> None:
+            command = error_reply(result) if isinstance(result, IsterError) else result
+            try:
+                frame = control_frame(command, sequence=sequence)
+            except IsterError as error:
+                frame = control_frame(error_reply(error), sequence=sequence)
+            self.send_frame(frame)
+            if len(frame) >= LARGE_REPLY_BYTES:
+                self.flush()
+
         try:
-            reply = answer(self, command)
-            frame = control_frame(reply, sequence=sequence)
+            answer(self, command, reply)
         except ProtocolError:
             raise
         except IsterError as error:
-            frame = control_frame(error_reply(error), sequence=sequence)
-        self.connection.send(frame)
-        self._mark_dirty()
-        if len(frame) >= LARGE_REPLY_BYTES:
-            self.flush()
+            reply(error)
 
     def check_room(self, held: int, limit: str) -> None:
         """Raise `LimitReachedError` when this connection has too many of something."""
@@ -420,3 +519,9 @@ class NativeSession(asyncio.BufferedProtocol):
         if not self._dirty:
             self._dirty = True
             self.door.dirty.append(self)
+            if not self.door.reading:
+                # A journal, a disk or the clock has set this off: nobody else would send it.
+                self.door.flush_soon()
+
+
+_ACKS = frozenset((Opcode.ACK, Opcode.ACK_THROUGH, Opcode.NACK, Opcode.EXTEND))

@@ -8,6 +8,7 @@ import pytest
 import ister
 from ister.base.errors import LimitReachedError, TopicExistsError
 from ister.base.limits import Limits
+from ister.objects import MemoryDisk
 from ister.telemetry import SystemClock
 from ister.testing import MemoryBroker, MemoryTransport, VirtualClock, connect_pair, settle
 from ister.testing.engine import Engine
@@ -33,7 +34,7 @@ async def test_a_producer_ends_when_its_topic_comes_back_with_partitions() -> No
 
 async def test_an_answer_still_leaves_for_a_broker_that_goes_away() -> None:
     clock = SystemClock(asyncio.get_running_loop().call_later)
-    engine = Engine(name="b", limits=Limits(), clock=clock, seed=0)
+    engine = Engine(name="b", limits=Limits(), clock=clock, seed=0, disk=MemoryDisk())
 
     async def connector(
         protocol: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]

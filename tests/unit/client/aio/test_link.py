@@ -218,7 +218,7 @@ async def test_a_request_that_is_cancelled_is_forgotten(broker: MemoryBroker) ->
         await settle()
         await msg.reply(b"late")
 
-        assert client.link.session.requests == 0
+        assert len(client.link.session.requests) == 0
 
 
 async def test_a_send_that_is_cancelled_disturbs_no_other_of_its_batch(

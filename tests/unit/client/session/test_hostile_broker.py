@@ -6,17 +6,22 @@ from hypothesis import strategies as st
 from tests.unit.client.session.wire_end import WireEnd, welcome
 
 from ister.base.errors import InternalError, IsterError, ProtocolError
+from ister.client.session import LeasedBatch
 from ister.codec import Batch, encode
 from ister.wire import (
     Command,
     CreateTopic,
     Hello,
+    Opcode,
+    ReaderEnded,
     SlowConsumer,
     Subscribed,
+    ack_frames,
     control_frame,
     credit_frame,
     deliver_frame,
     error_reply,
+    leased_frame,
     published_frame,
     reply_frame,
 )
@@ -41,6 +46,8 @@ def end() -> WireEnd:
         b"".join(reply_frame(encode([b"x"]))),
         b"".join(deliver_frame(1, 12345, Batch(BATCH))),
         credit_frame(1, 1, 1),
+        b"".join(leased_frame(1, 12345, Batch(BATCH), 1, 1, 1)),
+        b"".join(ack_frames(1, [(1, 2, 3)], opcode=Opcode.ACK)),
         control_frame(Hello(client_id="x"))[:-1] + b"\xff",
     ],
     ids=[
@@ -50,6 +57,8 @@ def end() -> WireEnd:
         "answers without addresses",
         "an unknown topic number",
         "a frame for brokers",
+        "an unknown topic number of a lease",
+        "an acknowledgement for brokers",
         "a broken command",
     ],
 )
@@ -86,9 +95,23 @@ def test_hot_frames_before_the_welcome_are_refused() -> None:
         control_frame(Subscribed(active=True), sequence=999),
         control_frame(SlowConsumer(dropped=1), channel=77),
         b"".join(deliver_frame(77, 12345, Batch(BATCH))),
+        b"".join(leased_frame(77, 12345, Batch(BATCH), 1, 1, 1)),
+        b"".join(ack_frames(77, [(1, 2, 3)], opcode=Opcode.ACKED, sequence=5)),
+        control_frame(ReaderEnded(), channel=77),
+        control_frame(Subscribed(active=True, leases=5), channel=77),
         control_frame(error_reply(InternalError("bug")), channel=77, sequence=1),
     ],
-    ids=["acknowledgement", "reply", "notice", "delivery", "refusal"],
+    ids=[
+        "acknowledgement",
+        "reply",
+        "notice",
+        "delivery",
+        "leased delivery",
+        "confirmation",
+        "end of a reader",
+        "seek",
+        "refusal",
+    ],
 )
 def test_frames_for_what_is_closed_are_ignored(end: WireEnd, data: bytes) -> None:
     end.session.receive(data)
@@ -127,6 +150,8 @@ def test_changed_bytes_of_good_frames_are_an_error_or_harmless(data: st.DataObje
     frames = bytearray(
         control_frame(SlowConsumer(dropped=1), channel=subscription.channel)
         + b"".join(deliver_frame(subscription.channel, 7, Batch(BATCH)))
+        + b"".join(leased_frame(subscription.channel, 7, Batch(BATCH), 1, 1, 1_000))
+        + b"".join(ack_frames(subscription.channel, [(1, 2, 3)], opcode=Opcode.ACKED))
         + published_frame(1, 1, 1, 1)
     )
     for _ in range(data.draw(st.integers(1, 4))):
@@ -135,5 +160,12 @@ def test_changed_bytes_of_good_frames_are_an_error_or_harmless(data: st.DataObje
 
     try:
         end.session.receive(bytes(frames))
+        # What came can be acknowledged and renewed, whatever numbers it has.
+        while (batch := subscription.inbox.take()) is not None:
+            if isinstance(batch, LeasedBatch):
+                batch.lease.ack(0, batch.count)
+        end.now_ms += 1_000_000
+        end.session.receivers.renew()
+        end.frames()
     except IsterError:
         pass

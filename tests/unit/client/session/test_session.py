@@ -147,7 +147,7 @@ def test_a_subscription_that_is_refused_on_the_way_back_ends_with_the_reason() -
     end.tell(error_reply(SubscriptionTakenError(TOPIC, "billing", "you")), sequence=sequence)
 
     with pytest.raises(SubscriptionTakenError):
-        subscription.take()
+        subscription.inbox.take()
     assert end.session.subscriptions == {}
 
 
@@ -188,7 +188,7 @@ def test_an_attachment_nobody_waits_for_is_undone() -> None:
     end.connect()
     subscription = end.subscribe()
     channel = subscription.channel
-    end.session.detach(subscription)
+    end.session.receivers.detach(subscription)
 
     [(_, command)] = end.commands()
     assert command == CloseConsumer(channel=channel)
@@ -198,10 +198,10 @@ def test_a_late_answer_to_an_attachment_that_was_undone_gives_no_credit() -> Non
     end = WireEnd()
     end.connect()
     subscription = end.subscribe()
-    end.session.detach(subscription)
-    end.session.subscribe(subscription, lambda _: None)
-    end.session.detach(subscription)
-    end.session.subscribe(subscription, lambda _: None)
+    end.session.receivers.detach(subscription)
+    end.session.receivers.subscribe(subscription, lambda _: None)
+    end.session.receivers.detach(subscription)
+    end.session.receivers.subscribe(subscription, lambda _: None)
     commands = end.commands()
     for sequence, command in commands:
         reply = Subscribed(active=True) if isinstance(command, Subscribe) else Done()
@@ -224,7 +224,7 @@ def test_a_consumer_whose_attachment_was_not_answered_in_time_is_closed() -> Non
 
     assert CloseConsumer(channel=channel) in [c for _, c in end.commands()]
     with pytest.raises(RequestTimeoutError):
-        subscription.take()
+        subscription.inbox.take()
 
 
 def test_a_broker_that_goes_away_gets_nothing_new() -> None:
@@ -279,7 +279,7 @@ def test_a_forgotten_request_takes_no_answer() -> None:
     end.connect()
     answer = Waiter()
     address = end.session.ask(TOPIC, answer, 5.0)
-    end.session.forget(address[1])
+    end.session.requests.forget(address[1])
 
     end.session.receive(b"".join(reply_frame(encode([b"x"], replies=[address]))))
     assert not answer.done()
@@ -307,7 +307,7 @@ def test_closing_tells_everybody_why() -> None:
     end.frames()
     queued = send(producer, b"y")
     waiter = Waiter()
-    subscription.wait(waiter)
+    subscription.inbox.wait(waiter)
 
     end.session.close(ClosedError("the client"))
 
@@ -315,7 +315,7 @@ def test_closing_tells_everybody_why() -> None:
     assert isinstance(queued.exception(), ClosedError)
     assert waiter.done()
     with pytest.raises(ClosedError):
-        subscription.take()
+        subscription.inbox.take()
     replies: list[Command | IsterError] = []
     end.session.call(CreateTopic(topic="/default/a"), replies.append)
     assert [type(r) for r in replies] == [ClosedError]
@@ -337,17 +337,17 @@ def test_a_message_that_crosses_the_closing_can_be_taken() -> None:
     end.connect()
     subscription = end.subscribe()
     end.frames()
-    end.session.unsubscribe(subscription, lambda _: None)
+    end.session.receivers.unsubscribe(subscription, lambda _: None)
     end.deliver(subscription, [b"sent before the broker heard"])
     [(sequence, _)] = end.commands()
     end.tell(Done(), sequence=sequence)
     end.deliver(subscription, [b"of a broker that did not listen"])
 
-    batch = subscription.take()
+    batch = subscription.inbox.take()
     assert batch is not None
     assert batch.payloads == [b"sent before the broker heard"]
     with pytest.raises(ClosedError):
-        subscription.take()
+        subscription.inbox.take()
 
 
 def test_a_subscription_closed_while_the_connection_is_lost_stays_closed() -> None:
@@ -355,9 +355,9 @@ def test_a_subscription_closed_while_the_connection_is_lost_stays_closed() -> No
     end.connect()
     subscription = end.subscribe()
     replies: list[Command | IsterError] = []
-    end.session.unsubscribe(subscription, replies.append)
+    end.session.receivers.unsubscribe(subscription, replies.append)
 
     assert end.resume() == []
     assert [type(r) for r in replies] == [ConnectionLostError]
     with pytest.raises(ClosedError):
-        subscription.take()
+        subscription.inbox.take()

@@ -30,9 +30,9 @@ def test_credit_goes_back_at_half_a_window_of_messages(end: WireEnd) -> None:
         end.deliver(subscription, [b"%d" % number])
 
     for _ in range(4):
-        subscription.take()
+        subscription.inbox.take()
     assert end.credit() == []
-    subscription.take()
+    subscription.inbox.take()
     [(count, _)] = end.credit()
     assert count == 5
 
@@ -43,9 +43,9 @@ def test_credit_goes_back_at_half_a_window_of_bytes(end: WireEnd) -> None:
     end.deliver(subscription, [bytes(4_000)])
     end.deliver(subscription, [bytes(4_000)])
 
-    first = subscription.take()
+    first = subscription.inbox.take()
     assert end.credit() == []
-    second = subscription.take()
+    second = subscription.inbox.take()
     assert first is not None
     assert second is not None
     assert end.credit() == [(2, first.size_bytes + second.size_bytes)]
@@ -54,11 +54,11 @@ def test_credit_goes_back_at_half_a_window_of_bytes(end: WireEnd) -> None:
 def test_unread_messages_count_against_the_window_of_a_new_connection(end: WireEnd) -> None:
     subscription = end.subscribe(count=10)
     end.deliver(subscription, [b"0", b"1", b"2"])
-    unread_bytes = sum(batch.size_bytes for batch in subscription.batches)
+    unread_bytes = sum(batch.size_bytes for batch in subscription.inbox.batches)
 
     end.resume()
     assert end.credit() == [(7, 1_000_000 - unread_bytes)]
-    batch = subscription.take()
+    batch = subscription.inbox.take()
     assert batch is not None
     assert batch.payloads == [b"0", b"1", b"2"]
 
@@ -68,7 +68,7 @@ def test_credit_taken_back_while_offline_is_not_given_twice(end: WireEnd) -> Non
     end.deliver(subscription, [b"%d" % n for n in range(10)])
     end.frames()
     end.session.disconnected("reset")
-    subscription.take()
+    subscription.inbox.take()
 
     end.connect()
     [(sequence, _)] = end.commands()
@@ -89,14 +89,14 @@ def test_a_batch_wakes_everybody_who_waits(end: WireEnd) -> None:
     subscription = end.subscribe()
     waiters = [Waiter(), Waiter()]
     for waiter in waiters:
-        subscription.wait(waiter)
+        subscription.inbox.wait(waiter)
     end.deliver(subscription, [b"x"])
 
     assert all(waiter.done() for waiter in waiters)
-    batch = subscription.take()
+    batch = subscription.inbox.take()
     assert batch is not None
     assert batch.topic == TOPIC
-    assert subscription.take() is None
+    assert subscription.inbox.take() is None
 
 
 def test_what_was_received_is_taken_before_the_end_is_told(end: WireEnd) -> None:
@@ -104,9 +104,9 @@ def test_what_was_received_is_taken_before_the_end_is_told(end: WireEnd) -> None
     end.deliver(subscription, [b"x"])
     end.tell(ConsumerClosed(reason="topic was deleted"), channel=subscription.channel)
 
-    assert subscription.take() is not None
+    assert subscription.inbox.take() is not None
     with pytest.raises(ClosedError) as caught:
-        subscription.take()
+        subscription.inbox.take()
     assert "topic was deleted" in caught.value.what
 
 

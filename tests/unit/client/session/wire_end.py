@@ -1,6 +1,6 @@
 """A session, and the broker's end of its connection, joined by nothing but bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ister.base.errors import IsterError
@@ -22,7 +22,10 @@ from ister.wire import (
     control_frame,
     decode_command,
     deliver_frame,
+    leased_frame,
     published_frame,
+    runs_of,
+    timed_runs_of,
 )
 
 TIMEOUT_MS = 30_000
@@ -30,6 +33,15 @@ HEARTBEAT_MS = 10_000
 MESSAGE_BYTES_MAX = 8_000_000
 TOPIC = "/default/orders"
 TOPIC_NUMBER = 7
+LEASE_MS = 30_000
+
+# Frames that speak of leased messages.
+_RUNS: dict[int, Callable[[memoryview], Sequence[tuple[int, ...]]]] = {
+    Opcode.ACK: runs_of,
+    Opcode.ACK_THROUGH: runs_of,
+    Opcode.NACK: timed_runs_of,
+    Opcode.EXTEND: timed_runs_of,
+}
 
 
 class Waiter:
@@ -119,6 +131,31 @@ class WireEnd:
         batch = Batch(b"".join(encode(payloads)))
         self.session.receive(b"".join(deliver_frame(subscription.channel, TOPIC_NUMBER, batch)))
 
+    def deliver_leased(
+        self,
+        subscription: SubscriptionChannel,
+        payloads: Sequence[bytes],
+        *,
+        lease: int = 1,
+        attempt: int = 1,
+        base_offset: int = 0,
+        offsets: Sequence[int] | None = None,
+        lease_ms: int = LEASE_MS,
+    ) -> None:
+        """Send messages of a stream to a consumer."""
+        batch = Batch(b"".join(encode(payloads, offsets=offsets)))
+        batch.stamp(base_offset, 1)
+        frame = leased_frame(subscription.channel, TOPIC_NUMBER, batch, lease, attempt, lease_ms)
+        self.session.receive(b"".join(frame))
+
+    def said(self) -> list[tuple[int, int, Sequence[tuple[int, ...]]]]:
+        """Return what the client has said about leases: opcode, sequence and runs."""
+        return [
+            (opcode, sequence, _RUNS[opcode](body))
+            for opcode, _, sequence, body in self.frames()
+            if opcode in _RUNS
+        ]
+
     def open_producer(self, *, resend: bool = False) -> ProducerChannel:
         """Open a producer, both ends of it."""
         replies: list[Command | IsterError] = []
@@ -132,7 +169,13 @@ class WireEnd:
         return producer
 
     def subscribe(
-        self, *, count: int = 100, size_bytes: int = 1_000_000, events: list[Event] | None = None
+        self,
+        *,
+        count: int = 100,
+        size_bytes: int = 1_000_000,
+        events: list[Event] | None = None,
+        pull: bool = False,
+        max_renewal_ms: int = 600_000,
     ) -> SubscriptionChannel:
         """Attach a consumer, both ends of it, and announce the topic."""
         told = [] if events is None else events
@@ -147,20 +190,26 @@ class WireEnd:
             credit_count=count,
             credit_bytes=size_bytes,
             on_event=told.append,
+            pull=pull,
+            max_renewal_ms=max_renewal_ms,
         )
-        self.session.subscribe(subscription, lambda _: None)
+        self.session.receivers.subscribe(subscription, lambda _: None)
         [(sequence, _)] = self.commands()
         self.tell(Subscribed(active=True), sequence=sequence)
         self.tell(TopicNumber(number=TOPIC_NUMBER, topic=TOPIC))
         return subscription
 
-    def resume(self) -> list[Command]:
-        """Lose the connection, make a new one, and say yes to everything the client asks."""
+    def resume(self, *, leases: int = 0) -> list[Command]:
+        """Lose the connection, make a new one, and say yes to everything the client asks.
+
+        `leases` is what the broker calls the life that its leases belong to.
+        """
         self.session.disconnected("test")
         self.connect()
         asked = self.commands()
         for sequence, command in asked:
-            reply = opened() if isinstance(command, OpenProducer) else Subscribed(active=True)
+            subscribed = Subscribed(active=True, leases=leases)
+            reply = opened() if isinstance(command, OpenProducer) else subscribed
             self.tell(reply, sequence=sequence)
         self.tell(TopicNumber(number=TOPIC_NUMBER, topic=TOPIC))
         return [command for _, command in asked]

@@ -52,7 +52,8 @@ class End:
     def publish(self, sequence: int, *, bulk: bool) -> None:
         """Publish one message."""
         head, body = encode([b"x"], producer=b"p")
-        frame = b"".join(publish_frame(1, sequence, head, body, bulk=bulk))
+        opcode = Opcode.PUBLISH_BULK if bulk else Opcode.PUBLISH
+        frame = b"".join(publish_frame(1, sequence, head, body, opcode=opcode))
         self.session.data_received(frame)
 
     def subscribe(self, client: str) -> None:

@@ -1,0 +1,33 @@
+"""Errors 7xxx: call us."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ister.base.errors.tree import BrokenError
+
+
+@dataclass(eq=False)
+class InternalError(BrokenError):
+    """A bug in the broker. Details are in its log."""
+
+    code: ClassVar[int] = 7001
+    detail: str
+
+    def __str__(self) -> str:
+        return f"internal error ({self.detail}): see the broker's log and report it"
+
+
+@dataclass(eq=False)
+class CorruptedError(BrokenError):
+    """Stored bytes are not what was written."""
+
+    code: ClassVar[int] = 7002
+    file: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} is corrupt at byte {self.position} ({self.reason}): nothing was changed; "
+            "run `ister storage check`, then restore the file from a copy"
+        )

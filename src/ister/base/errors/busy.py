@@ -1,0 +1,96 @@
+"""Errors 6xxx: wait and repeat."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ister.base.errors.tree import BusyError
+
+
+@dataclass(eq=False)
+class LimitReachedError(BusyError):
+    """A limit of the broker or the client is reached."""
+
+    code: ClassVar[int] = 6001
+    limit: str
+    value: int
+
+    def __str__(self) -> str:
+        return f"limit `{self.limit}` of {self.value} is reached: free some, or raise it"
+
+
+@dataclass(eq=False)
+class ProducerFullError(BusyError):
+    """`send_nowait` was called faster than the broker acknowledges."""
+
+    code: ClassVar[int] = 6002
+    topic: str
+    pending_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pending_bytes} B wait for acknowledgement on {self.topic!r}: "
+            "`await producer.ready()` between sends, or use `await producer.send(...)`"
+        )
+
+
+@dataclass(eq=False)
+class ConnectionLostError(BusyError):
+    """The connection broke while this was under way: it may or may not have happened."""
+
+    code: ClassVar[int] = 6003
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"connection lost ({self.reason}): whether the broker got it is unknown; send again, "
+            "or open the producer with `resend=True`"
+        )
+
+
+@dataclass(eq=False)
+class NotConnectedError(BusyError):
+    """No broker could be reached."""
+
+    code: ClassVar[int] = 6004
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no broker at {self.url} ({self.reason}): start one with `ister serve`"
+
+
+@dataclass(eq=False)
+class RequestTimeoutError(BusyError, TimeoutError):
+    """No answer came in time. Also a `TimeoutError`."""
+
+    code: ClassVar[int] = 6005
+    what: str
+    timeout_s: float
+
+    def __str__(self) -> str:
+        return f"{self.what} took longer than {self.timeout_s:g} s"
+
+
+@dataclass(eq=False)
+class GoingAwayError(BusyError):
+    """The broker is shutting down; the client reconnects by itself."""
+
+    code: ClassVar[int] = 6006
+    reason: str
+
+    def __str__(self) -> str:
+        return f"broker is going away ({self.reason}): the client reconnects by itself"
+
+
+@dataclass(eq=False)
+class StorageFailedError(BusyError):
+    """The disk or the object store refused a write: nothing was acknowledged."""
+
+    code: ClassVar[int] = 6007
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"durable writes are refused ({self.reason}): nothing of this was acknowledged; "
+            "mend the storage, the broker tries again by itself"
+        )

@@ -1,0 +1,174 @@
+"""Errors 4xxx: somebody else was there."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ister.base.errors.tree import ConflictError
+
+
+@dataclass(eq=False)
+class TopicExistsError(ConflictError):
+    """A topic of that name exists with other settings."""
+
+    code: ClassVar[int] = 4001
+    topic: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} exists already {self.detail}"
+
+
+@dataclass(eq=False)
+class SubscriptionTakenError(ConflictError):
+    """An exclusive subscription has its one consumer already."""
+
+    code: ClassVar[int] = 4002
+    topic: str
+    subscription: str
+    consumer: str
+
+    def __str__(self) -> str:
+        return (
+            f"exclusive subscription {self.subscription!r} on {self.topic!r} is taken by consumer "
+            f"{self.consumer!r}: close that one, or use type 'failover' or 'shared'"
+        )
+
+
+@dataclass(eq=False)
+class SubscriptionMismatchError(ConflictError):
+    """The subscription exists with another type, policy or filter."""
+
+    code: ClassVar[int] = 4003
+    topic: str
+    subscription: str
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.subscription!r} on {self.topic!r} is in use with {self.detail}: "
+            "use the same settings, or another subscription name"
+        )
+
+
+@dataclass(eq=False)
+class NamespaceExistsError(ConflictError):
+    """The namespace exists."""
+
+    code: ClassVar[int] = 4004
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"namespace {self.namespace!r} exists already"
+
+
+@dataclass(eq=False)
+class ConsumerNameTakenError(ConflictError):
+    """Another client's consumer has that name in the subscription."""
+
+    code: ClassVar[int] = 4005
+    subscription: str
+    consumer: str
+
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.subscription!r} has a consumer {self.consumer!r} of another "
+            "client: choose another name, or leave it out to get a unique one"
+        )
+
+
+@dataclass(eq=False)
+class ProducerFencedError(ConflictError):
+    """Another producer was opened under the same name on the same stream."""
+
+    code: ClassVar[int] = 4006
+    topic: str
+    producer: str
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer!r} of {self.topic!r} was opened anew by another client: "
+            "close this one, or give each a name of its own"
+        )
+
+
+@dataclass(eq=False)
+class OffsetMismatchError(ConflictError):
+    """A publish expected another next offset: somebody else has published since."""
+
+    code: ClassVar[int] = 4007
+    topic: str
+    expected_offset: int
+    next_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"next offset of {self.topic!r} is {self.next_offset}, not {self.expected_offset}: "
+            "read what was published since, then decide"
+        )
+
+
+@dataclass(eq=False)
+class LeaseLostError(ConflictError):
+    """An acknowledgement came too late: the message is somebody else's, or done, by now."""
+
+    code: ClassVar[int] = 4008
+    topic: str
+    offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.offset} of {self.topic!r} is not leased to this consumer any more: "
+            "it is or was delivered again; raise `ack_timeout`, or extend the lease in time"
+        )
+
+
+@dataclass(eq=False)
+class SequenceError(ConflictError):
+    """A batch does not follow the last one of its producer."""
+
+    code: ClassVar[int] = 4009
+    topic: str
+    producer: str
+    sequence: int
+    expected_sequence: int
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer!r} of {self.topic!r} sent message {self.sequence} where "
+            f"{self.expected_sequence} was due: open the producer again"
+        )
+
+
+@dataclass(eq=False)
+class TransactionError(ConflictError):
+    """A transaction was not carried out, in no part."""
+
+    code: ClassVar[int] = 4010
+    transaction: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"transaction {self.transaction!r} was aborted: {self.reason}"
+
+
+@dataclass(eq=False)
+class StorageTakenError(ConflictError):
+    """Another process, or a newer owner, has the data folder or the journal."""
+
+    code: ClassVar[int] = 4011
+    place: str
+    owner: str
+
+    def __str__(self) -> str:
+        return f"{self.place} is in use by {self.owner}: stop it, or choose another `--data`"
+
+
+@dataclass(eq=False)
+class ObjectExistsError(ConflictError):
+    """An object of that name was created by somebody else."""
+
+    code: ClassVar[int] = 4012
+    name: str
+
+    def __str__(self) -> str:
+        return f"object {self.name!r} exists already"

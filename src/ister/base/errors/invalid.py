@@ -1,0 +1,169 @@
+"""Errors 1xxx: fix the request."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ister.base.errors.tree import InvalidError
+
+
+@dataclass(eq=False)
+class BadNameError(InvalidError):
+    """A name breaks the naming rules."""
+
+    code: ClassVar[int] = 1001
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"name {self.name!r} is not valid: {self.reason}"
+
+
+@dataclass(eq=False)
+class ProtocolError(InvalidError):
+    """The peer broke the wire protocol. The connection is closed after this."""
+
+    code: ClassVar[int] = 1002
+    reason: str
+
+    def __str__(self) -> str:
+        return f"wire protocol broken: {self.reason}"
+
+
+@dataclass(eq=False)
+class BadBatchError(InvalidError):
+    """The bytes of a batch do not follow the batch format."""
+
+    code: ClassVar[int] = 1003
+    reason: str
+
+    def __str__(self) -> str:
+        return f"batch is not valid: {self.reason}"
+
+
+@dataclass(eq=False)
+class MessageTooLargeError(InvalidError):
+    """A message is over the size limit."""
+
+    code: ClassVar[int] = 1004
+    topic: str
+    size_bytes: int
+    size_bytes_max: int
+
+    def __str__(self) -> str:
+        return (
+            f"message of {self.size_bytes} B exceeds the {self.size_bytes_max} B limit "
+            f"of topic {self.topic!r}: split it, or raise `message_bytes_max` on the broker"
+        )
+
+
+@dataclass(eq=False)
+class BatchTooLargeError(InvalidError):
+    """A batch is over the size limit of the broker."""
+
+    code: ClassVar[int] = 1005
+    size_bytes: int
+    size_bytes_max: int
+
+    def __str__(self) -> str:
+        return (
+            f"batch of {self.size_bytes} B exceeds the {self.size_bytes_max} B limit: "
+            "send fewer messages at once, or raise `batch_bytes_max` on the broker"
+        )
+
+
+@dataclass(eq=False)
+class ConfigError(InvalidError):
+    """The configuration has mistakes; all of them are listed."""
+
+    code: ClassVar[int] = 1006
+    mistakes: list[str]
+
+    def __str__(self) -> str:
+        return "configuration is not valid:\n" + "\n".join(f"  - {m}" for m in self.mistakes)
+
+
+@dataclass(eq=False)
+class BadRequestError(InvalidError):
+    """An argument of a call is wrong."""
+
+    code: ClassVar[int] = 1007
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(eq=False)
+class VersionError(InvalidError):
+    """Client and broker share no protocol version."""
+
+    code: ClassVar[int] = 1008
+    versions: str
+    versions_accepted: str
+
+    def __str__(self) -> str:
+        return (
+            f"no common protocol version: offered {self.versions}, "
+            f"accepted {self.versions_accepted}; upgrade the older side"
+        )
+
+
+@dataclass(eq=False)
+class CodecMissingError(InvalidError):
+    """A batch is compressed with a codec that is not installed here."""
+
+    code: ClassVar[int] = 1009
+    codec: str
+
+    def __str__(self) -> str:
+        return (
+            f"compression {self.codec!r} is not available: "
+            "run `pip install 'ister[compression]'` on both sides"
+        )
+
+
+@dataclass(eq=False)
+class ClosedError(InvalidError):
+    """The client, producer or subscription was closed by its owner."""
+
+    code: ClassVar[int] = 1010
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is closed: open a new one"
+
+
+@dataclass(eq=False)
+class NotARequestError(InvalidError):
+    """A reply was given to a message that is not a request."""
+
+    code: ClassVar[int] = 1011
+    topic: str
+
+    def __str__(self) -> str:
+        return f"message on {self.topic!r} is no request: only messages of `request()` take a reply"
+
+
+@dataclass(eq=False)
+class ExtraMissingError(InvalidError):
+    """Something needs a library that is not installed."""
+
+    code: ClassVar[int] = 1012
+    what: str
+    extra: str
+
+    def __str__(self) -> str:
+        return f"{self.what} needs more libraries: run `pip install 'ister[{self.extra}]'`"
+
+
+@dataclass(eq=False)
+class WrongKindError(InvalidError):
+    """A call does not fit the kind of its topic."""
+
+    code: ClassVar[int] = 1013
+    topic: str
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} is a {self.kind} topic: {self.reason}"

@@ -1,0 +1,85 @@
+"""Errors 3xxx: it is not there."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ister.base.errors.tree import NotFoundError
+
+
+@dataclass(eq=False)
+class TopicNotFoundError(NotFoundError):
+    """The topic does not exist."""
+
+    code: ClassVar[int] = 3001
+    topic: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} does not exist: create it with `ister topics create`"
+
+
+@dataclass(eq=False)
+class NamespaceNotFoundError(NotFoundError):
+    """The namespace of a topic does not exist; namespaces are never made by themselves."""
+
+    code: ClassVar[int] = 3002
+    namespace: str
+
+    def __str__(self) -> str:
+        return (
+            f"namespace {self.namespace!r} does not exist: use '/default/...', "
+            f"or run `ister namespaces create {self.namespace}`"
+        )
+
+
+@dataclass(eq=False)
+class NoResponderError(NotFoundError):
+    """Nobody is subscribed to the topic of a request."""
+
+    code: ClassVar[int] = 3003
+    topic: str
+
+    def __str__(self) -> str:
+        return f"nobody answers on {self.topic!r}: start a responder, for example `ister reply`"
+
+
+@dataclass(eq=False)
+class SubscriptionNotFoundError(NotFoundError):
+    """The subscription does not exist."""
+
+    code: ClassVar[int] = 3004
+    topic: str
+    subscription: str
+
+    def __str__(self) -> str:
+        return f"no subscription {self.subscription!r} on {self.topic!r}: see `ister subs list`"
+
+
+@dataclass(eq=False)
+class OffsetGoneError(NotFoundError):
+    """An offset is older than what the stream still keeps."""
+
+    code: ClassVar[int] = 3005
+    topic: str
+    offset: int
+    first_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"offset {self.offset} of {self.topic!r} is gone by retention: "
+            f"start at {self.first_offset} or 'earliest'"
+        )
+
+
+@dataclass(eq=False)
+class SnapshotNotFoundError(NotFoundError):
+    """The subscription has no saved cursor of that name."""
+
+    code: ClassVar[int] = 3006
+    subscription: str
+    snapshot: str
+
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.subscription!r} has no snapshot {self.snapshot!r}: "
+            "see `ister subs describe`"
+        )

@@ -1,0 +1,100 @@
+"""Consumers and what they are attached to: a live subscription, durable ones, or both."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ister.base import EARLIEST, LATEST, AckSettings, Position
+from ister.broker.consumer import Consumer
+from ister.broker.durable import DurableSubscription, Run, TimedRun
+from ister.broker.durables import Wanted
+from ister.broker.subscription import Subscription
+from ister.broker.vault import Vault
+
+AnyRun = Run | TimedRun
+Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribeOptions:
+    """What a consumer asks for. The broker checks the words, so that every door refuses alike."""
+
+    topic: str
+    subscription: str
+    consumer: str
+    type: str = "exclusive"
+    policy: str = "least_loaded"
+    key_filters: Sequence[str] = ()
+    filters: dict[str, str]
+    # As the client remembers them from before a restart of the broker.
+    partitions: int = 0
+    start: Position = LATEST
+    acks: AckSettings | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Attachment:
+    """One consumer, and where it gets its messages from."""
+
+    consumer: Consumer
+    live: Subscription | None = None
+    durables: list[DurableSubscription] = field(default_factory=list)
+    # What it asked for, for topics that appear later.
+    wanted: Wanted | None = None
+    # Whether the consumer has left: what is still under way is not for it any more.
+    left: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Whether the consumer is sent messages now."""
+        if self.live is not None:
+            return self.live.roster.is_active(self.consumer)
+        return all(d.roster.is_active(self.consumer) for d in self.durables)
+
+    def wanted_anew(self) -> Wanted:
+        """Return what it wants of a stream that has just appeared: all of it."""
+        assert self.wanted is not None
+        return replace(self.wanted, start=EARLIEST)
+
+    @property
+    def vaults(self) -> list[Vault]:
+        """Where its acknowledgements are kept."""
+        return [d.vault for d in self.durables]
+
+    @property
+    def life(self) -> int:
+        """What its leases belong to: changes when they become void."""
+        if not self.durables:
+            return 0
+        return self.durables[0].vault.life + sum(d.epoch for d in self.durables)
+
+    def on_void(self) -> None:
+        """All leases are void."""
+        consumer = self.consumer
+        consumer.sink.leases_void(consumer.channel, self.life, active=self.active)
+
+    def ack(self, runs: Sequence[Run]) -> list[Run]:
+        """Acknowledge; returns the runs refused."""
+        return self._sort_out(runs, lambda durable, some: durable.ack(some))
+
+    def ack_through(self, runs: Sequence[Run]) -> list[Run]:
+        """Acknowledge everything below the ends of runs; returns the runs refused."""
+        return self._sort_out(runs, lambda durable, some: durable.ack_through(some))
+
+    def nack(self, runs: Sequence[TimedRun], backoff_delay: int) -> list[Run]:
+        """Give messages back; returns the runs refused."""
+        return self._sort_out(runs, lambda durable, some: durable.nack(some, backoff_delay))
+
+    def extend(self, runs: Sequence[TimedRun]) -> list[Run]:
+        """Give leases more time; returns the runs refused."""
+        return self._sort_out(runs, lambda durable, some: durable.extend(some))
+
+    def _sort_out(self, runs: Sequence[AnyRun], act: Act) -> list[Run]:
+        """Give each run to the subscription whose lease it is: mostly there is one."""
+        if len(self.durables) == 1:
+            return act(self.durables[0], runs)
+        refused: list[Run] = []
+        for run in runs:
+            owner = next((d for d in self.durables if d.holds(*run[:3])), None)
+            refused += act(owner, [run]) if owner is not None else [run[:3]]
+        return refused

@@ -1,0 +1,160 @@
+"""What a journal says beside batches: changes of topics, subscriptions and cursors.
+
+Changes are MessagePack arrays with their name first. They say what is true afterwards, not what
+to add to what was before, so that replaying some of them twice changes nothing. Fields are only
+ever added at the end, with a default.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from ister.base import AckSettings, StreamSettings
+
+Runs: TypeAlias = list[tuple[int, int]]
+# Start, end, failures.
+FailedRuns: TypeAlias = list[tuple[int, int, int]]
+
+
+class _Change(msgspec.Struct, array_like=True, tag=True, tag_field="change", frozen=True):
+    """One change."""
+
+
+class NamespaceCreated(_Change, frozen=True):
+    """A namespace exists."""
+
+    namespace: str
+
+
+class PartitionedCreated(_Change, frozen=True):
+    """A partitioned topic exists; its partitions are topics of their own."""
+
+    name: str
+    partitions: int
+
+
+class PartitionedDeleted(_Change, frozen=True):
+    """A partitioned topic is gone."""
+
+    name: str
+
+
+class TopicCreated(_Change, frozen=True):
+    """A stream topic exists. Its number is never used again."""
+
+    topic: int
+    name: str
+    settings: StreamSettings
+
+
+class TopicDeleted(_Change, frozen=True):
+    """A stream topic is gone, with its messages and every cursor on it."""
+
+    topic: int
+
+
+class TopicTrimmed(_Change, frozen=True):
+    """Messages below an offset are gone."""
+
+    topic: int
+    first_offset: int
+
+
+class SubscriptionCreated(_Change, frozen=True):
+    """A durable subscription exists."""
+
+    subscription: int
+    pattern: str
+    name: str
+    type: str
+    policy: str
+    filters: dict[str, str]
+    key_filters: list[str]
+    acks: AckSettings
+
+
+class SubscriptionDeleted(_Change, frozen=True):
+    """A durable subscription is gone."""
+
+    subscription: int
+
+
+class SubscriptionPaused(_Change, frozen=True):
+    """Deliveries of a subscription rest, or go on."""
+
+    subscription: int
+    paused: bool
+
+
+class CursorMoved(_Change, frozen=True):
+    """A cursor stands at an offset, with nothing acknowledged beyond it."""
+
+    subscription: int
+    topic: int
+    offset: int
+
+
+class Acked(_Change, frozen=True):
+    """Runs of messages are acknowledged."""
+
+    subscription: int
+    topic: int
+    runs: Runs
+
+
+class Failed(_Change, frozen=True):
+    """Deliveries of runs of messages went wrong so many times."""
+
+    subscription: int
+    topic: int
+    runs: FailedRuns
+
+
+class CursorSaved(_Change, frozen=True):
+    """Where the cursors of a subscription stood, under a name."""
+
+    subscription: int
+    name: str
+    cursors: dict[int, bytes]
+
+
+class CursorDropped(_Change, frozen=True):
+    """A saved cursor is forgotten."""
+
+    subscription: int
+    name: str
+
+
+class TransactionDone(_Change, frozen=True):
+    """A transaction was carried out; a repetition is answered with these offsets."""
+
+    transaction: str
+    offsets: list[int]
+    time_ms: int
+
+
+Change: TypeAlias = (
+    NamespaceCreated
+    | PartitionedCreated
+    | PartitionedDeleted
+    | TopicCreated
+    | TopicDeleted
+    | TopicTrimmed
+    | SubscriptionCreated
+    | SubscriptionDeleted
+    | SubscriptionPaused
+    | CursorMoved
+    | Acked
+    | Failed
+    | CursorSaved
+    | CursorDropped
+    | TransactionDone
+)
+
+encode_changes = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[list[Change]] = msgspec.msgpack.Decoder(list[Change])
+
+
+def decode_changes(body: bytes | memoryview) -> list[Change]:
+    """Return the changes of a journal entry, or raise `ValueError` (msgspec's own)."""
+    return _decoder.decode(body)

@@ -1,0 +1,200 @@
+"""Group commit: entries gather while the group before them is written and synced.
+
+    RESTING --first entry--> COMMITTING --done, nothing gathered--> RESTING
+    COMMITTING --error--> FAILED --recovered--> RESTING
+
+Always true:
+- one group is being written at most, and groups are written in the order of their entries;
+- `done` of an entry is called once: without an error after its group is as durable as it asked
+  for, or with one, and then nothing of the group is visible or acknowledged;
+- in FAILED nothing is taken. Whoever changed its state for an entry is told to take that back.
+"""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import structlog
+
+from ister.base import Clock
+from ister.base.errors import IsterError, StorageFailedError
+from ister.broker.commits import CommitFigures
+from ister.broker.workers import Worker
+from ister.log import Group, Log
+
+Done = Callable[[IsterError | None], object]
+
+
+def ignore(_: IsterError | None) -> None:
+    """For what nobody waits for."""
+
+
+# How often a failed storage is tried again.
+RETRY_S = 1.0
+# What may wait for the disk before producers are not read from any more: a quarter of a second
+# at 250 MB/s, so that a disk with pauses is still kept busy.
+COMMITTING_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Committer:
+    """See the module."""
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        worker: Worker,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], object]], object],
+        before_take: Callable[[], object],
+        on_failed: Callable[[], object],
+    ) -> None:
+        self.log = log
+        self.error: StorageFailedError | None = None
+        self.figures = CommitFigures()
+        self._worker = worker
+        self._clock = clock
+        self._call_soon = call_soon
+        self._before_take = before_take
+        self._on_failed = on_failed
+        self._logger: Any = structlog.get_logger("storage")
+        self._waiting: list[Done] = []
+        self._committing: list[Done] | None = None
+        self._committing_bytes = 0
+        self._scheduled = False
+        self._closed = False
+        # Called after everybody was told of a commit: doors send what that has set off.
+        self.after_commit: list[Callable[[], object]] = []
+        self._relieved: list[Callable[[], object]] = []
+        self._idle: list[Callable[[], object]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether producers should be held up."""
+        return self._committing_bytes + self.log.collecting_bytes > COMMITTING_BYTES_MAX
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing waits and nothing is being written."""
+        return self._committing is None and not self.log.collecting
+
+    def check(self) -> None:
+        """Raise `StorageFailedError` while durable writes are not taken."""
+        if self.error is not None:
+            raise self.error
+
+    def add(self, done: Done) -> None:
+        """Have `done` called when everything appended so far is as durable as it asked to be."""
+        self._waiting.append(done)
+        self.kick()
+
+    def ride(self, done: Done) -> None:
+        """As `add`, for what need not be committed before something else is."""
+        self._waiting.append(done)
+
+    def kick(self) -> None:
+        """Commit what has gathered, at the end of this turn of the loop."""
+        if not self._scheduled and self._committing is None and self.error is None:
+            self._scheduled = True
+            self._call_soon(self._begin)
+
+    def on_relief(self, call: Callable[[], object]) -> None:
+        """Call `call` once when producers need not be held up any more."""
+        self._relieved.append(call)
+
+    def on_idle(self, call: Callable[[], object]) -> None:
+        """Call `call` once when nothing is left to commit."""
+        if self.resting and not self._waiting:
+            call()
+        else:
+            self._idle.append(call)
+
+    def close(self) -> None:
+        """Take nothing more, and try no recovery."""
+        self._closed = True
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._committing is not None or self.error is not None or self._closed:
+            return
+        self._before_take()
+        group = self.log.take()
+        waiting, self._waiting = self._waiting, []
+        if group is None:
+            for done in waiting:
+                done(None)
+            self._tell(self._idle)
+            return
+        self._committing = waiting
+        self._committing_bytes = group.size_bytes
+        self._worker.run(lambda: self._write(group), lambda e: self._end(group, e))
+
+    def _write(self, group: Group) -> None:
+        """Runs in the worker's thread."""
+        start_s = perf_counter()
+        self.log.write(group)
+        if group.needs_sync:
+            self.log.sync(group)
+        self.figures.add(perf_counter() - start_s, group.size_bytes)
+
+    def _end(self, group: Group, error: Exception | None) -> None:
+        if error is not None:
+            self._fail(group, error)
+            return
+        waiting, self._committing = self._committing or [], None
+        self._committing_bytes = 0
+        self.log.committed(group)
+        # The next group first: the disk works while we tell everybody about this one.
+        if self.log.collecting:
+            self._begin()
+        for done in waiting:
+            done(None)
+        for call in self.after_commit:
+            call()
+        if not self.full:
+            self._tell(self._relieved)
+        if self.resting:
+            if self._waiting:
+                self.kick()
+            else:
+                self._tell(self._idle)
+
+    def _fail(self, group: Group, error: Exception) -> None:
+        reason = str(error) if isinstance(error, IsterError) else f"{type(error).__name__}: {error}"
+        self.error = StorageFailedError(reason)
+        self.figures.failures += 1
+        self._logger.error("storage_failed", reason=reason, exc_info=error)
+        self.log.failed(group)
+        waiting = [*(self._committing or []), *self._waiting]
+        self._committing, self._waiting = None, []
+        self._committing_bytes = 0
+        # Everybody's state first, so that whoever is told finds it taken back.
+        self._on_failed()
+        for done in waiting:
+            done(self.error)
+        self._tell(self._relieved)
+        self._tell(self._idle)
+        self._retry_later()
+
+    def _retry_later(self) -> None:
+        if not self._closed:
+            self._clock.call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        if not self._closed:
+            self._worker.run(self.log.recover, self._on_retried)
+
+    def _on_retried(self, error: Exception | None) -> None:
+        if error is not None:
+            self._logger.warning("storage_still_failed", reason=str(error))
+            self._retry_later()
+            return
+        self.error = None
+        self._logger.info("storage_recovered")
+        self.kick()
+
+    def _tell(self, calls: list[Callable[[], object]]) -> None:
+        told = calls[:]
+        calls.clear()
+        for call in told:
+            call()

@@ -1,0 +1,135 @@
+"""Rewrites segments in the background where that pays, slowly, one at a time.
+
+    RESTING --something pays--> REWRITING --done--> WAITING --checkpoint--> RESTING
+
+Always true: a rewrite changes nothing that anybody reads before the checkpoint that puts it into
+force; when it fails, nothing of it is left.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from ister.base import Clock, Retention
+from ister.base.errors import CorruptedError
+from ister.base.limits import MIB
+from ister.broker.compactions import CompactionFigures
+from ister.broker.ledger import Ledger
+from ister.broker.workers import Worker
+from ister.log import CompactionPolicy, KeyPolicy, Log, Rewrite, plan_compaction
+
+# How often to look whether something pays.
+LOOK_S = 5.0
+# A rewrite reads and writes about so much in a second: a tenth of what a disk does, so that
+# producers and consumers do not notice.
+BYTES_PER_S = 64 * MIB
+# For so long a deleted key is told to those who read late.
+TOMBSTONES_MS = 24 * 3_600_000
+# Segments whose newest message is older than this go to the remote tier, if there is one.
+UPLOAD_AFTER_MS = 3_600_000
+# Of 0 to 19; the system gives the thread what others leave over.
+NICENESS = 10
+
+
+class Compactor:
+    """See the module."""
+
+    def __init__(
+        self,
+        log: Log,
+        ledger: Ledger,
+        *,
+        worker: Worker,
+        clock: Clock,
+        upload_after_ms: int = UPLOAD_AFTER_MS,
+    ) -> None:
+        self.figures = CompactionFigures()
+        self._log = log
+        self._ledger = ledger
+        self._worker = worker
+        self._clock = clock
+        self._upload_after_ms = upload_after_ms
+        self._logger: Any = structlog.get_logger("compactor")
+        self._busy = False
+        self._closed = False
+        self._looked_ms = clock.monotonic_ms()
+
+    def tend(self) -> None:
+        """Look whether something pays, if it is time to. Called about once a second."""
+        now_ms = self._clock.monotonic_ms()
+        if not self._busy and not self._closed and now_ms - self._looked_ms >= LOOK_S * 1000:
+            self._looked_ms = now_ms
+            self.look()
+
+    def look(self) -> None:
+        """Do the rewrite that pays most, if any does."""
+        self._busy = True
+        log, state = self._log, self._log.state()
+        topics = self._ledger.topics.values()
+        horizon = {t.topic: t.first_offset for t in topics}
+        now_ms = self._clock.now_ms()
+        policy = CompactionPolicy(
+            keyed={
+                t.topic: KeyPolicy(
+                    safe_offset=t.next_offset, tombstones_before_ms=now_ms - TOMBSTONES_MS
+                )
+                for t in topics
+                if t.settings.retention == Retention.COMPACT
+            },
+            upload_before_ms=now_ms - self._upload_after_ms,
+        )
+        job = _Job(self._pause)
+        self._worker.run(
+            lambda: job.run(lambda: plan_compaction(log, state, horizon, policy)),
+            lambda error: self._on_done(job, error),
+        )
+
+    def close(self) -> None:
+        """Stop, also in the middle of a rewrite."""
+        self._closed = True
+
+    def _pause(self, size_bytes: int) -> None:
+        """Runs in the worker's thread."""
+        if self._closed:
+            raise InterruptedError("the broker is closing")
+        time.sleep(size_bytes / BYTES_PER_S)
+
+    def _on_done(self, job: "_Job", error: Exception | None) -> None:
+        self._busy = False
+        rewrite = job.rewrite
+        if rewrite is None or isinstance(error, InterruptedError):
+            return
+        if error is not None:
+            if isinstance(error, CorruptedError):
+                # Left alone from now on: reads tell of it, and so does `ister storage check`.
+                self._log.rewrite_failed(rewrite)
+            self.figures.failures += 1
+            self._logger.error("compaction_failed", reason=rewrite.reason, error=str(error))
+            return
+        self._log.rewritten(rewrite)
+        self.figures.add(rewrite.reason, rewrite.figures)
+        self._logger.info("compacted", reason=rewrite.reason, **asdict(rewrite.figures))
+        # There may be more of the kind: look again right after the checkpoint.
+        self._looked_ms = -(10**9)
+
+
+class _Job:
+    """One look and what came of it."""
+
+    def __init__(self, pause: Callable[[int], None]) -> None:
+        self.rewrite: Rewrite | None = None
+        self._pause = pause
+
+    def run(self, plan: Callable[[], Rewrite | None]) -> None:
+        """Plan and carry out. Runs in the worker's thread."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        self.rewrite = plan()
+        if self.rewrite is not None:
+            self.rewrite.run(self._pause)

@@ -1,0 +1,211 @@
+"""Dead letters: messages delivered too often, kept in a topic of their own until somebody looks.
+
+Always true:
+- the dead letter and the acknowledgement of its original are one entry of the journal, when both
+  topics are in one vault; else the dead letter comes first, so that nothing is lost;
+- a subscription by pattern does not cover the topics of its own dead letters, which would go
+  round for ever.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
+from ister.base.errors import BadRequestError, IsterError
+from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
+from ister.broker.changes import Acked, Runs, encode_changes
+from ister.broker.sifting import TTL_ATTRIBUTE, slots_of
+from ister.broker.stream import StreamTopic
+from ister.broker.track import Track
+from ister.codec import Batch, Column, encode
+
+OnTopic = Callable[[StreamTopic | IsterError], object]
+
+# Letters looked at in one go, and the payloads of one batch of them, one large message apart.
+LETTERS_AT_ONCE = 1_024
+LETTERS_BYTES = 1 * MIB
+
+
+class DeadLetters:
+    """Puts dead messages where they belong. `find_topic` finds a stream topic or makes it."""
+
+    def __init__(self, find_topic: Callable[[TopicName, StreamSettings, OnTopic], None]) -> None:
+        self._find_topic = find_topic
+
+    def bury(self, track: Track) -> None:
+        """Put what was delivered too often among the dead letters; tells the subscription.
+
+        What has to be read first is left: call again when it is there.
+        """
+        waiting = [
+            (offset, failures)
+            for offset, failures in track.deliveries.exhausted(LETTERS_AT_ONCE)
+            if offset not in track.burying and offset not in track.committing
+        ]
+        while waiting:
+            batch = track.old_batch(waiting[0][0])
+            if batch is None:
+                return
+            end = batch.offsets[-1] + 1
+            here = {offset: failures for offset, failures in waiting if offset < end}
+            waiting = waiting[len(here) :]
+            slots = slots_of(batch, list(here))
+            gone = sorted(here.keys() - {batch.offsets[s] for s in slots})
+            if gone:
+                track.subscription.on_letters_gone(track, gone)
+            for some in _bundles(batch, slots):
+                self._bury(track, batch, some, [here[batch.offsets[s]] for s in some])
+            batch.forget_columns()
+
+    def _bury(self, track: Track, batch: Batch, slots: list[int], failures: list[int]) -> None:
+        subscription, epoch = track.subscription, track.deliveries.epoch
+        offsets = [batch.offsets[s] for s in slots]
+        letters = dead_letters(track, batch, slots, failures)
+        track.burying.update(offsets)
+
+        def done(error: IsterError | None) -> None:
+            subscription.on_buried(track, epoch, offsets, error)
+
+        def on_topic(topic: StreamTopic | IsterError) -> None:
+            if isinstance(topic, IsterError):
+                done(topic)
+                return
+            try:
+                _store(track, topic, letters, offsets, done)
+            except IsterError as error:
+                done(error)
+
+        try:
+            name = parse_topic(dead_letter_topic(track))
+            settings = StreamSettings(durability=track.topic.record.settings.durability)
+            self._find_topic(name, settings, on_topic)
+        except IsterError as error:
+            done(error)
+
+
+def _bundles(batch: Batch, slots: Sequence[int]) -> list[list[int]]:
+    """Divide messages so that each bundle makes a batch of a reasonable size."""
+    ends = batch.payload_column.offsets
+    bundles: list[list[int]] = []
+    size_bytes = 0
+    for slot in slots:
+        payload_bytes = ends[slot + 1] - ends[slot]
+        if not bundles or size_bytes + payload_bytes > LETTERS_BYTES:
+            bundles.append([])
+            size_bytes = 0
+        bundles[-1].append(slot)
+        size_bytes += payload_bytes
+    return bundles
+
+
+def _store(
+    track: Track,
+    topic: StreamTopic,
+    letters: Batch,
+    offsets: list[int],
+    done: Callable[[IsterError | None], object],
+) -> None:
+    vault = track.topic.vault
+    if topic.vault is not vault:
+        topic.publish("", letters, lambda error, _: done(error))
+        return
+    vault.committer.check()
+    topic.stamp(letters)
+    acked = Acked(*track.numbers, runs_of(offsets))
+    vault.log.append_transaction([letter_part(topic, letters)], encode_changes([acked]))
+
+    def on_done(error: IsterError | None) -> None:
+        if error is None:
+            topic.on_committed(letters, sequenced=False)
+        done(error)
+
+    vault.committer.add(on_done)
+
+
+def letter_part(
+    topic: StreamTopic, batch: Batch
+) -> tuple[int, int, int, int, tuple[bytes, memoryview]]:
+    """Return a stamped batch as a part of a journal transaction."""
+    return (
+        topic.record.topic,
+        batch.base_offset,
+        batch.publish_time_ms,
+        batch.count,
+        (batch.stamp_bytes(), batch.tail),
+    )
+
+
+def runs_of(offsets: Sequence[int]) -> Runs:
+    """Return rising offsets as runs."""
+    runs = []
+    for _, group in groupby(enumerate(offsets), key=lambda place: place[1] - place[0]):
+        run = [offset for _, offset in group]
+        runs.append((run[0], run[-1] + 1))
+    return runs
+
+
+def dead_letter_topic(track: Track) -> str:
+    """Return the name of the topic that a subscription's dead letters go to."""
+    subscription = track.subscription
+    if subscription.acks.dead_letter_topic:
+        return subscription.acks.dead_letter_topic
+    partition = find_partition(track.topic.name)
+    base = partition[0] if partition is not None else track.topic.name
+    return default_dead_letter_topic(base, subscription.name)
+
+
+def default_dead_letter_topic(topic: str, subscription: str) -> str:
+    """Return `<topic>-<subscription>-dlq`, with what a topic's name cannot hold replaced."""
+    name = topic + _ending(subscription)
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise BadRequestError(f"{name!r} is too long: set `dead_letter_topic`")
+    return name
+
+
+def holds_own_letters(topic: str, subscription: str, acks: AckSettings | None) -> bool:
+    """Whether a topic is one for the dead letters of a subscription."""
+    if acks is not None and acks.dead_letter_topic:
+        return topic == acks.dead_letter_topic
+    return topic.endswith(_ending(subscription))
+
+
+def _ending(subscription: str) -> str:
+    word = re.sub(r"[^\w-]", "_", subscription)
+    return f"-{word}-dlq"
+
+
+def dead_letters(
+    track: Track, batch: Batch, slots: Sequence[int], failures: Sequence[int]
+) -> Batch:
+    """Return messages as dead letters: as they were, with where they come from and why."""
+    rows = batch.attributes or [{}] * batch.count
+    attributes = []
+    for slot, attempts in zip(slots, failures, strict=True):
+        added = {
+            "x-original-topic": track.topic.name,
+            "x-original-subscription": track.subscription.name,
+            "x-original-topic-offset": str(batch.offsets[slot]),
+            "x-original-producer": batch.producer,
+            "x-delivery-attempt": str(attempts),
+            "x-failure-reason": f"not acknowledged in {attempts} deliveries",
+            "x-poison-policy": "dead_letter",
+        }
+        # A message may be a dead letter for the second time, and has them already. A limit of its
+        # life ends here: a letter is kept until somebody looks.
+        dropped = added.keys() | {TTL_ATTRIBUTE}
+        row = {name: text for name, text in rows[slot].items() if name not in dropped}
+        while len(row) + len(added) > ATTRIBUTES_COUNT_MAX:
+            row.popitem()
+        attributes.append(row | added)
+    payloads, keys, ids = batch.payload_column, batch.keys, batch.ids
+    ends = payloads.offsets
+    times = batch.timestamps_ms if batch.columns & Column.TIMESTAMP else None
+    head, body = encode(
+        [bytes(payloads.blob[ends[s] : ends[s + 1]]) for s in slots],
+        keys=[keys[s] for s in slots] if keys is not None else None,
+        attributes=attributes,
+        timestamps_ms=[times[s] for s in slots] if times is not None else None,
+        ids=[ids[s] for s in slots] if ids is not None else None,
+    )
+    return Batch(head + body)

@@ -1,0 +1,304 @@
+"""Hands out what a durable subscription has for its consumers.
+
+Always true:
+- every track with something to hand out is in `_new` or `_again`, unless it waits for a read, a
+  time, or room among what is parked; so nobody looks at thousands of topics that rest;
+- redeliveries go before new messages;
+- nothing is sent without the consumer's credit, nor beyond the limits of what may be in flight.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from ister.base import Clock
+from ister.base.limits import BATCH_COUNT_MAX
+from ister.broker.alarm import Alarm
+from ister.broker.consumer import Consumer
+from ister.broker.flight import Flight
+from ister.broker.keyed import Parking
+from ister.broker.sifting import fresh, runs_between, slots_between, slots_of
+from ister.broker.track import Track
+from ister.codec import Batch
+from ister.subscriptions import NewRun, Policy, SubscriptionType, in_turn, to_least_loaded
+
+if TYPE_CHECKING:
+    from ister.broker.durable import DurableSubscription
+
+# Redeliveries of one batch looked at in one go.
+REPEATS_AT_ONCE = 1_024
+
+
+class Dispatch:
+    """See the module."""
+
+    def __init__(
+        self,
+        subscription: "DurableSubscription",
+        *,
+        clock: Clock,
+        random_slot: Callable[[int], int],
+        alarm: Alarm,
+        flight: Flight,
+    ) -> None:
+        self._subscription = subscription
+        self._consumers = subscription.roster.consumers
+        # Whether the first consumer gets everything.
+        self._single = subscription.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self.parking: Parking | None = None
+        if subscription.type is SubscriptionType.KEY_SHARED:
+            self.parking = Parking(subscription.roster, give=self._give_room, skip=self._skip)
+        self._clock = clock
+        self._random_slot = random_slot
+        self._alarm = alarm
+        self._flight = flight
+        # Tracks that may have messages never handed out, and those with some that came back.
+        self._new: dict[Track, None] = {}
+        self._again: dict[Track, None] = {}
+        self._pumping = False
+        # Whether the last attempt to hand out was stopped by what is in flight.
+        self._limited = False
+        self._turn = 0
+
+    # What there is to hand out
+
+    def on_new(self, track: Track) -> None:
+        """A topic has new messages."""
+        self._new[track] = None
+        self.pump()
+
+    def add(self, track: Track) -> None:
+        """Look at a track when handing out next."""
+        self._new[track] = None
+        self._again[track] = None
+
+    def forget(self, track: Track) -> None:
+        """A track starts over, or is gone."""
+        self._new.pop(track, None)
+        self._again.pop(track, None)
+        if self.parking is not None:
+            self.parking.forget(track)
+
+    def on_settled(self) -> None:
+        """Messages were settled: hand out what had to wait for them."""
+        if self._limited or self._subscription.ordered:
+            self._limited = False
+            self.pump()
+
+    # Handing out
+
+    def pump(self) -> None:
+        """Hand out what can be."""
+        if self._pumping or not self._consumers or self._subscription.resting:
+            return
+        self._pumping = True
+        try:
+            if self._again:
+                self._pump_again()
+            if self.parking is not None:
+                for track in self.parking.unpark(self._clock.now_ms()):
+                    self.add(track)
+                if self._again:
+                    self._pump_again()
+            if self._new:
+                self._pump_new()
+        finally:
+            self._pumping = False
+
+    def _pump_again(self) -> None:
+        again = self._again
+        while again and self._anybody_ready():
+            if self._flight.full:
+                self._limited = True
+                return
+            track = next(iter(again))
+            if not self._repeat(track):
+                again.pop(track, None)
+
+    def _pump_new(self) -> None:
+        new = self._new
+        while self._anybody_ready():
+            room = self._flight.room
+            if room <= 0:
+                self._limited = True
+                break
+            track = next(iter(new))
+            if not self._hand_out_new(track, room):
+                new.pop(track, None)
+                if not new:
+                    return
+        if len(new) > 1:
+            # Another one first when there is room again: a busy topic must not starve the others.
+            track = next(iter(new))
+            del new[track]
+            new[track] = None
+
+    def _anybody_ready(self) -> bool:
+        if self._single:
+            return self._consumers[0].ready
+        return any(consumer.ready for consumer in self._consumers)
+
+    def _hand_out_new(self, track: Track, room: int) -> bool:
+        """Hand out messages for the first time, of one batch; return whether to go on."""
+        deliveries, record = track.deliveries, track.topic.record
+        if track.held_back:
+            if deliveries.any_exhausted:
+                return False
+            track.held_back = False
+        runs = deliveries.next_new(record.next_offset, runs_max=1)
+        if not runs:
+            return False
+        start, end, attempt = runs[0]
+        batch = track.new_batch(start)
+        if batch is None:
+            return False
+        batch_end = batch.offsets[-1] + 1
+        slots: Sequence[int]
+        if end >= batch_end:
+            end = batch_end
+            slots = slots_between(batch, start, end)
+        else:
+            # Some of the batch is acknowledged: go over the holes, not from hole to hole.
+            more = deliveries.next_new(batch_end)
+            runs = list(takewhile(lambda run: run.attempt == attempt, more))
+            slots = [s for run in runs for s in slots_between(batch, run.start, run.end)]
+            end = runs[-1].end
+        wanted = track.sieve.choose(
+            batch, slots, ttl_ms=record.settings.ttl_ms, now_ms=self._clock.now_ms()
+        )
+        chosen = wanted[: min(room, self._credit())]
+        if len(wanted) != end - start:
+            cut = end if len(chosen) == len(wanted) else batch.offsets[chosen[-1]] + 1
+            self._pass_over(track, runs, cut, [batch.offsets[s] for s in chosen])
+        if chosen and not self._hand_out(track, batch, chosen, attempt):
+            return False
+        if track.deliveries.position >= batch_end:
+            # What was cut out of it or looked up in it is of no use any more.
+            batch.forget_columns()
+        return True
+
+    def _pass_over(
+        self, track: Track, runs: Sequence[NewRun], cut: int, offsets: Sequence[int]
+    ) -> None:
+        """Count as done what is in `runs` below `cut` but not among `offsets` (rising)."""
+        for start, run_end, _ in runs:
+            end = min(run_end, cut)
+            if start >= end:
+                break
+            within = offsets[bisect_left(offsets, start) : bisect_left(offsets, end)]
+            for passed in runs_between(start, end, within):
+                track.deliveries.skip(*passed)
+        self._subscription.vault.on_acked(track)
+        self._flight.touch(track)
+
+    def _repeat(self, track: Track) -> bool:
+        """Hand out messages of one batch that came back; return whether to go on."""
+        deliveries = track.deliveries
+        now_ms = self._clock.monotonic_ms()
+        first = deliveries.due(now_ms, 1)
+        if not first:
+            return False
+        batch = track.old_batch(first[0].offsets[0])
+        if batch is None:
+            return False
+        end = batch.offsets[-1] + 1
+        offsets, attempt = deliveries.due(now_ms, REPEATS_AT_ONCE, end=end)[0]
+        slots = fresh(
+            batch,
+            slots_of(batch, offsets),
+            ttl_ms=track.topic.record.settings.ttl_ms,
+            now_ms=self._clock.now_ms(),
+        )
+        if len(slots) < len(offsets):
+            # Gone in the meantime, by retention, compaction or age.
+            left = [batch.offsets[s] for s in slots]
+            for offset in sorted(set(offsets).difference(left)):
+                self._skip(track, offset, offset + 1)
+            if not slots:
+                return True
+        moved = self._hand_out(track, batch, slots, attempt)
+        batch.forget_columns()
+        return moved
+
+    def _skip(self, track: Track, start: int, end: int) -> None:
+        """Count messages as done that were handed out before, or were to be."""
+        track.deliveries.skip(start, end)
+        self._subscription.vault.on_acked(track)
+        self._flight.touch(track)
+        if self.parking is not None:
+            self.parking.on_done(track, start, end)
+
+    # To whom
+
+    def _credit(self) -> int:
+        """Return how many messages can be dealt with now."""
+        if self._single:
+            return self._consumers[0].credit_count
+        if self.parking is not None:
+            return BATCH_COUNT_MAX
+        return sum(consumer.credit_count for consumer in self._consumers if consumer.ready)
+
+    def _hand_out(self, track: Track, batch: Batch, slots: Sequence[int], attempt: int) -> bool:
+        """Give the messages at `slots` to consumers, as far as there is room."""
+        if self._single:
+            return self._give(self._consumers[0], track, batch, slots, attempt) > 0
+        if self.parking is not None:
+            return self.parking.hand_out(track, batch, slots, attempt)
+        ready = [consumer for consumer in self._consumers if consumer.ready]
+        count = min(len(slots), sum(consumer.credit_count for consumer in ready))
+        given = 0
+        for consumer, share in self._shares(count, ready):
+            given += self._give(consumer, track, batch, slots[given : given + share], attempt)
+        return given > 0
+
+    def _shares(self, count: int, ready: list[Consumer]) -> list[tuple[Consumer, int]]:
+        if len(ready) == 1:
+            return [(ready[0], count)]
+        policy = self._subscription.policy
+        if policy is Policy.LEAST_LOADED:
+            shares = to_least_loaded(count, [consumer.load for consumer in ready])
+        elif policy is Policy.ROUND_ROBIN:
+            shares = in_turn(count, len(ready), first=self._turn % len(ready))
+            self._turn += count
+        else:
+            shares = in_turn(count, len(ready), first=self._random_slot(len(ready)))
+        return [(ready[slot], end - start) for slot, start, end in shares]
+
+    def _give_room(
+        self, consumer: Consumer, track: Track, batch: Batch, slots: Sequence[int], attempt: int
+    ) -> int:
+        """As `_give`, if there is room in flight."""
+        if self._flight.full:
+            self._limited = True
+            return 0
+        return self._give(consumer, track, batch, slots, attempt)
+
+    def _give(
+        self, consumer: Consumer, track: Track, batch: Batch, slots: Sequence[int], attempt: int
+    ) -> int:
+        """Lease and send messages to one consumer, as many as it has credit for."""
+        count = min(len(slots), consumer.credit_count)
+        if count <= 0 or not consumer.ready:
+            return 0
+        if count == batch.count:
+            part = batch
+        elif isinstance(slots, range):
+            part = batch.slice(slots.start, slots.start + count)
+        else:
+            part = batch.select(slots[:count])
+        subscription = self._subscription
+        lease = track.deliveries.lease(
+            part.offsets,
+            consumer=consumer.identity,
+            now_ms=self._clock.monotonic_ms(),
+            size_bytes=part.size_bytes,
+            attempt=attempt,
+        )
+        self._flight.touch(track)
+        if lease.deadline_ms < track.watched_ms:
+            self._alarm.watch(track, lease.deadline_ms)
+        consumer.send_leased(
+            track.topic, part, lease.number, lease.attempt, subscription.acks.ack_timeout_ms
+        )
+        return count

@@ -1,0 +1,575 @@
+"""A durable subscription: hands out what its cursors have not acknowledged yet.
+
+It covers one stream, the partitions of one, or every stream a pattern matches: a `Track` for
+each. Always true:
+- a message is leased to one consumer at most at any time, and its acknowledgement counts only
+  under that lease;
+- nothing is sent without the consumer's credit, nor beyond the limits of what may be in flight;
+- without keys, filters or failures, messages leave each topic in the order of their offsets;
+- nothing that happens to one topic costs time for each of the others.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import count
+from typing import Any, Protocol
+
+import structlog
+
+from ister.base import Clock, CursorReport, SubscriptionReport
+from ister.base.errors import (
+    IsterError,
+    StorageFailedError,
+    SubscriptionMismatchError,
+    SubscriptionNotFoundError,
+)
+from ister.base.limits import LISTED_CONSUMERS_MAX
+from ister.broker.alarm import Alarm
+from ister.broker.changes import SubscriptionCreated
+from ister.broker.consumer import Consumer
+from ister.broker.dispatch import Dispatch
+from ister.broker.flight import Flight
+from ister.broker.ledger import SubscriptionRecord
+from ister.broker.roster import Roster
+from ister.broker.stream import StreamTopic
+from ister.broker.track import Track
+from ister.broker.vault import Vault
+from ister.broker.window import ReadAhead
+from ister.subscriptions import Cursor, Filter, Policy, SubscriptionType
+
+# A consumer whose connection broke may come back and go on with what it holds; after this its
+# messages go to others.
+GRACE_MS = 5_000
+# Topics of a subscription whose floors stand in a listing: 255 B of name each.
+LISTED_FLOORS_MAX = 100
+# How often stored messages that could not be read, or dead letters that could not be written, are
+# tried again.
+RETRY_MS = 1_000
+
+# A lease number tells its track: the low bits are the slot of the track in its subscription. The
+# high ones start at the millisecond the broker was started, times 2^5: as long as a subscription
+# makes fewer than 32,000 leases a second on one topic, no life of a broker repeats a number.
+TRACK_BITS = 17
+TRACKS_MAX = 1 << TRACK_BITS
+LIFE_BITS = 5
+
+Run = tuple[int, int, int]
+TimedRun = tuple[int, int, int, int]
+
+
+class Undertaker(Protocol):
+    """Takes messages that were delivered too often."""
+
+    def bury(self, track: Track) -> None:
+        """Put them among the dead letters; `on_buried` is told, and `on_letters_gone`."""
+
+
+class DurableSubscription:
+    """See the module."""
+
+    def __init__(
+        self,
+        record: SubscriptionRecord,
+        vault: Vault,
+        *,
+        clock: Clock,
+        random_slot: Callable[[int], int],
+        shared: ReadAhead,
+        undertaker: Undertaker,
+    ) -> None:
+        created = record.created
+        self.record = record
+        self.number = created.subscription
+        self.pattern = created.pattern
+        self.name = created.name
+        self.acks = created.acks
+        self.type = SubscriptionType(created.type)
+        self.ordered = self.acks.ordered and self.type is SubscriptionType.KEY_SHARED
+        self.policy = Policy(created.policy)
+        by_key = self.type is SubscriptionType.KEY_SHARED
+        self.filter = Filter(created.filters, () if by_key else created.key_filters)
+        self.vault = vault
+        self.roster = Roster(self.type)
+        self.consumers = self.roster.consumers
+        self.messages_out = 0
+        self.dead_lettered = 0
+        # Counts how often every lease became void.
+        self.epoch = 0
+        self.closed = False
+        # Moves that the journal does not have yet, and the number of the last one.
+        self._moves = 0
+        self._move = 0
+        self._alarm = Alarm(clock, self._on_due)
+        self._flight = Flight(self.acks)
+        self.dispatch = Dispatch(
+            self, clock=clock, random_slot=random_slot, alarm=self._alarm, flight=self._flight
+        )
+        # By the name of the topic.
+        self._tracks: dict[str, Track] = {}
+        # By slot, `None` where a topic is gone; the numbers of leases go on there with the next.
+        self._slots: list[Track | None] = []
+        self._free: list[tuple[int, Iterator[int]]] = []
+        self._clock = clock
+        self._shared = shared
+        self._undertaker = undertaker
+        self._logger: Any = structlog.get_logger("subscription")
+        # Consumers that may come back: whom leases are kept for.
+        self._lost: set[tuple[str, str]] = set()
+
+    # Topics
+
+    @property
+    def tracks(self) -> Collection[Track]:
+        """Its topics."""
+        return self._tracks.values()
+
+    def add_topic(self, topic: StreamTopic, cursor: Cursor) -> None:
+        """Cover a topic from where its cursor stands."""
+        slot, leases = self._free.pop() if self._free else self._new_slot()
+        track = Track(self, topic, cursor, slot=slot, leases=leases, shared=self._shared)
+        self._slots[slot] = self._tracks[topic.name] = track
+        topic.followers.append(track)
+        track.deliveries.trim(topic.first_offset)
+        self.dispatch.add(track)
+        if track.deliveries.any_exhausted:
+            # Not at once: at the start of a broker, not all of it is there yet.
+            self._alarm.watch(track, self._clock.monotonic_ms())
+
+    def _new_slot(self) -> tuple[int, Iterator[int]]:
+        slot = len(self._slots)
+        if slot >= TRACKS_MAX:
+            raise AssertionError("topics_max is above what a subscription can cover")
+        self._slots.append(None)
+        return slot, count((self.vault.life << LIFE_BITS << TRACK_BITS) + slot, 1 << TRACK_BITS)
+
+    def remove_topic(self, topic: StreamTopic) -> None:
+        """Cover a topic no more. Harmless if that is so."""
+        track = self._tracks.get(topic.name)
+        if track is not None and track.topic is topic:
+            topic.followers.remove(track)
+            track.on_topic_deleted()
+
+    def on_topic_deleted(self, track: Track) -> None:
+        """A covered topic is gone."""
+        self.dispatch.forget(track)
+        track.deliveries.clear()
+        self._flight.touch(track)
+        self._alarm.forget(track)
+        del self._tracks[track.topic.name]
+        self._slots[track.slot] = None
+        self._free.append((track.slot, track.leases))
+        self.record.cursors.pop(track.topic.record.topic, None)
+
+    def on_trimmed(self, track: Track) -> None:
+        """Messages at the start of a topic are gone: they count as done."""
+        first_offset = track.topic.first_offset
+        track.deliveries.trim(first_offset)
+        self._flight.touch(track)
+        if self.dispatch.parking is not None:
+            self.dispatch.parking.trim(track, first_offset)
+        self.dispatch.add(track)
+        self.dispatch.pump()
+
+    def on_loaded(self, track: Track) -> None:
+        """Stored messages have been read."""
+        if track.deliveries.any_exhausted:
+            self._undertaker.bury(track)
+        self.dispatch.add(track)
+        self.dispatch.pump()
+
+    def on_read_failed(self, track: Track, error: Exception) -> None:
+        """Stored messages cannot be read: say so, and try again."""
+        self._logger.error(
+            "read_failed",
+            topic=track.topic.name,
+            subscription=self.name,
+            offset=track.deliveries.position,
+            reason=str(error),
+            exc_info=None if isinstance(error, IsterError | OSError) else error,
+        )
+        self._alarm.watch(track, self._clock.monotonic_ms() + RETRY_MS)
+
+    def covers(self, topic: str) -> bool:
+        """Whether a topic is one of its own."""
+        return topic in self._tracks
+
+    # Consumers
+
+    def check_same(
+        self,
+        *,
+        type_: SubscriptionType,
+        policy: Policy,
+        filters: dict[str, str],
+        keys: Sequence[str],
+    ) -> None:
+        """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
+        created = self.record.created
+        detail = ""
+        if type_ is not self.type:
+            detail = f"type {self.type.value!r}"
+        elif policy is not self.policy:
+            detail = f"policy {self.policy.value!r}"
+        elif filters != created.filters:
+            detail = f"filters {created.filters}"
+        elif self.type is not SubscriptionType.KEY_SHARED and list(keys) != created.key_filters:
+            detail = f"key filters {created.key_filters}"
+        if detail:
+            raise SubscriptionMismatchError(self.pattern, self.name, detail)
+
+    def attach(self, consumer: Consumer, *, consumers_max: int) -> bool:
+        """Add a consumer and return whether it is active now."""
+        if self.closed:
+            raise SubscriptionNotFoundError(self.pattern, self.name)
+        former = self.roster.join(
+            consumer, of=(self.pattern, self.name), consumers_max=consumers_max
+        )
+        if former is not None:
+            self.messages_out += former.delivered
+        self._lost.discard(consumer.identity)
+        now_ms = self._clock.monotonic_ms()
+        for track in self.tracks:
+            track.deliveries.regained(consumer.identity, now_ms=now_ms)
+        if self.dispatch.parking is not None:
+            self.dispatch.parking.reroute()
+        consumer.pumps.append(self.dispatch.pump)
+        self._end_grace()
+        return self.roster.is_active(consumer)
+
+    def detach(self, consumer: Consumer, *, graceful: bool) -> None:
+        """Remove a consumer. Harmless if it has left.
+
+        With `graceful` what it holds goes to the others at once and costs no attempt; else it has
+        `GRACE_MS` to come back, or until somebody else takes its place.
+        """
+        if consumer not in self.roster:
+            return
+        self.roster.leave(consumer)
+        self.messages_out += consumer.delivered
+        now_ms = self._clock.monotonic_ms()
+        if not graceful:
+            self._lost.add(consumer.identity)
+        for track in self.tracks:
+            if not graceful:
+                track.deliveries.lost(consumer.identity, now_ms=now_ms, grace_ms=GRACE_MS)
+                self._watch(track)
+            elif track.deliveries.release(consumer.identity):
+                self._flight.touch(track)
+                self.dispatch.add(track)
+        if self.dispatch.parking is not None:
+            self.dispatch.parking.reroute()
+        self._end_grace()
+        self.dispatch.pump()
+
+    def _end_grace(self) -> None:
+        """End the grace of others, when there is one consumer at a time and somebody is.
+
+        It goes on where they stopped, and not with what comes behind that.
+        """
+        if not self.consumers or self.type not in _ONE_AT_A_TIME:
+            return
+        now_ms = self._clock.monotonic_ms()
+        for identity in self._lost:
+            for track in self.tracks:
+                track.deliveries.lost(identity, now_ms=now_ms, grace_ms=0)
+                self._expire(track, now_ms)
+        self._lost.clear()
+
+    def close(self, reason: str) -> None:
+        """End for good: consumers are told, and the topics forget this."""
+        self.closed = True
+        self._alarm.close()
+        for consumer in list(self.consumers):
+            self.roster.leave(consumer)
+            consumer.close(reason)
+        for track in self.tracks:
+            track.close()
+            if track in track.topic.followers:
+                track.topic.followers.remove(track)
+        self._tracks.clear()
+        self._slots.clear()
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is handed out for now."""
+        return self.record.paused or self._moves > 0
+
+    def set_paused(self, *, paused: bool) -> None:
+        """Let deliveries rest, or go on."""
+        self.record.paused = paused
+        self.dispatch.pump()
+
+    # Starting over
+
+    def begin_move(self, cursors: dict[Track, Cursor]) -> Callable[[], None]:
+        """Go on elsewhere in some topics; every lease of the subscription's is void.
+
+        Consumers are told, and get nothing before `end_move`. Call what is returned to go back.
+        """
+        self._moves += 1
+        self._move += 1
+        move = self._move
+        former = {track: (track.cursor, track.moved) for track in cursors}
+        for track, cursor in cursors.items():
+            track.moved = move
+            self._use(track, cursor)
+        self._void()
+
+        def undo() -> None:
+            for track, (cursor, moved) in former.items():
+                # A later move may have come on top, which fails with this one; its turn to go
+                # back is after this, and it finds that done.
+                if track.moved >= move and self._tracks.get(track.topic.name) is track:
+                    track.moved = moved
+                    self._use(track, cursor)
+                    # What of it the journal was to hear of, before it was moved.
+                    self.vault.on_acked(track)
+            self._void()
+
+        return undo
+
+    def end_move(self) -> None:
+        """The journal has the move, or it was taken back."""
+        self._moves -= 1
+        self.dispatch.pump()
+
+    def set_acks(self, created: SubscriptionCreated) -> None:
+        """Treat messages differently from now on; there are no consumers."""
+        self.record.created = created
+        self.acks = created.acks
+        self.ordered = self.acks.ordered and self.type is SubscriptionType.KEY_SHARED
+        self._flight.set_limits(created.acks)
+        for track in self.tracks:
+            track.deliveries.settings = created.acks
+            self._use(track, track.cursor)
+        self._void()
+
+    def _use(self, track: Track, cursor: Cursor) -> None:
+        self.record.cursors[track.topic.record.topic] = cursor
+        self.dispatch.forget(track)
+        track.start_over(cursor, ordered=self.ordered)
+        track.deliveries.trim(track.topic.first_offset)
+        self._flight.touch(track)
+        self.dispatch.add(track)
+        if track.deliveries.any_exhausted:
+            self._alarm.watch(track, self._clock.monotonic_ms())
+
+    def _void(self) -> None:
+        """Tell consumers that what they hold is not theirs any more."""
+        self.epoch += 1
+        for consumer in list(self.consumers):
+            consumer.on_void()
+
+    # Coming back
+
+    def ack(self, runs: Sequence[Run]) -> list[Run]:
+        """Acknowledge runs of leased messages; return the runs whose lease is over."""
+        refused: list[Run] = []
+        for number, start, end in runs:
+            track = self.track_of_lease(number)
+            if track is None or end <= start:
+                refused.append((number, start, end))
+                continue
+            left = track.deliveries.ack(number, start, end)
+            if not left:
+                self._on_acked(track, start, end)
+                continue
+            refused += [(number, *run) for run in left]
+            taken_start = start
+            for refused_start, refused_end in left:
+                self._on_acked(track, taken_start, refused_start)
+                taken_start = refused_end
+            self._on_acked(track, taken_start, end)
+        self.dispatch.on_settled()
+        return refused
+
+    def ack_through(self, runs: Sequence[Run]) -> list[Run]:
+        """Acknowledge everything below the ends of runs; not for types that share messages."""
+        refused: list[Run] = []
+        for number, start, end in runs:
+            track = self.track_of_lease(number)
+            if (
+                track is None
+                or self.type not in _ONE_AT_A_TIME
+                or end > track.topic.next_offset
+                or not track.deliveries.ack_through(number, end)
+            ):
+                refused.append((number, start, end))
+            else:
+                self._on_acked(track, start, end)
+        self.dispatch.on_settled()
+        return refused
+
+    def nack(self, runs: Sequence[TimedRun], backoff_delay: int) -> list[Run]:
+        """Give messages back, to be delivered again after a delay."""
+        refused: list[Run] = []
+        now_ms = self._clock.monotonic_ms()
+        for number, start, end, delay in runs:
+            track = self.track_of_lease(number)
+            if track is None or end <= start:
+                refused.append((number, start, end))
+                continue
+            delay_ms = None if delay == backoff_delay else delay
+            left = track.deliveries.nack(number, start, end, now_ms=now_ms, delay_ms=delay_ms)
+            refused += [(number, *run) for run in left]
+            self._on_failed(track)
+        self.dispatch.pump()
+        return refused
+
+    def extend(self, runs: Sequence[TimedRun]) -> list[Run]:
+        """Give leases more time, or less."""
+        refused: list[Run] = []
+        now_ms = self._clock.monotonic_ms()
+        for number, start, end, extension_ms in runs:
+            track = self.track_of_lease(number)
+            if track is None or end <= start:
+                refused.append((number, start, end))
+                continue
+            left = track.deliveries.extend(
+                number, start, end, now_ms=now_ms, extension_ms=extension_ms
+            )
+            refused += [(number, *run) for run in left]
+            self._watch(track)
+        return refused
+
+    def on_transaction(self, track: Track, epoch: int, run: Run) -> None:
+        """The journal has a transaction that acknowledges a run, whatever its lease says now."""
+        if epoch != track.deliveries.epoch or self.closed:
+            return  # Moved in the meantime, which comes behind it in the journal.
+        number, start, end = run
+        track.deliveries.ack(number, start, end)
+        track.deliveries.skip(start, end)
+        self._on_acked(track, start, end)
+        self.dispatch.on_settled()
+
+    def holds(self, number: int, start: int, end: int) -> bool:
+        """Whether a run is leased under that number, in this subscription."""
+        track = self.track_of_lease(number)
+        return track is not None and not track.deliveries.refusals(number, start, end)
+
+    def track_of_lease(self, number: int) -> Track | None:
+        """Return the track that a lease number belongs to, if there is one."""
+        slot = number & (TRACKS_MAX - 1)
+        return self._slots[slot] if slot < len(self._slots) else None
+
+    def _on_acked(self, track: Track, start: int, end: int) -> None:
+        if start < end:
+            self.vault.on_acked(track)
+            self._flight.touch(track)
+            if track.gate is not None and self.dispatch.parking is not None:
+                self.dispatch.parking.on_done(track, start, end)
+                self.dispatch.add(track)
+
+    # Going wrong
+
+    def _on_failed(self, track: Track) -> None:
+        """Deliveries have gone wrong: have that in the journal, and go on with them."""
+        self.vault.on_acked(track)
+        self._flight.touch(track)
+        self.dispatch.add(track)
+        if track.deliveries.any_exhausted:
+            self._undertaker.bury(track)
+        self._watch(track)
+
+    def _expire(self, track: Track, now_ms: int) -> None:
+        if track.deliveries.expire(now_ms):
+            self._on_failed(track)
+        else:
+            self.dispatch.add(track)
+            self._watch(track)
+
+    def _watch(self, track: Track) -> None:
+        """Look at a track when its next lease or delay ends."""
+        self._alarm.watch(track, track.deliveries.next_due_ms())
+
+    def _on_due(self, tracks: list[Track]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for track in tracks:
+            self._expire(track, now_ms)
+            if track.deliveries.any_exhausted:
+                # Of a former life of the broker, or what could not be written the last time.
+                self._undertaker.bury(track)
+        self.dispatch.pump()
+
+    def on_letters_gone(self, track: Track, offsets: Sequence[int]) -> None:
+        """Messages that were to become dead letters are not there any more."""
+        for offset in offsets:
+            track.deliveries.skip(offset, offset + 1)
+            self._on_acked(track, offset, offset + 1)
+
+    def on_buried(
+        self, track: Track, epoch: int, offsets: Sequence[int], error: IsterError | None
+    ) -> None:
+        """Messages are among the dead letters, or could not be put there."""
+        if error is None:
+            self.dead_lettered += len(offsets)
+        if epoch != track.deliveries.epoch or self.closed:
+            return  # Moved in the meantime, which comes behind it in the journal.
+        track.burying.difference_update(offsets)
+        now_ms = self._clock.monotonic_ms()
+        if isinstance(error, StorageFailedError):
+            self._alarm.watch(track, now_ms + RETRY_MS)
+            return
+        for offset in offsets:
+            if error is None:
+                track.deliveries.skip(offset, offset + 1)
+                self._on_acked(track, offset, offset + 1)
+            else:
+                track.deliveries.spare(offset, now_ms=now_ms)
+        if error is not None:
+            self._logger.warning(
+                "not_buried", topic=track.topic.name, subscription=self.name, reason=str(error)
+            )
+            self._watch(track)
+        if track.deliveries.any_exhausted:
+            # In another turn: when none can be buried, each would tell of the next.
+            self._alarm.watch(track, now_ms)
+        self.dispatch.add(track)
+        self.dispatch.pump()
+
+    # Reports
+
+    def report(self) -> SubscriptionReport:
+        """Return the figures of this subscription, and of its first consumers."""
+        created = self.record.created
+        tracks = list(self.tracks)
+        return SubscriptionReport(
+            topic=self.pattern,
+            subscription=self.name,
+            type=self.type.value,
+            policy=self.policy.value,
+            filters=created.filters,
+            key_filters=created.key_filters,
+            topics=len(tracks),
+            messages_out=self.messages_out + sum(c.delivered for c in self.consumers),
+            messages_dropped=0,
+            consumers=[
+                c.report(active=self.roster.is_active(c))
+                for c in self.consumers[:LISTED_CONSUMERS_MAX]
+            ],
+            cursor=CursorReport(
+                settings=self.acks,
+                lag=sum(t.cursor.unacked_count(t.topic.next_offset) for t in tracks),
+                in_flight=sum(t.deliveries.in_flight for t in tracks),
+                in_flight_bytes=sum(t.deliveries.in_flight_bytes for t in tracks),
+                oldest_unacked_ms=self._oldest_unacked_ms(tracks),
+                redelivered=sum(t.deliveries.redelivered for t in tracks),
+                dead_lettered=self.dead_lettered,
+                refused=sum(t.deliveries.refused for t in tracks),
+                paused=self.record.paused,
+                snapshots=sorted(self.record.saved),
+                floors={t.topic.name: t.cursor.floor for t in tracks[:LISTED_FLOORS_MAX]},
+            ),
+        )
+
+    def _oldest_unacked_ms(self, tracks: list[Track]) -> int:
+        now_ms = self._clock.now_ms()
+        ages = [
+            now_ms - time_ms
+            for t in tracks
+            if t.cursor.floor < t.topic.next_offset
+            and (time_ms := t.topic.time_of(t.cursor.floor)) is not None
+        ]
+        return max(ages, default=0)
+
+
+_ONE_AT_A_TIME = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)

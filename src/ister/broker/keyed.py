@@ -1,0 +1,208 @@
+"""Hands out by key: each message to the owner of its key; those that must wait are parked.
+
+Always true:
+- a parked message is held by its track's `Deliveries`, so that nobody else hands it out, and waits
+  under the owner of its key as the ring has it now (nobody's: under ""), or in the gate behind
+  another message of its key;
+- while messages are parked for an owner, later ones of the same topic are parked behind them, so
+  that those of one key leave in order.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+
+from ister.broker.consumer import Consumer
+from ister.broker.roster import Roster
+from ister.broker.sifting import fresh, slots_of
+from ister.broker.track import Track
+from ister.codec import Batch
+
+# Messages of one topic that are parked; with more, nothing of it is handed out until some went.
+PARKED_MAX = 16_384
+
+Give = Callable[[Consumer, Track, Batch, Sequence[int], int], int]
+# Tells of messages that are done without having been handed out.
+Skip = Callable[[Track, int, int], object]
+
+
+class Parking:
+    """The messages of a key-shared subscription that wait for room at the owners of their keys."""
+
+    def __init__(self, roster: Roster, *, give: Give, skip: Skip) -> None:
+        self._roster = roster
+        self._give = give
+        self._skip = skip
+        # By owner, the tracks that have something for it.
+        self._tracks: dict[str, dict[Track, None]] = {}
+
+    def hand_out(self, track: Track, batch: Batch, slots: Sequence[int], attempt: int) -> bool:
+        """Give the messages at `slots` to the owners of their keys, or park them.
+
+        Returns whether any moved on, either way.
+        """
+        if self.is_full(track):
+            return False
+        offsets, keys = batch.offsets, batch.keys or [None] * batch.count
+        if track.gate is not None:
+            admission = track.gate.admit([keys[s] for s in slots], [offsets[s] for s in slots])
+            slots = slots[: admission.end]
+            if not slots:
+                return False
+            track.deliveries.hold([offsets[s] for s in slots])
+            slots = [slots[n] for n in admission.slots]
+        else:
+            track.deliveries.hold([offsets[s] for s in slots])
+        for owner, share in self._shares(slots, keys).items():
+            given = self._give_share(owner, track, batch, share, attempt)
+            if given < len(share):
+                self._park(track, owner, [(offsets[s], keys[s] or "") for s in share[given:]])
+        return True
+
+    def is_full(self, track: Track) -> bool:
+        """Whether so much of a topic is parked that nothing more of it is taken."""
+        gated = track.gate.parked if track.gate is not None else 0
+        return gated + track.parked_count >= PARKED_MAX
+
+    def unpark(self, now_ms: int) -> list[Track]:
+        """Give what is parked to consumers that have room by now; return the tracks it was of."""
+        moved: list[Track] = []
+        for owner in list(self._tracks):
+            consumer = self._roster.by_name.get(owner)
+            for track in list(self._tracks[owner]):
+                if consumer is None or not consumer.ready:
+                    break
+                if self._unpark(track, owner, consumer, now_ms):
+                    moved.append(track)
+        return moved
+
+    def on_done(self, track: Track, start: int, end: int) -> None:
+        """Messages are done: the next ones of their keys may go."""
+        gate = track.gate
+        if gate is None:
+            return
+        for offset in gate.done_within(start, end):
+            key = gate.key_of(offset)
+            self._park(track, self._roster.ring.owner(key) or "", [(offset, key)])
+
+    def reroute(self) -> None:
+        """The owners of keys have changed: sort what is parked anew."""
+        owner_of = self._roster.ring.owner
+        tracks = {track: None for some in self._tracks.values() for track in some}
+        self._tracks.clear()
+        for track in tracks:
+            parked = [entry for heap in track.parked.values() for entry in heap]
+            track.parked.clear()
+            for entry in parked:
+                track.parked.setdefault(owner_of(entry[1]) or "", []).append(entry)
+            for owner, heap in track.parked.items():
+                heapify(heap)
+                self._tracks.setdefault(owner, {})[track] = None
+
+    def trim(self, track: Track, first_offset: int) -> None:
+        """Everything below `first_offset` is gone."""
+        if track.parked_count:
+            parked = [entry for heap in track.parked.values() for entry in heap]
+            self.forget(track)
+            for offset, key in parked:
+                if offset >= first_offset:
+                    self._park(track, self._roster.ring.owner(key) or "", [(offset, key)])
+        self.on_done(track, 0, first_offset)
+
+    def forget(self, track: Track) -> None:
+        """A track starts over, or is gone."""
+        for owner in track.parked:
+            self._leave(owner, track)
+        track.parked.clear()
+        track.parked_count = 0
+
+    def _shares(self, slots: Sequence[int], keys: Sequence[str | None]) -> dict[str, list[int]]:
+        owner_of = self._roster.ring.owner
+        shares: dict[str, list[int]] = {}
+        for slot in slots:
+            owner = owner_of(keys[slot]) or ""
+            share = shares.get(owner)
+            if share is None:
+                shares[owner] = [slot]
+            else:
+                share.append(slot)
+        return shares
+
+    def _give_share(
+        self, owner: str, track: Track, batch: Batch, share: Sequence[int], attempt: int
+    ) -> int:
+        consumer = self._roster.by_name.get(owner)
+        if consumer is None or owner in track.parked:
+            return 0
+        return self._give(consumer, track, batch, share, attempt)
+
+    def _park(self, track: Track, owner: str, entries: Sequence[tuple[int, str]]) -> None:
+        """Have messages wait, which are held already."""
+        heap = track.parked.setdefault(owner, [])
+        for entry in entries:
+            heappush(heap, entry)
+        track.parked_count += len(entries)
+        self._tracks.setdefault(owner, {})[track] = None
+
+    def _leave(self, owner: str, track: Track) -> None:
+        tracks = self._tracks[owner]
+        del tracks[track]
+        if not tracks:
+            del self._tracks[owner]
+
+    def _unpark(self, track: Track, owner: str, consumer: Consumer, now_ms: int) -> bool:
+        """Give one consumer what waits for it of one topic, as far as it has room."""
+        moved = False
+        heap = track.parked[owner]
+        while heap and consumer.ready:
+            if track.cursor.is_acked(heap[0][0]):
+                heappop(heap)
+                track.parked_count -= 1
+                continue
+            batch = track.old_batch(heap[0][0])
+            if batch is None:
+                break
+            entries = self._take(track, heap, batch, consumer.credit_count)
+            slots, attempt = self._sort_out(track, batch, entries, now_ms)
+            given = self._give(consumer, track, batch, slots, attempt) if slots else 0
+            batch.forget_columns()
+            moved = moved or given > 0 or not slots
+            if given < len(slots):
+                left = {batch.offsets[s] for s in slots[given:]}
+                self._park(track, owner, [entry for entry in entries if entry[0] in left])
+                break
+        if not heap and track.parked.get(owner) is heap:
+            del track.parked[owner]
+            self._leave(owner, track)
+        return moved
+
+    def _take(
+        self, track: Track, heap: list[tuple[int, str]], batch: Batch, count_max: int
+    ) -> list[tuple[int, str]]:
+        """Take what is parked of one batch, and went wrong as often, out of its heap."""
+        cursor, end = track.cursor, batch.offsets[-1] + 1
+        failures = cursor.failures_of(heap[0][0])
+        entries: list[tuple[int, str]] = []
+        while heap and len(entries) < count_max and heap[0][0] < end:
+            offset = heap[0][0]
+            if not cursor.is_acked(offset):
+                if cursor.failures_of(offset) != failures:
+                    break
+                entries.append(heap[0])
+            heappop(heap)
+            track.parked_count -= 1
+        return entries
+
+    def _sort_out(
+        self, track: Track, batch: Batch, entries: Sequence[tuple[int, str]], now_ms: int
+    ) -> tuple[Sequence[int], int]:
+        """Return the slots that can be given, and their attempt; skip what is gone or too old."""
+        offsets = [offset for offset, _ in entries]
+        ttl_ms = track.topic.record.settings.ttl_ms
+        slots = fresh(batch, slots_of(batch, offsets), ttl_ms=ttl_ms, now_ms=now_ms)
+        attempt = track.cursor.failures_of(offsets[0]) + 1
+        if len(slots) < len(offsets):
+            left = {batch.offsets[s] for s in slots}
+            for offset in offsets:
+                if offset not in left:
+                    self._skip(track, offset, offset + 1)
+        return slots, attempt

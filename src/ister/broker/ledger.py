@@ -1,0 +1,299 @@
+"""The durable state of one log, apart from the messages: what a restart finds again.
+
+A ledger is a fold over the journal: `apply` takes entries in order, at the start of a broker and
+while it runs. Always true:
+- only what is in the journal is in the ledger, acknowledgements apart, which may be ahead of it:
+  forgetting them delivers again, which was never promised not to happen before a confirmation;
+- applying an entry again changes nothing, so that a snapshot may be newer than the entries that
+  are replayed on top of it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import assert_never
+
+import msgspec
+
+from ister.base import StreamSettings
+from ister.base.errors import CorruptedError
+from ister.broker.changes import (
+    Acked,
+    Change,
+    CursorDropped,
+    CursorMoved,
+    CursorSaved,
+    Failed,
+    NamespaceCreated,
+    PartitionedCreated,
+    PartitionedDeleted,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionPaused,
+    TopicCreated,
+    TopicDeleted,
+    TopicTrimmed,
+    TransactionDone,
+    decode_changes,
+)
+from ister.broker.producers import IdWindow, ProducerRecord, Producers
+from ister.codec import Batch, Column
+from ister.log import Entry, Kind, parse_transaction
+from ister.subscriptions import Cursor
+
+# Repetitions of a commit are known for so many transactions.
+TRANSACTIONS_REMEMBERED_MAX = 10_000
+
+
+class TopicRecord:
+    """A stream topic as the journal knows it."""
+
+    __slots__ = ("first_offset", "ids", "name", "next_offset", "producers", "settings", "topic")
+
+    def __init__(self, topic: int, name: str, settings: StreamSettings) -> None:
+        self.topic = topic
+        self.name = name
+        self.settings = settings
+        self.first_offset = 0
+        self.next_offset = 0
+        self.producers = Producers()
+        self.ids = IdWindow()
+
+    def on_stored(self, batch: Batch, *, sequenced: bool = True) -> None:
+        """A batch is in the journal. Those of transactions have no sequence numbers."""
+        self.next_offset = max(self.next_offset, batch.base_offset + batch.count)
+        name = batch.producer_bytes
+        if name and sequenced:
+            self.producers.record(name.decode(errors="replace")).on_stored(
+                batch.first_sequence, batch.base_offset, batch.count
+            )
+        if batch.columns & Column.ID and self.settings.dedup_window_ms:
+            self._remember_ids(batch)
+
+    def _remember_ids(self, batch: Batch) -> None:
+        time_ms = batch.publish_time_ms
+        for offset, message_id in zip(batch.offsets, batch.ids or (), strict=False):
+            if message_id is not None:
+                self.ids.add(message_id, offset, time_ms)
+        self.ids.forget(older_than_ms=time_ms - self.settings.dedup_window_ms)
+
+
+class SubscriptionRecord:
+    """A durable subscription as the journal knows it."""
+
+    __slots__ = ("created", "cursors", "paused", "saved")
+
+    def __init__(self, created: SubscriptionCreated) -> None:
+        self.created = created
+        self.paused = False
+        # By topic number.
+        self.cursors: dict[int, Cursor] = {}
+        self.saved: dict[str, dict[int, bytes]] = {}
+
+
+class Ledger:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.namespaces: set[str] = set()
+        self.partitioned: dict[str, int] = {}
+        self.topics: dict[int, TopicRecord] = {}
+        self.subscriptions: dict[int, SubscriptionRecord] = {}
+        self.transactions: OrderedDict[str, list[int]] = OrderedDict()
+        self.topic_number = 0
+        self.subscription_number = 0
+
+    def apply(self, entry: Entry) -> None:
+        """Take an entry of the journal, or raise `CorruptedError` when it makes no sense."""
+        try:
+            if entry.kind == Kind.BATCH:
+                self.on_batch(entry.topic, Batch(entry.body))
+            elif entry.kind == Kind.CHANGES:
+                self.on_changes(decode_changes(entry.body))
+            elif entry.kind == Kind.TRANSACTION:
+                batches, changes = parse_transaction(entry.body)
+                for part in batches:
+                    self.on_batch(part.topic, Batch(part.body), sequenced=False)
+                self.on_changes(decode_changes(changes))
+        except ValueError as error:
+            raise CorruptedError(
+                f"segment {entry.segment}", entry.position, f"entry makes no sense: {error}"
+            ) from error
+
+    def on_batch(self, topic: int, batch: Batch, *, sequenced: bool = True) -> None:
+        """A batch is stored. That of a topic deleted since is of no interest."""
+        record = self.topics.get(topic)
+        if record is not None:
+            record.on_stored(batch, sequenced=sequenced)
+
+    def on_changes(self, changes: Iterable[Change]) -> None:
+        """Changes are stored."""
+        for change in changes:
+            self._on_change(change)
+
+    def _on_change(self, change: Change) -> None:
+        match change:
+            case NamespaceCreated(namespace=namespace):
+                self.namespaces.add(namespace)
+            case PartitionedCreated(name=name, partitions=partitions):
+                self.partitioned[name] = partitions
+            case PartitionedDeleted(name=name):
+                self.partitioned.pop(name, None)
+            case TopicCreated() | TopicDeleted() | TopicTrimmed():
+                self._on_topic(change)
+            case SubscriptionCreated(subscription=number):
+                self.subscription_number = max(self.subscription_number, number)
+                known = self.subscriptions.get(number)
+                if known is None:
+                    self.subscriptions[number] = SubscriptionRecord(change)
+                else:
+                    known.created = change
+            case SubscriptionDeleted(subscription=number):
+                self.subscriptions.pop(number, None)
+            case TransactionDone(transaction=transaction, offsets=offsets):
+                self.transactions[transaction] = offsets
+                while len(self.transactions) > TRANSACTIONS_REMEMBERED_MAX:
+                    self.transactions.popitem(last=False)
+            case (
+                SubscriptionPaused()
+                | CursorMoved()
+                | Acked()
+                | Failed()
+                | CursorSaved()
+                | CursorDropped()
+            ):
+                record = self.subscriptions.get(change.subscription)
+                if record is not None:
+                    self._on_cursor(record, change)
+            case _:
+                assert_never(change)
+
+    def _on_topic(self, change: TopicCreated | TopicDeleted | TopicTrimmed) -> None:
+        number = change.topic
+        match change:
+            case TopicCreated(name=name, settings=settings):
+                self.topic_number = max(self.topic_number, number)
+                if number not in self.topics:
+                    self.topics[number] = TopicRecord(number, name, settings)
+            case TopicDeleted():
+                self.topics.pop(number, None)
+                for record in self.subscriptions.values():
+                    record.cursors.pop(number, None)
+            case TopicTrimmed(first_offset=first_offset):
+                topic = self.topics.get(number)
+                if topic is not None:
+                    topic.first_offset = max(topic.first_offset, first_offset)
+
+    def _on_cursor(
+        self,
+        record: SubscriptionRecord,
+        change: SubscriptionPaused | CursorMoved | Acked | Failed | CursorSaved | CursorDropped,
+    ) -> None:
+        match change:
+            case SubscriptionPaused(paused=paused):
+                record.paused = paused
+            case CursorMoved(topic=topic, offset=offset):
+                if topic in self.topics:
+                    record.cursors.setdefault(topic, Cursor(offset)).seek(offset)
+            case Acked(topic=topic, runs=runs):
+                cursor = record.cursors.get(topic)
+                if cursor is not None:
+                    for start, end in runs:
+                        cursor.ack(start, end)
+                    cursor.take_changes()
+            case Failed(topic=topic, runs=failed):
+                cursor = record.cursors.get(topic)
+                if cursor is not None:
+                    for start, end, failures in failed:
+                        cursor.fail_run(start, end, failures)
+                    cursor.take_failures()
+            case CursorSaved(name=name, cursors=cursors):
+                record.saved[name] = cursors
+            case CursorDropped(name=name):
+                record.saved.pop(name, None)
+
+    # Snapshots
+
+    def encode(self) -> bytes:
+        """Return all of it as bytes for `restore`."""
+        return msgspec.msgpack.encode(
+            _Snapshot(
+                namespaces=sorted(self.namespaces),
+                partitioned=self.partitioned,
+                topics=[_topic_row(t) for t in self.topics.values()],
+                subscriptions=[
+                    _SubscriptionRow(
+                        created=s.created,
+                        paused=s.paused,
+                        cursors={topic: c.encode() for topic, c in s.cursors.items()},
+                        saved=s.saved,
+                    )
+                    for s in self.subscriptions.values()
+                ],
+                transactions=list(self.transactions.items()),
+                topic_number=self.topic_number,
+                subscription_number=self.subscription_number,
+            )
+        )
+
+    def restore(self, snapshot: bytes) -> None:
+        """Become what `encode` was called on. Raises `ValueError` when these are other bytes."""
+        rows = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        self.namespaces = set(rows.namespaces)
+        self.partitioned = rows.partitioned
+        self.topics = {row.topic: _topic_of(row) for row in rows.topics}
+        for row in rows.subscriptions:
+            record = self.subscriptions[row.created.subscription] = SubscriptionRecord(row.created)
+            record.paused = row.paused
+            record.cursors = {topic: Cursor.decode(c) for topic, c in row.cursors.items()}
+            record.saved = row.saved
+        self.transactions = OrderedDict(rows.transactions)
+        self.topic_number = rows.topic_number
+        self.subscription_number = rows.subscription_number
+
+
+class _TopicRow(msgspec.Struct, array_like=True):
+    topic: int
+    name: str
+    settings: StreamSettings
+    first_offset: int
+    next_offset: int
+    producers: list[tuple[str, ProducerRecord]]
+    ids: list[tuple[str, int, int]]
+
+
+class _SubscriptionRow(msgspec.Struct, array_like=True):
+    created: SubscriptionCreated
+    paused: bool
+    cursors: dict[int, bytes]
+    saved: dict[str, dict[int, bytes]]
+
+
+class _Snapshot(msgspec.Struct):
+    namespaces: list[str]
+    partitioned: dict[str, int]
+    topics: list[_TopicRow]
+    subscriptions: list[_SubscriptionRow]
+    transactions: list[tuple[str, list[int]]]
+    topic_number: int
+    subscription_number: int
+
+
+def _topic_row(topic: TopicRecord) -> _TopicRow:
+    return _TopicRow(
+        topic=topic.topic,
+        name=topic.name,
+        settings=topic.settings,
+        first_offset=topic.first_offset,
+        next_offset=topic.next_offset,
+        producers=list(topic.producers.records.items()),
+        ids=[(i, offset, time_ms) for i, (offset, time_ms) in topic.ids.ids.items()],
+    )
+
+
+def _topic_of(row: _TopicRow) -> TopicRecord:
+    record = TopicRecord(row.topic, row.name, row.settings)
+    record.first_offset = row.first_offset
+    record.next_offset = row.next_offset
+    record.producers.records = OrderedDict(row.producers)
+    record.ids.ids = OrderedDict((i, (offset, time_ms)) for i, offset, time_ms in row.ids)
+    return record

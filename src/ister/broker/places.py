@@ -1,0 +1,69 @@
+"""Places in streams: turns positions that users name into offsets."""
+
+from collections.abc import Callable, Sequence
+
+from ister.base import Origin, Position
+from ister.base.errors import BadRequestError, IsterError, OffsetGoneError
+from ister.broker.stream import StreamTopic
+
+# Offsets by the number of the topic, or what went wrong.
+OnOffsets = Callable[[dict[int, int] | IsterError], object]
+
+
+def resolve(topics: Sequence[StreamTopic], position: Position, done: OnOffsets) -> None:
+    """Turn a position into an offset of each topic; a time has to be looked up on the disk."""
+    if position.origin == Origin.TIME:
+        _find_times(topics, position.at, done)
+        return
+    found: dict[int, int] | IsterError
+    try:
+        found = {topic.record.topic: _offset_of(topic, position) for topic in topics}
+    except (BadRequestError, OffsetGoneError) as error:
+        found = error
+    done(found)
+
+
+def _offset_of(topic: StreamTopic, position: Position) -> int:
+    match position.origin:
+        case Origin.LATEST:
+            return topic.next_offset
+        case Origin.EARLIEST:
+            return topic.first_offset
+        case Origin.OFFSET:
+            offset = position.at
+            if offset < topic.first_offset:
+                raise OffsetGoneError(topic.name, offset, topic.first_offset)
+            if offset > topic.next_offset:
+                raise BadRequestError(
+                    f"offset {offset} of {topic.name!r} is beyond its end, which is "
+                    f"{topic.next_offset}"
+                )
+            return offset
+        case _:
+            raise BadRequestError("a snapshot is a place to seek to, not to start at")
+
+
+def _find_times(topics: Sequence[StreamTopic], time_ms: int, done: OnOffsets) -> None:
+    offsets: dict[int, int] = {}
+    failed: list[IsterError] = []
+    left = len(topics)
+
+    def on_found(topic: StreamTopic, found: int | Exception) -> None:
+        nonlocal left
+        left -= 1
+        if isinstance(found, int):
+            # Retention may have been faster than the disk.
+            offsets[topic.record.topic] = max(found, topic.first_offset)
+        else:
+            failed.append(
+                found
+                if isinstance(found, IsterError)
+                else BadRequestError(f"{topic.name} cannot be read: {found}")
+            )
+        if left == 0:
+            done(failed[0] if failed else offsets)
+
+    if not topics:
+        done(offsets)
+    for topic in topics:
+        topic.find_time(time_ms, lambda found, topic=topic: on_found(topic, found))  # type: ignore[misc]

@@ -1,0 +1,107 @@
+"""What a stream remembers of its producers and of message ids, so that a repetition is known.
+
+Always true:
+- a producer's messages are numbered from 0 without holes, and `next_sequence` is the number of
+  the next one to be stored;
+- memory is bounded: the producer silent for longest and the oldest ids make room.
+"""
+
+from collections import OrderedDict
+from itertools import islice
+
+import msgspec
+
+from ister.base.limits import DEDUP_IDS_MAX, PRODUCERS_REMEMBERED_MAX
+
+# Runs of neighbouring messages for which the offsets are remembered. A producer that is alone on
+# its topic has one run for ever; among others, a run is a batch. A client has at most 4 MiB in
+# flight, which is 128 batches of 32 KiB; a repetition from before that gets no offset.
+RUNS_REMEMBERED = 128
+
+OFFSET_UNKNOWN = 2**64 - 1
+
+
+class ProducerRecord(msgspec.Struct, array_like=True):
+    """One producer of one stream."""
+
+    next_sequence: int = 0
+    # First sequence number, base offset, count; the oldest first.
+    runs: list[tuple[int, int, int]] = []
+
+    def on_stored(self, first_sequence: int, base_offset: int, count: int) -> None:
+        """Remember a batch that is in the journal. Once more changes nothing."""
+        if first_sequence < self.next_sequence:
+            return
+        self.next_sequence = first_sequence + count
+        if self.runs:
+            sequence, offset, length = self.runs[-1]
+            if (sequence + length, offset + length) == (first_sequence, base_offset):
+                self.runs[-1] = (sequence, offset, length + count)
+                return
+        self.runs.append((first_sequence, base_offset, count))
+        if len(self.runs) > 2 * RUNS_REMEMBERED:
+            del self.runs[:RUNS_REMEMBERED]
+
+    def offset_of(self, sequence: int) -> int:
+        """Return where a message was stored, or `OFFSET_UNKNOWN` when that is long ago."""
+        for first, offset, count in reversed(self.runs):
+            if first <= sequence < first + count:
+                return offset + sequence - first
+        return OFFSET_UNKNOWN
+
+
+class Producers:
+    """The producers of one stream by name, those heard of last at the end."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records: OrderedDict[str, ProducerRecord] = OrderedDict()
+
+    def record(self, name: str) -> ProducerRecord:
+        """Return what is known of a producer, from now on something at least."""
+        found = self.records.get(name)
+        if found is None:
+            found = self.records[name] = ProducerRecord()
+            while len(self.records) > PRODUCERS_REMEMBERED_MAX:
+                self.records.popitem(last=False)
+        else:
+            self.records.move_to_end(name)
+        return found
+
+    def next_sequence(self, name: str) -> int:
+        """Return the number of the next message of a producer."""
+        found = self.records.get(name)
+        return found.next_sequence if found is not None else 0
+
+
+class IdWindow:
+    """The message ids of the last while, with their offsets, in the order they came."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self) -> None:
+        # id → offset, time of storing
+        self.ids: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def find(self, message_id: str, *, newer_than_ms: int) -> int | None:
+        """Return the offset of a message with this id, if it is not too long ago."""
+        found = self.ids.get(message_id)
+        return found[0] if found is not None and found[1] > newer_than_ms else None
+
+    def add(self, message_id: str, offset: int, time_ms: int) -> None:
+        """Remember an id."""
+        self.ids[message_id] = (offset, time_ms)
+        self.ids.move_to_end(message_id)
+
+    def forget(self, *, older_than_ms: int) -> None:
+        """Forget what is too old, and the oldest of too many."""
+        ids = self.ids
+        excess = len(ids) - DEDUP_IDS_MAX
+        for message_id in list(islice(ids, max(excess, 0))):
+            del ids[message_id]
+        while ids:
+            message_id = next(iter(ids))
+            if ids[message_id][1] >= older_than_ms:
+                return
+            del ids[message_id]

@@ -1,0 +1,187 @@
+"""A reader: sends a range of a stream as it is stored, as fast as its client takes it.
+
+It has no subscription and acknowledges nothing. Always true: batches leave in the order of their
+offsets, cut to the range, and never without credit (byte credit may be overdrawn by one batch).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ister.base import Position
+from ister.base.errors import (
+    ClosedError,
+    CorruptedError,
+    InternalError,
+    IsterError,
+    OffsetGoneError,
+)
+from ister.base.limits import CREDIT_MAX
+from ister.broker.durables import Durables
+from ister.broker.places import resolve
+from ister.broker.stream import StreamTopic
+from ister.broker.window import ReadAhead, Window, cut
+from ister.codec import Batch
+
+
+class ReaderSink(Protocol):
+    """The way to a reader's client: a door implements it for one connection."""
+
+    writable: bool
+
+    def deliver(self, channel: int, topic: StreamTopic, batch: Batch) -> None:
+        """Send a batch."""
+
+    def reader_ended(self, channel: int, error: IsterError | None) -> None:
+        """Tell that everything was sent, or why no more comes."""
+
+
+class Reader:
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: StreamTopic,
+        *,
+        sink: ReaderSink,
+        channel: int,
+        start: int,
+        end: int | None,
+        shared: ReadAhead,
+    ) -> None:
+        self.topic = topic
+        self.position = start
+        self.end = end
+        self._sink = sink
+        self._channel = channel
+        self._credit_count = 0
+        self._credit_bytes = 0
+        self._ended = False
+        self._pumping = False
+        self._window = Window(topic, shared, self._on_loaded)
+        topic.followers.append(self)
+
+    def grant(self, count: int, size_bytes: int) -> None:
+        """Add credit, and use it."""
+        self._credit_count = min(self._credit_count + count, CREDIT_MAX)
+        self._credit_bytes = min(self._credit_bytes + size_bytes, CREDIT_MAX)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send while credit and connection allow."""
+        if self._pumping or self._ended:
+            return
+        self._pumping = True
+        try:
+            while self._step():
+                pass
+        finally:
+            self._pumping = False
+
+    @property
+    def listening(self) -> bool:
+        """See `Follower`: who reads up to an end is not interested in what comes now."""
+        return self.end is None
+
+    def on_new(self) -> None:
+        """Messages have become visible."""
+        if self._credit_count > 0:
+            self.pump()
+
+    def on_topic_deleted(self) -> None:
+        """The topic is gone."""
+        self._stop(ClosedError(f"the reader of {self.topic.name!r} (the topic was deleted)"))
+
+    def close(self) -> None:
+        """Send no more."""
+        if not self._ended:
+            self._ended = True
+            self._window.clear()
+            self.topic.followers.remove(self)
+
+    def _step(self) -> bool:
+        if self._ended:
+            return False
+        topic = self.topic
+        end = topic.next_offset if self.end is None else min(self.end, topic.next_offset)
+        if self.position >= end:
+            if end == self.end:
+                self._stop(None)
+            return False
+        if self.position < topic.first_offset:
+            self._stop(OffsetGoneError(topic.name, self.position, topic.first_offset))
+            return False
+        if self._credit_count <= 0 or self._credit_bytes <= 0 or not self._sink.writable:
+            return False
+        batch = self._window.batch_at(self.position)
+        if batch is None:
+            return False
+        part = cut(batch, self.position, end)
+        if part is None:
+            # Compaction has left nothing between here and the end.
+            self.position = min(end, batch.offsets[-1] + 1)
+            return True
+        if part.count > self._credit_count:
+            part = part.slice(0, self._credit_count)
+        self._credit_count -= part.count
+        self._credit_bytes -= part.size_bytes
+        self.position = part.offsets[-1] + 1
+        topic.messages_out += part.count
+        self._sink.deliver(self._channel, topic, part)
+        return True
+
+    def _on_loaded(self, error: Exception | None) -> None:
+        if error is None:
+            self.pump()
+        elif isinstance(error, IsterError):
+            self._stop(error)
+        elif isinstance(error, OSError):
+            self._stop(CorruptedError(self.topic.name, self.position, f"cannot be read: {error}"))
+        else:
+            self._stop(InternalError(type(error).__name__))
+
+    def _stop(self, error: IsterError | None) -> None:
+        self.close()
+        self._sink.reader_ended(self._channel, error)
+
+
+OnReader = Callable[[Reader | IsterError], object]
+
+
+def open_reader(
+    topic: StreamTopic,
+    start: Position,
+    end: Position | None,
+    done: OnReader,
+    *,
+    durables: Durables,
+    sink: ReaderSink,
+    channel: int,
+) -> None:
+    """Open a reader of one stream topic; it sends nothing before it is granted credit."""
+    start.check()
+    if end is not None:
+        end.check()
+    number = topic.record.topic
+
+    def on_start(found: dict[int, int] | IsterError) -> None:
+        if isinstance(found, IsterError):
+            done(found)
+        elif end is None:
+            opened(found[number], None)
+        else:
+            first = found[number]
+            resolve([topic], end, lambda last: on_end(first, last))
+
+    def on_end(first: int, found: dict[int, int] | IsterError) -> None:
+        if isinstance(found, OffsetGoneError):
+            opened(first, first)  # All of the range is gone.
+        elif isinstance(found, IsterError):
+            done(found)
+        else:
+            opened(first, max(first, found[number]))
+
+    def opened(first: int, last: int | None) -> None:
+        shared = durables.shared
+        done(Reader(topic, sink=sink, channel=channel, start=first, end=last, shared=shared))
+
+    resolve([topic], start, on_start)

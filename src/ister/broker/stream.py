@@ -1,0 +1,320 @@
+"""A stream topic: gives offsets, stores, and serves from memory or from the log.
+
+Always true:
+- offsets rise by one per message; `appended` is the next one to give, `record.next_offset` the
+  next one to become visible;
+- a batch is seen by consumers and readers, and its producer is told, only once its group is
+  committed;
+- a batch that was sent before is not stored again: it is answered as it was the first time.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ister.base import Durability, StreamReport, TopicReport
+from ister.base.errors import IsterError, OffsetMismatchError, SequenceError
+from ister.broker.ledger import TopicRecord
+from ister.broker.tail import Tail
+from ister.codec import Batch, Column
+from ister.log import Kind
+
+if TYPE_CHECKING:
+    from ister.broker.vault import Vault
+
+# What a producer is told: an error; or nothing, and the batch says where it is; or the offset of
+# each message, when some were known before.
+Told = Callable[[IsterError | None, list[int] | None], object]
+
+# One read of what is not in memory any more.
+READ_BYTES = 4 * 1024 * 1024
+
+
+class Follower(Protocol):
+    """Whoever wants to know of new messages: a track of a subscription, or a reader."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether somebody is there to take them."""
+
+    def on_new(self) -> None:
+        """Messages have become visible."""
+
+    def on_topic_deleted(self) -> None:
+        """The topic is gone."""
+
+
+class StreamTopic:
+    """One stream topic, or one partition of one."""
+
+    kind = "stream"
+
+    __slots__ = (
+        "_in_memory",
+        "_pending_ids",
+        "_pending_sequences",
+        "_stamped_ms",
+        "_sync",
+        "appended",
+        "bytes_in",
+        "deleted",
+        "followers",
+        "messages_dropped",
+        "messages_in",
+        "messages_out",
+        "name",
+        "number",
+        "owners",
+        "producers",
+        "record",
+        "tail",
+        "vault",
+    )
+
+    def __init__(self, record: TopicRecord, number: int, vault: "Vault") -> None:
+        self.record = record
+        self.name = record.name
+        # What deliver frames call this topic.
+        self.number = number
+        self.vault = vault
+        self.tail = Tail(vault.budget)
+        self.appended = record.next_offset
+        self.followers: list[Follower] = []
+        self.producers = 0
+        # Who last opened a producer of a name: the others are fenced.
+        self.owners: dict[str, object] = {}
+        self.deleted = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.messages_out = 0
+        self.messages_dropped = 0
+        self._sync = record.settings.durability in (Durability.FSYNC, Durability.OBJECT)
+        self._in_memory = record.settings.durability == Durability.MEMORY
+        # Of batches that are not committed yet.
+        self._stamped_ms = 0
+        self._pending_sequences: dict[str, int] = {}
+        self._pending_ids: dict[str, int] = {}
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next message to become visible."""
+        return self.record.next_offset
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the oldest message kept."""
+        return self.record.first_offset
+
+    # Producing
+
+    def publish(
+        self, name: str, batch: Batch, told: Told, *, expected_offset: int | None = None
+    ) -> None:
+        """Store a checked batch of the producer `name`; `told` is called once, maybe at once."""
+        self.vault.committer.check()
+        if name and self._is_repeated(name, batch):
+            self._answer_again(name, batch, told)
+            return
+        if expected_offset is not None and expected_offset != self.appended:
+            raise OffsetMismatchError(self.name, expected_offset, self.appended)
+        if name:
+            self._pending_sequences[name] = batch.first_sequence + batch.count
+        if batch.columns & Column.ID and self.record.settings.dedup_window_ms:
+            known = self._known_ids(batch)
+            if any(offset is not None for offset in known):
+                self._publish_rest(batch, known, told)
+                return
+            self._remember_ids(batch)
+        self._store(batch, told)
+
+    def _is_repeated(self, name: str, batch: Batch) -> bool:
+        """Whether a batch of a producer was stored before, or is about to be."""
+        sequence, due = batch.first_sequence, self.next_sequence(name)
+        # A higher one is new: what lies between was refused.
+        if sequence >= due:
+            return False
+        if sequence + batch.count <= due:
+            return True
+        # Some of a batch with ids may have been left out: the ids will tell.
+        if not batch.columns & Column.ID:
+            raise SequenceError(self.name, name, sequence, due)
+        return False
+
+    def _store(self, batch: Batch, told: Told) -> None:
+        self.stamp(batch)
+        self.vault.log.append(
+            Kind.BATCH,
+            self.record.topic,
+            (batch.stamp_bytes(), batch.tail),
+            count=batch.count,
+            base_offset=batch.base_offset,
+            time_ms=batch.publish_time_ms,
+            sync=self._sync,
+        )
+        if self._in_memory:
+            # The application chose to be told before anything is safe.
+            self.vault.committer.add(lambda error: None if error else self.on_committed(batch))
+            told(None, None)
+            return
+
+        def done(error: IsterError | None) -> None:
+            if error is None:
+                self.on_committed(batch)
+            told(error, None)
+
+        self.vault.committer.add(done)
+
+    def stamp(self, batch: Batch) -> None:
+        """Give a batch its offsets and time."""
+        batch.base_offset = self.appended
+        # Times never go back within a topic, or finding a time could miss messages.
+        batch.publish_time_ms = self._stamped_ms = max(self.vault.clock.now_ms(), self._stamped_ms)
+        self.appended += batch.count
+
+    def on_committed(self, batch: Batch, *, sequenced: bool = True) -> None:
+        """A batch is in the journal: from now on it is there for everybody."""
+        if self.deleted:
+            return
+        self.record.on_stored(batch, sequenced=sequenced)
+        self.messages_in += batch.count
+        self.bytes_in += batch.size_bytes
+        name = batch.producer_bytes.decode(errors="replace")
+        if self._pending_sequences.get(name) == self.record.producers.next_sequence(name):
+            del self._pending_sequences[name]
+        if self._pending_ids and batch.columns & Column.ID:
+            for message_id in batch.ids or ():
+                self._pending_ids.pop(message_id or "", None)
+        # What nobody listens to is not kept in memory: who comes later reads it from the log.
+        if any(follower.listening for follower in self.followers):
+            self.tail.append(batch)
+        for follower in self.followers:
+            follower.on_new()
+
+    def on_failed(self) -> None:
+        """Nothing that was not committed will be."""
+        self.appended = self.record.next_offset
+        self._pending_sequences.clear()
+        self._pending_ids.clear()
+
+    def next_sequence(self, name: str) -> int:
+        """Return the number the next message of a producer should have."""
+        pending = self._pending_sequences.get(name)
+        return self.record.producers.next_sequence(name) if pending is None else pending
+
+    def _answer_again(self, name: str, batch: Batch, told: Told) -> None:
+        """Tell a producer of a batch that is stored, or about to be, where it is."""
+        sequence, record = batch.first_sequence, self.record.producers
+        if batch.columns & Column.ID:
+            known = self._known_ids(batch)
+            if None not in known:
+                self._publish_rest(batch, known, told)
+                return
+        batch.publish_time_ms = self.vault.clock.now_ms()
+
+        def done(error: IsterError | None) -> None:
+            batch.base_offset = record.record(name).offset_of(sequence)
+            told(error, None)
+
+        if sequence + batch.count <= record.next_sequence(name):
+            done(None)
+        else:
+            self.vault.committer.add(done)
+
+    def _known_ids(self, batch: Batch) -> list[int | None]:
+        """Return for each message the offset it was stored at before, `None` for a new one."""
+        ids = batch.ids or []
+        window_ms = self.record.settings.dedup_window_ms
+        newer_than_ms = self.vault.clock.now_ms() - window_ms
+        find, pending = self.record.ids.find, self._pending_ids
+        known: list[int | None] = []
+        fresh: dict[str, int] = {}
+        for message_id in ids:
+            if message_id is None:
+                known.append(None)
+                continue
+            offset = pending.get(message_id)
+            if offset is None:
+                offset = find(message_id, newer_than_ms=newer_than_ms)
+            if offset is None:
+                # The second of two in one batch is known by the first, whose offset this will be.
+                offset = fresh.get(message_id)
+                if offset is None:
+                    fresh[message_id] = self.appended + known.count(None)
+            known.append(offset)
+        return known
+
+    def _remember_ids(self, batch: Batch) -> None:
+        for slot, message_id in enumerate(batch.ids or ()):
+            if message_id is not None:
+                self._pending_ids[message_id] = self.appended + slot
+
+    def _publish_rest(self, batch: Batch, known: list[int | None], told: Told) -> None:
+        """Store the messages of a batch that are new, and tell the offset of each."""
+        new = [slot for slot, offset in enumerate(known) if offset is None]
+        # A negative number, its bits turned round, tells that a message was known.
+        offsets = [~o if o is not None else 0 for o in known]
+        for place, slot in enumerate(new):
+            offsets[slot] = self.appended + place
+
+        def tell(error: IsterError | None, _: object) -> None:
+            told(error, None if error else offsets)
+
+        if new:
+            rest = batch.unstamped(new)
+            self._remember_ids(rest)
+            self._store(rest, tell)
+        else:
+            # What it repeats may still be on its way to the disk.
+            self.vault.committer.add(lambda error: tell(error, None))
+
+    # Reading
+
+    def find(self, offset: int) -> Batch | None:
+        """Return the batch with the message at `offset`, if it is in memory."""
+        return self.tail.find(offset)
+
+    def load(
+        self, offset: int, bytes_max: int, done: Callable[[list[Batch] | Exception], object]
+    ) -> bool:
+        """Read the batch with the message at `offset`, or the next there is, and those after it.
+
+        `done` is told in a later turn of the loop. Returns whether there is anything to read.
+        """
+        plan = self.vault.log.plan(self.record.topic, offset, bytes_max)
+        if plan is None:
+            return False
+        self.vault.reading.run(plan.run, done)
+        return True
+
+    def find_time(self, time_ms: int, done: Callable[[int | Exception], object]) -> None:
+        """Find the offset of the first message published at or after a time."""
+        topic, log = self.record.topic, self.vault.log
+        self.vault.reading.run(lambda: log.find_time(topic, time_ms), done)
+
+    def time_of(self, offset: int) -> int | None:
+        """Return about when the message at `offset` was published, if that is known cheaply."""
+        batch = self.tail.find(offset)
+        if batch is not None:
+            return batch.publish_time_ms
+        return self.vault.log.time_of(self.record.topic, offset)
+
+    def report(self) -> TopicReport:
+        """Return the figures of this topic."""
+        return TopicReport(
+            topic=self.name,
+            kind="stream",
+            partitions=0,
+            producers=self.producers,
+            subscriptions=self.vault.subscriptions_on(self),
+            messages_in=self.messages_in,
+            bytes_in=self.bytes_in,
+            messages_out=self.messages_out,
+            messages_dropped=self.messages_dropped,
+            next_offset=self.next_offset,
+            stream=StreamReport(
+                settings=self.record.settings,
+                first_offset=self.first_offset,
+                stored_bytes=self.vault.log.stored_bytes(self.record.topic),
+                tail_bytes=self.tail.size_bytes,
+                segments=self.vault.log.segment_count(self.record.topic),
+            ),
+        )

@@ -1,0 +1,140 @@
+"""One topic of a durable subscription: its cursor, what is handed out, and where to read on."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ister.broker.alarm import NEVER_MS
+from ister.broker.changes import FailedRuns, Runs
+from ister.broker.sifting import Sieve
+from ister.broker.stream import StreamTopic
+from ister.broker.window import ReadAhead, Window
+from ister.codec import Batch
+from ister.subscriptions import Cursor, Deliveries, KeyGate, OffsetSet
+
+if TYPE_CHECKING:
+    from ister.broker.durable import DurableSubscription
+
+
+class Track:
+    """See the module."""
+
+    __slots__ = (
+        "_repeats",
+        "_window",
+        "burying",
+        "committing",
+        "counted",
+        "cursor",
+        "deliveries",
+        "gate",
+        "held_back",
+        "leases",
+        "moved",
+        "numbers",
+        "parked",
+        "parked_count",
+        "sieve",
+        "slot",
+        "subscription",
+        "topic",
+        "watched_ms",
+    )
+
+    def __init__(
+        self,
+        subscription: "DurableSubscription",
+        topic: StreamTopic,
+        cursor: Cursor,
+        *,
+        slot: int,
+        leases: Iterator[int],
+        shared: ReadAhead,
+    ) -> None:
+        """`slot` is its place among the tracks of the subscription, `leases` numbers its leases."""
+        self.subscription = subscription
+        self.topic = topic
+        self.cursor = cursor
+        self.slot = slot
+        self.leases = leases
+        self.numbers = (subscription.number, topic.record.topic)
+        self.deliveries = Deliveries(cursor, subscription.acks, leases)
+        self.sieve = Sieve(subscription.filter)
+        # Key-shared: offsets with their keys that wait for room at the owner of the key, as a heap
+        # for each owner by name; and how many they are.
+        self.parked: dict[str, list[tuple[int, str]]] = {}
+        self.parked_count = 0
+        # Key-shared with ordering: one message of a key at a time.
+        self.gate = KeyGate() if subscription.ordered else None
+        # With ordering: dead letters found at the start go first, as the gate has not seen them.
+        self.held_back = self.gate is not None and self.deliveries.any_exhausted
+        # Which of the subscription's moves it follows.
+        self.moved = 0
+        # On their way to the dead letters.
+        self.burying: set[int] = set()
+        # Acknowledged by transactions that the journal does not have yet.
+        self.committing = OffsetSet()
+        # What `Flight` has counted of it.
+        self.counted = (0, 0)
+        # When `Alarm` looks at it.
+        self.watched_ms = NEVER_MS
+        self._window = Window(topic, shared, self._on_loaded)
+        self._repeats = Window(topic, shared, self._on_loaded)
+
+    def new_batch(self, offset: int) -> Batch | None:
+        """Return the batch with the next message to hand out; `None` while it is read."""
+        return self._window.batch_at(offset)
+
+    def old_batch(self, offset: int) -> Batch | None:
+        """Return the batch with a message that was handed out before; `None` while it is read."""
+        return self._repeats.batch_at(offset)
+
+    def start_over(self, cursor: Cursor, *, ordered: bool) -> None:
+        """Go on from a cursor, with everything that was under way forgotten; leases are void."""
+        self.cursor = cursor
+        self.deliveries.use(cursor)
+        self._window.clear()
+        self._repeats.clear()
+        self.sieve.clear()
+        self.burying.clear()
+        self.committing.clear()
+        self.gate = KeyGate() if ordered else None
+        self.held_back = ordered and self.deliveries.any_exhausted
+
+    def take_changes(self) -> tuple[Runs, FailedRuns]:
+        """Return what is to be written to the journal, and forget it."""
+        return self.cursor.take_changes(), self.cursor.take_failures()
+
+    def put_back(self, cursor: Cursor, runs: Runs, failed: FailedRuns) -> None:
+        """The journal did not take these, which were of that cursor."""
+        cursor.put_back(runs, failed)
+        self.topic.vault.on_acked(self)
+
+    @property
+    def listening(self) -> bool:
+        """See `Follower`."""
+        return bool(self.subscription.consumers)
+
+    def on_new(self) -> None:
+        """See `Follower`."""
+        self.subscription.dispatch.on_new(self)
+
+    def on_trimmed(self) -> None:
+        """Messages at the start of the topic are gone."""
+        self.subscription.on_trimmed(self)
+
+    def on_topic_deleted(self) -> None:
+        """See `Follower`."""
+        self.close()
+        self.subscription.on_topic_deleted(self)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._window.clear()
+        self._repeats.clear()
+        self.sieve.clear()
+
+    def _on_loaded(self, error: Exception | None) -> None:
+        if error is not None:
+            self.subscription.on_read_failed(self, error)
+        else:
+            self.subscription.on_loaded(self)

@@ -1,0 +1,178 @@
+"""Transactions: batches to several topics and acknowledgements, as one entry of the journal.
+
+    OPEN --stage()--> OPEN --commit()--> COMMITTING --journal has it--> DONE
+    OPEN --abort(), too old, too large--> gone
+
+Always true:
+- nothing of a transaction is visible before all of it is in the journal;
+- an acknowledgement whose lease is over aborts all of it, which fences a zombie; so does one that
+  another transaction, which is on its way to the journal, has made;
+- a commit repeated under the same word is answered as the first one was, also while that is on
+  its way.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ister.base import parse_topic
+from ister.base.errors import (
+    BadRequestError,
+    IsterError,
+    LimitReachedError,
+    TransactionError,
+)
+from ister.base.limits import TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
+from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
+from ister.broker.deadletters import letter_part
+from ister.broker.durable import DurableSubscription, Run
+from ister.broker.stream import StreamTopic
+from ister.broker.track import Track
+from ister.broker.vault import Vault
+from ister.codec import Batch
+
+Offsets = Callable[[list[int] | IsterError], object]
+FindTopic = Callable[[str], StreamTopic]
+# The durable subscriptions of a consumer and a run: lease, first offset, end.
+TransactionAck = tuple[Sequence[DurableSubscription], int, int, int]
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What a client has staged."""
+
+    word: str
+    batches: list[tuple[int, Batch]] = field(default_factory=list)
+    size_bytes: int = 0
+    # What went wrong with a batch: told at the commit, which then does nothing.
+    error: IsterError | None = None
+
+    def fail(self, error: IsterError) -> None:
+        """Have nothing of it carried out."""
+        self.error = error
+        self.batches.clear()
+
+    def stage(self, slot: int, batch: Batch) -> None:
+        """Add a checked batch for the topic that will be listed at `slot`."""
+        self.size_bytes += batch.size_bytes
+        if self.size_bytes > TRANSACTION_BYTES_MAX:
+            raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
+        if len(self.batches) >= TRANSACTION_BATCHES_MAX:
+            raise LimitReachedError("transaction_batches_max", TRANSACTION_BATCHES_MAX)
+        self.batches.append((slot, batch.detached()))
+
+
+class _Ack(NamedTuple):
+    """A run that a transaction acknowledges, in the epoch of its lease."""
+
+    track: Track
+    epoch: int
+    run: Run
+
+
+class Transactions:
+    """Carries transactions out. `find_topic` finds a stream topic by name."""
+
+    def __init__(self, vaults: Sequence[Vault], find_topic: FindTopic) -> None:
+        self._vaults = vaults
+        self._find_topic = find_topic
+        # By word: on their way to the journal, with everybody who is to be told.
+        self._committing: dict[str, list[Offsets]] = {}
+
+    def commit(
+        self,
+        transaction: Transaction,
+        names: Sequence[str],
+        acks: Sequence[TransactionAck],
+        done: Offsets,
+    ) -> None:
+        """Carry out a transaction; `done` gets the base offset of each batch, or why it was not.
+
+        Raises, with nothing done, when it cannot be carried out.
+        """
+        word = transaction.word
+        if not word:
+            raise BadRequestError("a transaction needs a word that tells it from others")
+        for journal in self._vaults:
+            known = journal.ledger.transactions.get(word)
+            if known is not None:
+                done(known)
+                return
+        if word in self._committing:
+            self._committing[word].append(done)
+            return
+        topics = [self._find_topic(parse_topic(name)) for name in names]
+        parts = [(_at(topics, slot), batch) for slot, batch in transaction.batches]
+        found = [_leased(word, *ack) for ack in acks]
+        vault = _one_vault(word, parts, found)
+        if vault is None:
+            done([])
+            return
+        vault.committer.check()
+        self._carry_out(word, vault, parts, found, done)
+
+    def _carry_out(
+        self,
+        word: str,
+        vault: Vault,
+        parts: list[tuple[StreamTopic, Batch]],
+        acks: list[_Ack],
+        done: Offsets,
+    ) -> None:
+        for topic, batch in parts:
+            topic.stamp(batch)
+        offsets = [batch.base_offset for _, batch in parts]
+        changes: list[Change] = [Acked(*ack.track.numbers, [ack.run[1:]]) for ack in acks]
+        changes.append(TransactionDone(word, offsets, vault.clock.now_ms()))
+        vault.log.append_transaction(
+            [letter_part(topic, batch) for topic, batch in parts], encode_changes(changes)
+        )
+        self._committing[word] = [done]
+        for ack in acks:
+            ack.track.committing.add(*ack.run[1:])
+
+        def on_done(error: IsterError | None) -> None:
+            waiting = self._committing.pop(word)
+            for track, epoch, run in acks:
+                if track.deliveries.epoch == epoch:
+                    track.committing.discard(*run[1:])
+            if error is None:
+                vault.ledger.on_changes([changes[-1]])
+                for track, epoch, run in acks:
+                    track.subscription.on_transaction(track, epoch, run)
+                for topic, batch in parts:
+                    topic.on_committed(batch, sequenced=False)
+            for told in waiting:
+                told(error or offsets)
+
+        vault.committer.add(on_done)
+
+
+def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:
+    if slot >= len(topics):
+        raise BadRequestError(f"a batch was staged for topic {slot} of {len(topics)}")
+    return topics[slot]
+
+
+def _one_vault(
+    word: str, parts: Sequence[tuple[StreamTopic, Batch]], acks: Sequence[_Ack]
+) -> Vault | None:
+    """Return where all of it is kept, `None` when there is nothing."""
+    vaults = {id(topic.vault): topic.vault for topic, _ in parts}
+    vaults |= {id(ack.track.topic.vault): ack.track.topic.vault for ack in acks}
+    if len(vaults) > 1:
+        raise TransactionError(word, "its topics are kept in different places (durability)")
+    return next(iter(vaults.values()), None)
+
+
+def _leased(
+    word: str, durables: Sequence[DurableSubscription], number: int, start: int, end: int
+) -> _Ack:
+    """Return a run that is still leased, or raise."""
+    for durable in durables:
+        track = durable.track_of_lease(number)
+        if track is not None and track.deliveries.is_leased(number, start, end):
+            if track.committing.count_within(start, end):
+                raise TransactionError(word, f"another one is acknowledging message {start}")
+            return _Ack(track, track.deliveries.epoch, (number, start, end))
+    raise TransactionError(word, f"message {start} is not leased to this consumer any more")

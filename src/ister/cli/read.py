@@ -1,0 +1,80 @@
+"""`ister read`: a range of a stream as lines on stdout, without a subscription."""
+
+from typing import Annotated
+
+import typer
+
+from ister.cli.rows import batch_rows
+from ister.cli.terminal import (
+    EXIT_INTERRUPTED,
+    URL,
+    JsonOption,
+    UrlOption,
+    flush,
+    json_line,
+    run,
+    say,
+    write,
+)
+from ister.cli.values import PLACE_HELP, parse_place
+from ister.client import Reader, connect
+
+
+def read(
+    topic: Annotated[str, typer.Argument(help="A stream, as /default/orders.")],
+    url: UrlOption = URL,
+    start: Annotated[str, typer.Option(metavar="PLACE", help=PLACE_HELP)] = "earliest",
+    end: Annotated[
+        str, typer.Option(metavar="PLACE", help="Where to end, itself not read; as --start.")
+    ] = "latest",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is published; no --end.")
+    ] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words on stderr.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what a stream has, one message per line.
+
+    Nothing is acknowledged and nobody is disturbed. With --json each line is an object: topic,
+    partition, offset, key, attributes, id, publish_time, producer, and payload (text) or
+    payload_base64 (when it is no UTF-8).
+
+    \b
+    Examples:
+      ister read /default/orders
+      ister read /default/orders --start 1000 --end 2000 --json
+      ister read /default/orders --start 15m --follow
+      ister read /default/orders --start 2026-11-15T10:00Z --end 2026-11-15T11:00Z
+    """
+    if follow and end != "latest":
+        raise typer.BadParameter("give --end or --follow, not both")
+    first = parse_place(start, "--start")
+    last = None if follow else parse_place(end, "--end")
+
+    async def read_all() -> None:
+        async with connect(url) as client, client.reader(topic, start=first, end=last) as reader:
+            if follow and not quiet:
+                say(f"following {topic}; Ctrl-C ends")
+            await _print(reader, count=count, as_json=as_json)
+
+    endless = follow and count is None
+    run(read_all(), interrupt_code=0 if endless else EXIT_INTERRUPTED)
+
+
+async def _print(reader: Reader, *, count: int | None, as_json: bool) -> None:
+    left = count
+    while batches := await reader.fetch_batches():
+        for batch in batches:
+            if as_json:
+                lines = [json_line(row) for row in batch_rows(batch)]
+            else:
+                lines = [payload + b"\n" for payload in batch.payloads]
+            write(b"".join(lines[:left]))
+            if left is not None:
+                left = max(0, left - len(lines))
+        flush()
+        if left == 0:
+            return

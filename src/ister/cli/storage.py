@@ -1,0 +1,149 @@
+"""`ister storage`: verify what a broker keeps on disk or in an object store."""
+
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ister.base import rounded_size
+from ister.base.errors import BadRequestError, BrokenError, StorageTakenError
+from ister.cli.terminal import JsonOption, say, write, write_json
+
+if TYPE_CHECKING:
+    from ister.log import CheckReport, ChunkBackend, FileBackend
+
+storage = typer.Typer(no_args_is_help=True, help="Verify what a broker keeps.")
+
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", envvar="ISTER_KEY_FILE", help="Keys, if it is encrypted."),
+]
+
+
+@storage.command("check")
+def check(
+    place: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="A data folder, or the URL of --object-store.")
+    ],
+    key_file: KeyFileOption = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where its segments were moved to, if they were."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read everything that is stored and tell what is not as it was written. Changes nothing.
+
+    Stop the broker first. Exit code 0: a broker starts and reads all of it. 70: there are
+    problems, each listed with its file, its position and what to do.
+
+    \b
+    Examples:
+      ister storage check /var/lib/ister
+      ister storage check ./ister-data --json
+      ister storage check s3://bucket/ister --key-file keys.json
+    """
+    from ister.log import check_folder
+    from ister.objects import FileKeyring, open_store
+    from ister.server import store_options
+
+    keyring = FileKeyring.open(key_file) if key_file is not None else None
+    options = store_options(os.environ)
+    remote = open_store(tier, options) if tier else None
+    with _opened(place, options) as (backend, size_bytes), _progress(size_bytes) as advance:
+        report = check_folder(backend, keyring=keyring, remote=remote, on_progress=advance)
+    if as_json:
+        write_json(
+            {
+                "place": place,
+                "files": report.files,
+                "entries": report.entries,
+                "checked_bytes": report.checked_bytes,
+                "problems": [one._asdict() for one in report.problems],
+                "notes": report.notes,
+            }
+        )
+    else:
+        _write(place, report)
+    if report.problems:
+        raise typer.Exit(BrokenError.exit_code)
+
+
+@contextmanager
+def _opened(
+    place: str, options: dict[str, str]
+) -> "Iterator[tuple[FileBackend | ChunkBackend, int | None]]":
+    """Yield what to check, and how large it is if that is known."""
+    from ister.log import ChunkBackend, FileBackend
+    from ister.objects import LocalDisk, open_store
+
+    if "://" in place:
+        yield ChunkBackend(open_store(place, options)), None
+        return
+    folder = Path(place)
+    if not (folder / "segments").is_dir():
+        raise BadRequestError(f"{place} is no data folder: it has no folder `segments`")
+    with _held(folder):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        size_bytes = sum(path.stat().st_size for path in files)
+        yield FileBackend(LocalDisk(folder)), size_bytes
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep brokers away from a folder while it is looked at, without writing anything."""
+    try:
+        file = (folder / "lock").open("rb")
+    except FileNotFoundError:
+        yield  # A copy, most likely.
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = file.read(32).decode("ascii", "replace").strip()
+            raise StorageTakenError(str(folder), f"process {owner}") from None
+        yield
+
+
+def _write(place: str, report: "CheckReport") -> None:
+    for one in report.problems:
+        line = f"{one.file}: byte {one.position}: {one.reason}\n    {one.advice}\n"
+        write(line.encode())
+    for note in report.notes:
+        say(f"note: {note}")
+    count = len(report.problems)
+    found = {0: "no problems", 1: "1 problem"}.get(count, f"{count} problems")
+    say(
+        f"{place}: {found} in {report.files:,} files, {report.entries:,} entries, "
+        f"{rounded_size(report.checked_bytes)}"
+    )
+
+
+@contextmanager
+def _progress(size_bytes: int | None) -> Iterator[Callable[[str, int], None]]:
+    """Show a bar on a terminal; yields what to call with each file that is begun."""
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from ister.cli.terminal import stderr_console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=stderr_console(), transient=True) as bar:
+        task = bar.add_task("", total=size_bytes)
+        begun = 0
+
+        def advance(name: str, file_bytes: int) -> None:
+            nonlocal begun
+            # What was begun before this one is done.
+            bar.update(task, description=name, completed=begun)
+            begun += file_bytes
+
+        yield advance

@@ -1,0 +1,103 @@
+"""Views: the last value of every key of a stream, as of now or of a moment in the past."""
+
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import repeat
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from ister.codec import Attributes, Batch
+
+
+class ViewEntry(NamedTuple):
+    """The last message of a key."""
+
+    payload: bytes
+    topic: str
+    offset: int
+    publish_time_ms: int
+    attributes: Attributes
+
+    @property
+    def publish_time(self) -> datetime:
+        """When it was published."""
+        return datetime.fromtimestamp(self.publish_time_ms / 1000, UTC)
+
+
+# Payload, topic, offset, publish time, attributes: made by the thousand, so no class of its own.
+_Row = tuple[bytes, str, int, int, Attributes | None]
+
+
+class View(Mapping[str, bytes]):
+    """Payloads by key: read-only, and as it was when it was made.
+
+    A message without a payload removes its key; one without a key says nothing about any.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._rows[key][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"View({len(self)} keys)"
+
+    def entry(self, key: str) -> ViewEntry:
+        """Return the message of a key with all there is to it; raise `KeyError`."""
+        payload, topic, offset, time_ms, attributes = self._rows[key]
+        return ViewEntry(payload, topic, offset, time_ms, attributes or {})
+
+    def fold(self, batch: Batch) -> None:
+        """Take in the next messages of the stream: column by column, not message by message."""
+        keys = batch.keys
+        if keys is None:
+            return
+        payloads = batch.payloads
+        rows: dict[Any, _Row] = dict(
+            zip(
+                keys,
+                zip(
+                    payloads,
+                    repeat(batch.topic),
+                    batch.offsets,
+                    batch.timestamps_ms,
+                    batch.attributes or repeat(None),
+                    strict=False,
+                ),
+                strict=True,
+            )
+        )
+        rows.pop(None, None)
+        if b"" in payloads:
+            for key in [key for key, row in rows.items() if not row[0]]:
+                del rows[key]
+                self._rows.pop(key, None)
+        self._rows.update(rows)
+
+
+class ViewLoading:
+    """A view that is to be read: `await` it, or use it with `async with`."""
+
+    def __init__(self, load: Callable[[], Coroutine[Any, Any, View]]) -> None:
+        self._load = load
+
+    def __await__(self) -> Generator[Any, None, View]:
+        return self._load().__await__()
+
+    async def __aenter__(self) -> View:
+        return await self._load()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,156 @@
+"""What one subscription or reader has received and nobody has taken yet: bounded by credit.
+
+Always true: what the broker may send and what was not taken yet are together at most one credit
+window; credit goes back a half window at a time, so that a busy consumer costs one small frame
+for thousands of messages. In pull mode there is credit only for what was asked for.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ister.base.errors import IsterError, ProtocolError
+from ister.base.limits import CREDIT_MAX
+from ister.client.session.pending import Future
+from ister.codec import Batch
+from ister.wire import credit_frame
+
+if TYPE_CHECKING:
+    from ister.client.session.session import Session
+
+# Finished futures are swept out when more than this have gathered.
+WAITERS_KEPT = 16
+
+# More than any window: credit waits until it is asked for.
+NEVER = 2**62
+
+
+class Inbox:
+    """See the module."""
+
+    def __init__(
+        self,
+        session: "Session",
+        *,
+        channel: int,
+        credit_count: int,
+        credit_bytes: int,
+        pull: bool = False,
+    ) -> None:
+        self.channel = channel
+        self.batches: deque[Batch] = deque()
+        self.closed: IsterError | None = None
+        self.paused = False
+        self.pull = pull
+        self.credit_count = credit_count
+        self._session = session
+        self._credit_bytes = credit_bytes
+        # Messages that the broker may still send: what bounds our memory, whatever it does.
+        self._credit_left = 0
+        # Credit that is to go back: of what was taken; in pull mode of what was asked for.
+        self._owed_count = 0
+        self._owed_bytes = 0
+        self._asked_count = 0
+        # What is owed when it goes back: half a window.
+        self._due_count = NEVER
+        self._due_bytes = NEVER
+        self._set_due()
+        self._waiters: list[Future] = []
+
+    def wait(self, waiter: Future) -> None:
+        """Finish `waiter` when there is something to take, or it has ended."""
+        if len(self._waiters) > WAITERS_KEPT:
+            # Those that timed out or were cancelled leave their futures behind.
+            self._waiters = [w for w in self._waiters if not w.done()]
+        self._waiters.append(waiter)
+
+    def take(self) -> Batch | None:
+        """Return the next batch, or `None` when there is none yet.
+
+        Its credit goes back to the broker. Raises what ended it, once all is taken.
+        """
+        if not self.batches:
+            if self.closed is not None:
+                raise self.closed
+            return None
+        batch = self.batches.popleft()
+        self._owed_count += batch.count
+        self._owed_bytes += batch.size_bytes
+        if self._owed_count >= self._due_count or self._owed_bytes >= self._due_bytes:
+            self.pay()
+        return batch
+
+    def on_deliver(self, batch: Batch) -> None:
+        """A batch has come. Raises `ProtocolError` when the broker had no credit for it."""
+        self._credit_left -= batch.count
+        if self._credit_left < 0:
+            raise ProtocolError("more messages than there was credit for")
+        self.batches.append(batch)
+        if self._waiters:
+            self.wake()
+
+    def ask(self, count: int) -> None:
+        """Let the broker send so much that `count` messages come; in pull mode only."""
+        at_hand = sum(batch.count for batch in self.batches)
+        short = min(count, CREDIT_MAX) - at_hand - self._credit_left - self._asked_count
+        if short > 0:
+            self._asked_count += short
+            self.pay()
+
+    def on_opened(self) -> None:
+        """The broker has opened its end, for the first time or again: it has no credit yet."""
+        # What was asked for and has not come; or a whole window less what was not taken.
+        self._asked_count += self._credit_left
+        self._owed_count = self.credit_count - sum(batch.count for batch in self.batches)
+        self._owed_bytes = self._credit_bytes - sum(batch.size_bytes for batch in self.batches)
+        self._credit_left = 0
+        self.pay()
+
+    def drop(self) -> None:
+        """Throw away what was not taken. Its credit goes back with `pay`."""
+        while self.batches:
+            batch = self.batches.popleft()
+            self._asked_count += batch.count
+            self._owed_count += batch.count
+            self._owed_bytes += batch.size_bytes
+
+    def pause(self) -> None:
+        """Give no more credit. What the broker has credit for still comes."""
+        self.paused = True
+        self._set_due()
+
+    def resume(self) -> None:
+        """Give credit again."""
+        self.paused = False
+        self._set_due()
+        self.pay()
+
+    def fail(self, error: IsterError) -> None:
+        """End it; who waits gets `error` once everything is taken."""
+        if self.closed is None:
+            self.closed = error
+        self.wake()
+
+    def wake(self) -> None:
+        """Finish everybody who waits."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _set_due(self) -> None:
+        if self.paused or self.pull:
+            self._due_count = self._due_bytes = NEVER
+        else:
+            self._due_count = (self.credit_count + 1) // 2
+            self._due_bytes = (self._credit_bytes + 1) // 2
+
+    def pay(self) -> None:
+        """Give back all credit that is owed, unless paused."""
+        if self.paused:
+            return
+        count = self._asked_count if self.pull else max(self._owed_count, 0)
+        size_bytes = max(self._owed_bytes, 0)
+        self._owed_count = self._owed_bytes = self._asked_count = 0
+        if count or size_bytes:
+            self._credit_left += count
+            self._session.send(credit_frame(self.channel, count, size_bytes))

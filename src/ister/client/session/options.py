@@ -1,0 +1,136 @@
+"""What an application may say about streams and subscriptions, as the wire has it.
+
+Public calls take seconds, time spans and points in time; everything inside is milliseconds.
+Raises `BadRequestError` for what makes no sense, before anything is sent.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from ister.base import AckSettings, Origin, Position, StreamSettings
+from ister.base.errors import BadRequestError
+from ister.base.limits import (
+    ACK_TIMEOUT_MS,
+    CREDIT_MAX,
+    DEDUP_WINDOW_MS,
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_COUNT_MAX,
+    MAX_DELIVERIES,
+)
+
+# A span of time: seconds, or as Python has it.
+Seconds = float | timedelta
+# A place in a stream: 'earliest', 'latest', an offset, a time.
+Place = str | int | datetime
+
+
+def position_of(place: Place, what: str = "start") -> Position:
+    """Return the position that an application means by `place`."""
+    if isinstance(place, datetime):
+        return Position(origin=Origin.TIME, at=time_ms(place, what))
+    if isinstance(place, int) and not isinstance(place, bool):
+        if not 0 <= place < 2**63:
+            raise BadRequestError(f"{what} {place} is no offset: they count from 0")
+        return Position(origin=Origin.OFFSET, at=place)
+    if place in ("earliest", "latest"):
+        return Position(origin=place)
+    raise BadRequestError(
+        f"{what} {place!r} is not 'earliest', 'latest', an offset or a datetime with a time zone"
+    )
+
+
+def time_ms(time: datetime, what: str) -> int:
+    """Return a time in milliseconds since 1970."""
+    if time.tzinfo is None:
+        raise BadRequestError(f"{what} {time} has no time zone: use `datetime.now(UTC)`")
+    return max(0, math.floor(time.timestamp() * 1000))
+
+
+def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = 2**53) -> int:
+    """Return a span of time in milliseconds."""
+    seconds: object = span.total_seconds() if isinstance(span, timedelta) else span
+    if isinstance(seconds, int | float) and least_ms <= seconds * 1000 <= most_ms:
+        return round(seconds * 1000)
+    raise BadRequestError(
+        f"{what} is {least_ms / 1000:g} to {most_ms / 1000:g} seconds, not {span!r}"
+    )
+
+
+def check_receiving(
+    filters: Mapping[str, str] | None,
+    key_filters: Sequence[str],
+    buffer_count: int,
+    buffer_bytes: int,
+) -> None:
+    """Raise `BadRequestError` when no subscription can have these."""
+    if isinstance(key_filters, str):
+        raise BadRequestError(f"key_filters is a list of globs, as [{key_filters!r}]")
+    if not all(isinstance(text, str) for item in (filters or {}).items() for text in item):
+        raise BadRequestError(f"filters are text by text, not {filters!r}")
+    if not (0 < buffer_count <= CREDIT_MAX and 0 < buffer_bytes <= CREDIT_MAX):
+        raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes")
+
+
+def ack_settings(
+    *,
+    ack_timeout: Seconds | None,
+    max_deliveries: int | None,
+    backoff: Sequence[Seconds] | None,
+    dead_letter_topic: str | None,
+    ordered: bool | None,
+    in_flight_max: int | None,
+    in_flight_bytes_max: int | None,
+) -> AckSettings | None:
+    """Return how a subscription treats acks; `None` when nothing was said about that."""
+    said = (ack_timeout, max_deliveries, backoff, dead_letter_topic, ordered)
+    if all(one is None for one in (*said, in_flight_max, in_flight_bytes_max)):
+        return None
+    settings = AckSettings(
+        ack_timeout_ms=_or(ack_timeout, "ack_timeout", ACK_TIMEOUT_MS),
+        max_deliveries=MAX_DELIVERIES if max_deliveries is None else max_deliveries,
+        backoff_ms=tuple(milliseconds(step, "a backoff") for step in backoff or ()),
+        dead_letter_topic=dead_letter_topic or "",
+        ordered=bool(ordered),
+        in_flight_max=IN_FLIGHT_COUNT_MAX if in_flight_max is None else in_flight_max,
+        in_flight_bytes_max=(
+            IN_FLIGHT_BYTES_MAX if in_flight_bytes_max is None else in_flight_bytes_max
+        ),
+    )
+    settings.check()
+    return settings
+
+
+def stream_settings(
+    kind: str,
+    *,
+    durability: str | None,
+    retention: str | None,
+    max_age: Seconds | None,
+    max_bytes: int | None,
+    max_messages: int | None,
+    ttl: Seconds | None,
+    dedup_window: Seconds | None,
+) -> StreamSettings | None:
+    """Return how a stream keeps its messages; `None` for other kinds of topics."""
+    said = (durability, retention, max_age, max_bytes, max_messages, ttl, dedup_window)
+    if kind != "stream":
+        if any(one is not None for one in said):
+            raise BadRequestError(f"a {kind} topic keeps nothing: say kind='stream'")
+        return None
+    default = StreamSettings()
+    settings = StreamSettings(
+        durability=default.durability if durability is None else durability,
+        retention=default.retention if retention is None else retention,
+        max_age_ms=_or(max_age, "max_age", 0),
+        max_bytes=max_bytes or 0,
+        max_messages=max_messages or 0,
+        ttl_ms=_or(ttl, "ttl", 0),
+        dedup_window_ms=_or(dedup_window, "dedup_window", DEDUP_WINDOW_MS),
+    )
+    settings.check()
+    return settings
+
+
+def _or(span: Seconds | None, what: str, default_ms: int) -> int:
+    return default_ms if span is None else milliseconds(span, what)

@@ -1,0 +1,51 @@
+"""The durable log: journal, segments, manifest, recovery, reading. Plain blocking code.
+
+Spec of the bytes: docs/journal-format.md.
+"""
+
+from ister.log.backend import ChunkBackend, FileBackend
+from ister.log.check import CheckReport, Problem, check_folder
+from ister.log.checkpoint import Checkpoint
+from ister.log.compaction import CompactionPolicy, plan_compaction
+from ister.log.entry import Entry, Kind, TransactionBatch, parse_transaction
+from ister.log.group import Group
+from ister.log.log import Log, SegmentRow
+from ister.log.opening import open_log
+from ister.log.options import LogOptions
+from ister.log.ports import Buffer, Cipher, Disk, File, Keyring, Store
+from ister.log.reading import ReadPlan
+from ister.log.recovery import RecoveryReport
+from ister.log.rewriting import KeyPolicy, Rewrite, RewriteFigures
+from ister.log.segment import Place
+
+__all__ = [
+    "Buffer",
+    "CheckReport",
+    "Checkpoint",
+    "ChunkBackend",
+    "Cipher",
+    "CompactionPolicy",
+    "Disk",
+    "Entry",
+    "File",
+    "FileBackend",
+    "Group",
+    "KeyPolicy",
+    "Keyring",
+    "Kind",
+    "Log",
+    "LogOptions",
+    "Place",
+    "Problem",
+    "ReadPlan",
+    "RecoveryReport",
+    "Rewrite",
+    "RewriteFigures",
+    "SegmentRow",
+    "Store",
+    "TransactionBatch",
+    "check_folder",
+    "open_log",
+    "parse_transaction",
+    "plan_compaction",
+]

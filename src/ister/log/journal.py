@@ -1,0 +1,290 @@
+"""The open end of a log on a disk: the file that takes the next group.
+
+Always true:
+- one file is open at most; it is full or fails, and then never written to again;
+- a file begins with a synced header, so that every later entry proves that the file was begun;
+- `position`, `entry_end` are the end of what was written, `synced`, `entry_synced` of what is on
+  the disk; after a failure numbers go on from `entry_synced`, in another file. The header of that
+  file says so, and thereby voids what the failed file has from there on.
+
+Threads: everything here is for the one worker that writes.
+"""
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ister.log.backend import FileBackend
+from ister.log.entry import (
+    HEADER_BYTES,
+    MAGIC,
+    TRAILER,
+    FileHeader,
+    Kind,
+    encode_file_header,
+    pack_header,
+    padded,
+    padding,
+)
+from ister.log.envelope import Envelope, new_envelope
+from ister.log.extents import Extents
+from ister.log.group import Group, joined, lay_out
+from ister.log.numbers import Numbers
+from ister.log.options import LogOptions
+from ister.log.ports import Buffer, File
+from ister.log.segment import Place, Segment, segment_name
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """The file that is being written, or was when the log was closed."""
+
+    file: File
+    segment: Segment
+    envelope: Envelope
+    mark: int
+    position: int
+    synced: int
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What became of a file that failed, and of the groups that were not on the disk yet."""
+
+    # The failed file up to where it was synced; more than one when recovering failed as well.
+    closed: list[Segment]
+    # The groups written anew; the last of them is synced, and so all are.
+    groups: list[Group]
+
+
+class FileJournal:
+    """Writes groups into files of `options.segment_bytes`."""
+
+    def __init__(
+        self,
+        backend: FileBackend,
+        options: LogOptions,
+        *,
+        numbers: Numbers,
+        entry_end: int,
+        owner: str,
+    ) -> None:
+        self._disk = backend.disk
+        self._options = options
+        self._numbers = numbers
+        self._owner = owner
+        self.entry_end = entry_end
+        self.entry_synced = entry_end
+        # The file, and whether it may be written to.
+        self.open: OpenFile | None = None
+        self.broken = False
+        self._sync_failed = False
+        # A file found at start-up is sealed before the first write: its numbers may have been
+        # used under its key for entries that were cut off.
+        self.resumed = False
+        # Committed, but not on the disk.
+        self.unsynced: list[Group] = []
+        self._closed: list[Segment] = []
+
+    def write(self, group: Group, extents_of_open: Callable[[], Extents]) -> None:
+        """Write `group`, in a new file if need be. After an `OSError` only `recover` may follow."""
+        if self.broken:
+            raise OSError("the journal has failed and was not recovered")
+        self.broken = True
+        open_file = self.open
+        if open_file is not None and self._is_full(open_file, group):
+            group.sealed = self._seal(open_file, extents_of_open())
+            open_file = None
+        if open_file is None:
+            open_file = self._create()
+        self._append(open_file, group)
+        self.broken = False
+
+    def sync(self, group: Group) -> None:
+        """Have `group` on the disk. After an `OSError` only `recover` may follow."""
+        open_file = self.open
+        assert open_file is not None, "a group was written, so a file is open"
+        try:
+            open_file.file.sync()
+        except OSError:
+            # The system may have forgotten which pages it could not write: a second sync would
+            # succeed without them.
+            self.broken = self._sync_failed = True
+            raise
+        open_file.synced = group.end
+        self.entry_synced = group.entry_end
+        group.synced = True
+
+    def fail(self) -> None:
+        """Take no more groups until `recover`."""
+        self.broken = True
+
+    def recover(self) -> Recovered:
+        """Leave the failed file, and write what was not synced of it into a new one.
+
+        Raises `OSError` while the cause is still there; then call it again.
+        """
+        if self.open is not None:
+            self._abandon(self.open)
+        self.entry_end = self.entry_synced
+        open_file = self._create()
+        groups = []
+        for old in self.unsynced:
+            group = Group()
+            group.rows, group.size_bytes = old.rows, old.size_bytes
+            self._append(open_file, group)
+            groups.append(group)
+        if groups:
+            self.sync(groups[-1])
+        self.unsynced.clear()
+        self.broken = self._sync_failed = False
+        closed, self._closed = self._closed, []
+        return Recovered(closed, groups)
+
+    def close(self) -> None:
+        """Sync and let go of the file, which stays open-ended."""
+        open_file, self.open = self.open, None
+        if open_file is None:
+            return
+        try:
+            if not self.broken:
+                open_file.file.sync()
+        finally:
+            self.broken = True
+            open_file.file.close()
+
+    def _is_full(self, open_file: OpenFile, group: Group) -> bool:
+        options = self._options
+        if self.resumed:
+            return True
+        if not open_file.entries:
+            return False  # A group larger than a file has one of its own.
+        return (
+            open_file.position + group.size_bytes > options.segment_bytes
+            or open_file.entries + len(group) > options.segment_entries
+        )
+
+    def _append(self, open_file: OpenFile, group: Group) -> None:
+        layout = lay_out(
+            group.rows,
+            open_file.envelope,
+            position=open_file.position,
+            number=self.entry_end,
+            synced=open_file.synced,
+            mark=open_file.mark,
+            extent_bytes=self._options.extent_bytes,
+        )
+        open_file.file.write(open_file.position, joined(layout.parts, group.size_bytes))
+        open_file.position = group.end = layout.end
+        open_file.entries += len(group)
+        self.entry_end = group.entry_end = layout.entry_end
+        group.segment = open_file.segment
+        group.extents = layout.extents
+
+    def _create(self) -> OpenFile:
+        number = self._numbers.take()
+        envelope = new_envelope(self._options.ciphers, number)
+        mark = secrets.randbits(32)
+        header = FileHeader(
+            role="journal",
+            number=number,
+            first_entry=self.entry_end,
+            created_ms=self._options.now_ms(),
+            owner=self._owner,
+            key_id=envelope.key_id,
+            wrapped_key=envelope.wrapped_key,
+        )
+        parts = header_entry(header, mark)
+        size = sum(map(len, parts))
+        file = self._disk.create(segment_name(number), allocate_bytes=self._options.segment_bytes)
+        try:
+            file.write(0, parts)
+            file.sync()
+        except OSError:
+            file.close()
+            with suppress(OSError):
+                self._disk.remove(segment_name(number))
+            raise
+        self.open = OpenFile(
+            file, Segment(number, Place.LOCAL), envelope, mark, position=size, synced=size
+        )
+        return self.open
+
+    def _seal(self, open_file: OpenFile, extents: Extents) -> Segment:
+        parts = footer_entries(
+            extents,
+            open_file.envelope,
+            position=open_file.position,
+            number=self.entry_end,
+            synced=open_file.synced,
+            mark=open_file.mark,
+        )
+        end = open_file.position
+        size = end + sum(map(len, parts))
+        open_file.file.write(end, parts)
+        try:
+            open_file.file.truncate(size)
+        except OSError:
+            self._sync_failed = True
+            raise
+        open_file.file.close()
+        self.open = None
+        self.resumed = False
+        self.entry_synced = self.entry_end
+        self.unsynced.clear()
+        return Segment(open_file.segment.number, Place.LOCAL, size, end, open_file.entries)
+
+    def _abandon(self, open_file: OpenFile) -> None:
+        """Close a failed file. Behind what was synced it may hold anything."""
+        if not self._sync_failed:
+            # Frees what was allocated ahead. A disk that fails here takes nothing from anybody:
+            # the header of the next file voids the rest of this one.
+            with suppress(OSError):
+                open_file.file.truncate(open_file.synced)
+        with suppress(OSError):
+            open_file.file.close()
+        self.open = None
+        self.resumed = False
+        synced = open_file.synced
+        self._closed.append(
+            Segment(open_file.segment.number, Place.LOCAL, synced, synced, open_file.entries)
+        )
+
+
+def header_entry(header: FileHeader, mark: int) -> list[Buffer]:
+    """Return the first entry of a file."""
+    body = encode_file_header(header)
+    head = pack_header(
+        Kind.HEADER,
+        0,
+        [body],
+        length=len(body),
+        number=header.first_entry,
+        synced=0,
+        count=0,
+        mark=mark,
+    )
+    return [head + body + padding(len(body))]
+
+
+def footer_entries(
+    extents: Extents, envelope: Envelope, *, position: int, number: int, synced: int, mark: int
+) -> list[Buffer]:
+    """Return the last entry of a file for `position`, and the trailer behind it."""
+    stored = envelope.seal(Kind.FOOTER, 0, number, 0, [extents.encode()])
+    length = len(stored[0])
+    head = pack_header(
+        Kind.FOOTER,
+        0,
+        stored,
+        length=length,
+        number=number,
+        synced=synced,
+        count=0,
+        mark=mark,
+        flags=envelope.flags,
+    )
+    trailer = TRAILER.pack(position, HEADER_BYTES + padded(length), MAGIC)
+    return [head, *stored, padding(length) + trailer]

@@ -1,0 +1,406 @@
+"""A log: one journal for everything durable, its sealed files, and what is known about them.
+
+Who calls what:
+- the event loop: `append`, `take`, `committed`, `failed`, `plan`, `plan_checkpoint`,
+  `checkpointed` and everything that only looks. None of them blocks.
+- one worker at a time: `write`, `sync`, `recover`, `close`.
+- any worker: `ReadPlan.run`, `find_time`, `Checkpoint.run`, `Checkpoint.sweep`.
+
+A group goes `append` … `take` → `write` → `sync` (if `needs_sync`) → `committed`; when `write` or
+`sync` raises, → `failed`, then `recover` until it returns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ister.log import figures
+from ister.log.backend import Backend
+from ister.log.checkpoint import Checkpoint, Rewritten, State
+from ister.log.chunks import ChunkJournal
+from ister.log.entry import HEADER_BYTES, Kind, encode_transaction
+from ister.log.extents import Extents
+from ister.log.group import Group
+from ister.log.index import Index, window_of_spans
+from ister.log.journal import FileJournal, Recovered
+from ister.log.manifest import Manifest
+from ister.log.numbers import Numbers
+from ister.log.options import LogOptions
+from ister.log.ports import Buffer
+from ister.log.reading import Reader, ReadPlan, find_time_in, rows_of_span
+from ister.log.recovery import RecoveryReport
+from ister.log.rewriting import Rewrite
+from ister.log.segment import Place, Segment
+
+# Chunks between two checkpoints: each is an object to read at the next start.
+CHUNKS_PER_CHECKPOINT = 256
+
+
+class SegmentRow(NamedTuple):
+    """A segment, for reports."""
+
+    number: int
+    size_bytes: int
+    topics: int
+    place: Place
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What `open_log` makes a log of."""
+
+    backend: Backend
+    options: LogOptions
+    journal: FileJournal | ChunkJournal
+    index: Index
+    reader: Reader
+    numbers: Numbers
+    manifest: Manifest | None
+    replay_from: int
+    owner: str
+    recovery: RecoveryReport
+
+
+class Log:
+    """An open log. Made by `open_log`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.options = parts.options
+        self.recovery = parts.recovery
+        self.index = parts.index
+        self.reader = parts.reader
+        self.numbers = parts.numbers
+        self.owner = parts.owner
+        self.backend = parts.backend
+        self._journal = parts.journal
+        self._manifest_number = parts.manifest.number if parts.manifest is not None else 0
+        # Every file below it is closed, and every entry in those is committed.
+        self._replay_from = parts.replay_from
+        self._collecting = Group()
+        self._unsynced_bytes = 0
+        # The entry number behind the last committed group.
+        self._entry_end = parts.journal.entry_end
+        # Closed, and not in the manifest: to be replayed at the next start.
+        known = set(parts.manifest.segments) if parts.manifest is not None else set()
+        self._closed_count = sum(segment not in known for segment in parts.index.segments)
+        self._rewritten: list[Rewritten] = []
+        self._unfit: set[Segment] = set()
+        # What `recover` found, until the event loop takes it into the index.
+        self._recovered: Recovered | None = None
+
+    # Writing.
+
+    def append(
+        self,
+        kind: int,
+        topic: int,
+        parts: Sequence[Buffer],
+        *,
+        count: int = 0,
+        base_offset: int = 0,
+        time_ms: int = 0,
+        sync: bool = True,
+    ) -> None:
+        """Add an entry to the group that is collected. The parts must not change any more.
+
+        Of a batch, `parts` are stamp and tail, and `count`, `base_offset` and `time_ms` say what
+        is in it. With `sync`, the group is committed only when it is on the disk.
+        """
+        length = 0
+        for part in parts:
+            length += len(part)
+        group = self._collecting
+        group.rows.append(
+            (kind, topic, parts, length, count, base_offset, base_offset + count, time_ms, ())
+        )
+        group.size_bytes += HEADER_BYTES + ((length + 7) & ~7)
+        if sync:
+            group.needs_sync = True
+
+    def append_transaction(
+        self,
+        batches: Sequence[tuple[int, int, int, int, Sequence[Buffer]]],
+        changes: bytes,
+        *,
+        sync: bool = True,
+    ) -> None:
+        """Add batches of several topics and changes as one entry, whole or absent.
+
+        A batch is topic, base offset, time, count and parts.
+        """
+        parts = encode_transaction(
+            [(topic, n, parts) for topic, _, _, n, parts in batches], changes
+        )
+        length = sum(map(len, parts))
+        inner = [
+            (topic, base, base + count, time_ms, sum(map(len, batch)))
+            for topic, base, time_ms, count, batch in batches
+        ]
+        group = self._collecting
+        group.rows.append((Kind.TRANSACTION, 0, parts, length, 0, 0, 0, 0, inner))
+        group.size_bytes += HEADER_BYTES + ((length + 7) & ~7)
+        if sync:
+            group.needs_sync = True
+
+    @property
+    def collecting(self) -> bool:
+        """Whether `take` has something to give."""
+        return bool(self._collecting.rows)
+
+    @property
+    def collecting_bytes(self) -> int:
+        """How large the group is that is collected."""
+        return self._collecting.size_bytes
+
+    def take(self) -> Group | None:
+        """Close the group that is collected and return it, if anything is in it.
+
+        The group before it must be committed or failed.
+        """
+        if self._recovered is not None:
+            self._settle()
+        group = self._collecting
+        if not group.rows:
+            return None
+        self._collecting = Group()
+        # What is not synced is kept in memory.
+        if self._unsynced_bytes + group.size_bytes > self.options.unsynced_bytes_max:
+            group.needs_sync = True
+        return group
+
+    def write(self, group: Group) -> None:
+        """Hand `group` to the system, in a new file if the open one is full. Raises `OSError`."""
+        self._journal.write(group, self.index.open_extents)
+
+    def sync(self, group: Group) -> None:
+        """Have `group` on the disk. Raises `OSError`: then it is not there, and never will be."""
+        self._journal.sync(group)
+
+    def committed(self, group: Group) -> None:
+        """Show a group that was written, and synced if it needs to be, to readers."""
+        assert group.segment is not None, "a group is written first"
+        assert group.extents is not None
+        self._take_seal(group)
+        self._entry_end = group.entry_end
+        if group.segment.place is Place.CHUNK:
+            self.index.close_segment(group.segment, group.extents)
+            self._count_closed(group.segment)
+            return
+        self.index.add(group.segment, group.extents, synced=group.synced)
+        unsynced = self._journal.unsynced
+        if group.synced:
+            if unsynced:
+                unsynced.clear()
+                self._unsynced_bytes = 0
+        else:
+            unsynced.append(group)
+            self._unsynced_bytes += group.size_bytes
+
+    def failed(self, group: Group) -> None:
+        """Forget `group`, and what was collected since: its offsets were built upon it."""
+        self._take_seal(group)
+        self._collecting = Group()
+        self._journal.fail()
+
+    def recover(self) -> None:
+        """Make the log writable again after a failure; nothing that was committed is lost.
+
+        Raises `OSError` while the cause is still there; then call it again. Raises
+        `StorageTakenError` when somebody else owns the log by now.
+        """
+        self._recovered = self._journal.recover()
+
+    def close(self) -> None:
+        """Sync and let go of everything. What was not taken is not written."""
+        try:
+            self._journal.close()
+        finally:
+            self.backend.close()
+
+    # Reading.
+
+    def first_offset(self, topic: int) -> int:
+        """Return the first offset stored of `topic`; 0 when nothing is."""
+        return self.index.first_offset(topic) or 0
+
+    def next_offset(self, topic: int) -> int:
+        """Return the offset behind the last one stored of `topic`; 0 when nothing is."""
+        return self.index.next_offset(topic) or 0
+
+    def plan(self, topic: int, offset: int, bytes_max: int) -> ReadPlan | None:
+        """Return how to read on from `offset`, or `None` when nothing is stored from there on."""
+        if self._recovered is not None:
+            self._settle()
+        return self._plan(topic, offset, bytes_max)
+
+    def _plan(self, topic: int, offset: int, bytes_max: int) -> ReadPlan | None:
+        """Do so in any thread: it only looks at what the event loop may add to meanwhile."""
+        closed = self.index.find_span(topic, offset)
+        if closed is not None:
+            segment, found = window_of_spans(*closed, bytes_max)
+        else:
+            found = self.index.find_open(topic, offset, bytes_max)
+            if found is None or self.index.open_segment is None:
+                return None
+            segment = self.index.open_segment
+        return ReadPlan(
+            self.reader,
+            segment,
+            found,
+            topic=topic,
+            offset=offset,
+            bytes_max=bytes_max,
+            again=self._plan,
+        )
+
+    def find_time(self, topic: int, time_ms: int) -> int:
+        """Return the offset of the first message published at `time_ms` or later. For a worker.
+
+        It is `next_offset` when there is none.
+        """
+        spans = list(self.index.spans(topic))
+        open_segment, open_rows = self.index.open_segment, self.index.open_rows(topic)
+        end = self.next_offset(topic)
+        for span in spans:
+            if span.last_ms >= time_ms:
+                rows = rows_of_span(self.reader, span, topic)
+                found = find_time_in(self.reader, span.segment, rows, topic, time_ms)
+                if found is not None:
+                    return max(found, span.first_offset)
+        if open_segment is not None:
+            found = find_time_in(self.reader, open_segment, open_rows, topic, time_ms)
+            if found is not None:
+                return found
+        return end
+
+    # Housekeeping.
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a checkpoint would shorten the next start, or free what was rewritten."""
+        if self._rewritten:
+            return True
+        enough = CHUNKS_PER_CHECKPOINT if isinstance(self._journal, ChunkJournal) else 1
+        return self._closed_count >= enough
+
+    def plan_checkpoint(self, snapshot: bytes, horizon: dict[int, int]) -> Checkpoint:
+        """Return the checkpoint to run next.
+
+        `snapshot` is the broker's state after every committed group, and maybe later ones.
+        `horizon` has the first live offset of every topic; one that is absent is deleted.
+        """
+        if self._recovered is not None:
+            self._settle()
+        return Checkpoint(
+            backend=self.backend,
+            remote=self.options.remote,
+            options=self.options,
+            owner=self.owner,
+            number=self._manifest_number + 1,
+            snapshot=snapshot,
+            horizon=dict(horizon),
+            state=self.state(),
+        )
+
+    def state(self) -> State:
+        """Return the log as it is now."""
+        opened = self.index.open_segment
+        return State(
+            topics=self.index.topics(),
+            segments=list(self.index.segments),
+            rewritten=tuple(self._rewritten),
+            replay_from=opened.number if opened is not None else self._replay_from,
+            replay_exists=opened is not None,
+            entry_end=self._entry_end,
+            next_segment=self.numbers.following,
+            closed_count=self._closed_count,
+            unfit=frozenset(self._unfit),
+        )
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """Read by the new manifest from now on. Afterwards run `checkpoint.sweep` in a worker."""
+        self._manifest_number = checkpoint.number
+        state = checkpoint.state
+        for topic in {*state.topics, *checkpoint.live}:
+            # What was closed while the checkpoint ran is behind what it knows.
+            known = len(state.topics.get(topic, ()))
+            later = self.index.spans(topic)[known:]
+            self.index.replace(topic, [*checkpoint.live.get(topic, ()), *later])
+        for segment in state.segments:
+            self.index.segments.pop(segment, None)
+        self.index.segments.update(checkpoint.topic_counts)
+        for rewritten in state.rewritten:
+            self._rewritten.remove(rewritten)
+        self._closed_count -= state.closed_count
+
+    def rewritten(self, rewrite: Rewrite) -> None:
+        """Have the next checkpoint put what a rewrite made into the place of its inputs."""
+        assert rewrite.result is not None, "a rewrite runs first"
+        self._rewritten.append(rewrite.result)
+
+    def rewrite_failed(self, rewrite: Rewrite) -> None:
+        """Leave the inputs of a rewrite alone from now on: one of them is corrupt."""
+        self._unfit.update(rewrite.segments)
+
+    @property
+    def home(self) -> Place:
+        """Where the log keeps what is rewritten: beside its journal."""
+        return Place.REMOTE if isinstance(self._journal, ChunkJournal) else Place.LOCAL
+
+    @property
+    def segments(self) -> list[SegmentRow]:
+        """Every segment that is not written to any more, by number."""
+        return [
+            SegmentRow(s.number, s.size_bytes, topics, s.place)
+            for s, topics in sorted(self.index.segments.items(), key=lambda item: item[0].number)
+        ]
+
+    def stored_bytes(self, topic: int) -> int:
+        """Return about how many bytes are stored of `topic`."""
+        return self.index.own_bytes(topic)
+
+    def time_of(self, topic: int, offset: int) -> int | None:
+        """Return about when the message at `offset` was published, if it is stored."""
+        return figures.time_of(self.index, topic, offset)
+
+    def offset_within(self, topic: int, bytes_max: int) -> int:
+        """Return from which offset on `topic` takes about `bytes_max`; 0 when it takes less."""
+        return figures.offset_within(self.index, topic, bytes_max)
+
+    def segment_count(self, topic: int) -> int:
+        """Return how many segments hold something of `topic`."""
+        return figures.segment_count(self.index, topic)
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of every segment that is not written to any more."""
+        return figures.total_bytes(self.index)
+
+    def _take_seal(self, group: Group) -> None:
+        if group.sealed is not None:
+            self.index.close_open(group.sealed)
+            self._count_closed(group.sealed)
+            group.sealed = None
+            self._unsynced_bytes = 0
+
+    def _count_closed(self, segment: Segment) -> None:
+        self._closed_count += 1
+        self._replay_from = max(self._replay_from, segment.number + 1)
+
+    def _settle(self) -> None:
+        """Take what `recover` did into the index."""
+        recovered, self._recovered = self._recovered, None
+        if recovered is None:
+            return
+        self._unsynced_bytes = 0
+        opened = self.index.open_segment
+        for segment in recovered.closed:
+            if opened is not None and segment.number == opened.number:
+                self.index.close_failed(segment)
+            else:
+                self.index.close_segment(segment, Extents(self.options.extent_bytes))
+            self._count_closed(segment)
+        for group in recovered.groups:
+            assert group.segment is not None
+            assert group.extents is not None
+            self.index.add(group.segment, group.extents, synced=True)

@@ -1,0 +1,38 @@
+"""How a log is kept."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ister.base.limits import KIB, MIB
+from ister.log.ports import Keyring, Store
+
+# A file is what is replayed after a crash (128 MiB take about a quarter of a second), what
+# retention removes at once, and what an upload is.
+SEGMENT_BYTES = 128 * MIB
+# Replay costs about 3 µs for each entry beside its bytes: below a second.
+SEGMENT_ENTRIES = 262_144
+# Four rows of 56 B for each MiB; a read of a quarter MiB takes about 50 µs from the page cache.
+EXTENT_BYTES = 256 * KIB
+# Written but not synced: kept in memory, so that a disk that fails loses nothing of it.
+UNSYNCED_BYTES_MAX = 8 * MIB
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """How a log is kept. The defaults are for production; tests take smaller files."""
+
+    # A file is sealed when it has this many bytes or entries.
+    segment_bytes: int = SEGMENT_BYTES
+    segment_entries: int = SEGMENT_ENTRIES
+    extent_bytes: int = EXTENT_BYTES
+    unsynced_bytes_max: int = UNSYNCED_BYTES_MAX
+    # Where sealed segments of a log on a disk may be moved to.
+    remote: Store | None = None
+    # Encryption at rest.
+    ciphers: Keyring | None = None
+    now_ms: Callable[[], int] = _now_ms

@@ -1,0 +1,21 @@
+"""Where bytes are kept: local disk, memory and object stores, and the keys to encrypt them.
+
+Everything here blocks and may be called from any thread. The ports are those of `ister.log`.
+"""
+
+from ister.objects.folder import LocalStore
+from ister.objects.keyring import FileKeyring
+from ister.objects.local import LocalDisk, LocalFile
+from ister.objects.memory import MemoryDisk, MemoryFile
+from ister.objects.opening import open_store, verify_store
+
+__all__ = [
+    "FileKeyring",
+    "LocalDisk",
+    "LocalFile",
+    "LocalStore",
+    "MemoryDisk",
+    "MemoryFile",
+    "open_store",
+    "verify_store",
+]

@@ -1,0 +1,288 @@
+"""Acknowledgements on streams: what comes again, when, how often, and what is too late."""
+
+import pytest
+from tests.contract.harness import Harness
+
+import ister
+from ister.base.errors import (
+    BadRequestError,
+    ClosedError,
+    LeaseLostError,
+    RequestTimeoutError,
+    WrongKindError,
+)
+
+TOPIC = "/default/ledger"
+
+# Long enough that a message which is to come has come.
+SOON_S = 0.2
+# The shortest there is, in seconds.
+ACK_TIMEOUT_S = 1.0
+
+
+@pytest.fixture(autouse=True)
+async def stream(client: ister.Client) -> None:
+    """A stream to subscribe to."""
+    await client.create_topic(TOPIC, kind="stream")
+
+
+async def publish(client: ister.Client, *payloads: bytes) -> None:
+    """Send messages one after the other, each in a batch of its own."""
+    async with client.producer(TOPIC) as producer:
+        for payload in payloads:
+            await producer.send(payload)
+
+
+async def publish_batch(client: ister.Client, count: int) -> None:
+    """Send messages in one batch: their payloads are their numbers."""
+    async with client.producer(TOPIC) as producer:
+        await producer.send_batch([b"%d" % n for n in range(count)])
+
+
+async def nothing_comes(sub: ister.Subscription, timeout: float = SOON_S) -> bool:
+    """Whether nothing is delivered for a while."""
+    return await sub.fetch(1, timeout=timeout) == []
+
+
+async def test_what_is_acknowledged_does_not_come_again(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish_batch(client, 4)
+        for msg in [await sub.receive() for _ in range(4)]:
+            if msg.payload != b"2":
+                await msg.ack()
+
+    async with client.subscribe(TOPIC, "billing") as sub:
+        msg = await sub.receive()
+        assert (msg.payload, msg.offset) == (b"2", 2)
+        assert await nothing_comes(sub)
+
+
+async def test_closing_gives_back_without_counting_an_attempt(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing", max_deliveries=1) as sub:
+        await publish(client, b"x")
+        assert (await sub.receive()).attempt == 1
+
+    async with client.subscribe(TOPIC, "billing") as sub:
+        assert (await sub.receive()).attempt == 1
+
+
+async def test_what_a_closed_consumer_had_not_taken_goes_to_the_others(
+    client: ister.Client,
+) -> None:
+    async with client.subscribe(TOPIC, "billing", type="shared") as first:
+        await publish(client, b"0", b"1", b"2")
+        await (await first.receive()).ack()
+        await first.close()
+
+        with pytest.raises(ClosedError):
+            await first.receive()
+    async with client.subscribe(TOPIC, "billing", type="shared") as second:
+        assert sorted([(await second.receive()).payload for _ in range(2)]) == [b"1", b"2"]
+
+
+async def test_a_closed_client_gives_back_what_it_had(harness: Harness) -> None:
+    async with harness.connect() as other:
+        async with harness.connect() as client:
+            sub = client.subscribe(TOPIC, "billing", type="shared")
+            await sub.open()
+            await publish(client, b"0", b"1")
+            await (await sub.receive()).ack()
+        async with other.subscribe(TOPIC, "billing", type="shared") as second:
+            msg = await second.receive()
+
+            assert (msg.payload, msg.attempt) == (b"1", 1)
+
+
+async def test_a_confirmed_ack_survives_a_restart(harness: Harness, client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"0", b"1")
+        await (await sub.receive()).ack(confirm=True)
+        await harness.restart()
+
+        msg = await sub.receive()
+        assert (msg.payload, msg.attempt) == (b"1", 1)
+
+
+async def test_a_nacked_message_comes_again_and_counts_its_attempts(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"x")
+        attempts = []
+        for _ in range(3):
+            msg = await sub.receive()
+            attempts.append(msg.attempt)
+            await msg.nack()
+
+        assert attempts == [1, 2, 3]
+
+
+async def test_a_nacked_message_waits_for_its_delay(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"x")
+        await (await sub.receive()).nack(delay=0.4)
+
+        assert await nothing_comes(sub, 0.2)
+        assert (await sub.receive(timeout=10.0)).attempt == 2
+
+
+async def test_a_backoff_delays_what_is_nacked_without_a_delay(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing", backoff=[0.4]) as sub:
+        await publish(client, b"x")
+        await (await sub.receive()).nack()
+
+        assert await nothing_comes(sub, 0.2)
+        assert (await sub.receive(timeout=10.0)).attempt == 2
+
+
+async def test_a_whole_batch_is_acknowledged_at_once(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish_batch(client, 5)
+        [batch] = await sub.fetch_batches()
+        await sub.ack_batch(batch)
+        await publish(client, b"next")
+        [batch] = await sub.fetch_batches()
+        await sub.ack_batch(batch, confirm=True)
+
+    async with client.subscribe(TOPIC, "billing") as sub:
+        assert await nothing_comes(sub)
+
+
+async def test_a_part_of_a_batch_is_refused(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish_batch(client, 5)
+        [batch] = await sub.fetch_batches()
+
+        with pytest.raises(BadRequestError):
+            await sub.ack_batch(batch.slice(0, 2))
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+async def test_ack_through_covers_everything_before(client: ister.Client, confirm: bool) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"0", b"1", b"2", b"3")
+        messages = [await sub.receive() for _ in range(4)]
+        await sub.ack_through(messages[2], confirm=confirm)
+
+    async with client.subscribe(TOPIC, "billing") as sub:
+        assert (await sub.receive()).payload == b"3"
+
+
+async def test_ack_through_is_not_for_shared_subscriptions(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing", type="shared") as sub:
+        await publish(client, b"0")
+
+        with pytest.raises(BadRequestError):
+            await sub.ack_through(await sub.receive())
+
+
+async def test_a_live_topic_has_nothing_to_acknowledge(client: ister.Client) -> None:
+    async with (
+        client.subscribe("/default/live", "billing") as sub,
+        client.producer("/default/live") as producer,
+    ):
+        await producer.send(b"x")
+        msg = await sub.receive()
+        await msg.ack()
+        await msg.ack(confirm=True)
+
+        assert msg.attempt == 1
+        with pytest.raises(WrongKindError):
+            await msg.nack()
+        with pytest.raises(WrongKindError):
+            await msg.extend(5.0)
+        with pytest.raises(WrongKindError):
+            await sub.ack_through(msg)
+
+
+async def test_a_message_that_is_not_renewed_comes_again_and_its_ack_is_too_late(
+    client: ister.Client,
+) -> None:
+    async with client.subscribe(
+        TOPIC, "billing", ack_timeout=ACK_TIMEOUT_S, max_renewal=0.0
+    ) as sub:
+        await publish(client, b"x", b"y")
+        late, later = await sub.receive(), await sub.receive()
+        again = await sub.receive(timeout=10.0)
+
+        assert (again.payload, again.attempt) == (b"x", 2)
+        with pytest.raises(LeaseLostError) as caught:
+            await late.ack(confirm=True)
+        assert (caught.value.topic, caught.value.offset) == (TOPIC, 0)
+        with pytest.raises(LeaseLostError):
+            await later.extend(5.0)
+        await again.ack(confirm=True)
+
+
+async def test_the_client_renews_what_the_application_works_on(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing", ack_timeout=ACK_TIMEOUT_S) as sub:
+        await publish(client, b"x")
+        msg = await sub.receive()
+
+        with pytest.raises(RequestTimeoutError):
+            await sub.receive(timeout=2 * ACK_TIMEOUT_S)
+        await msg.ack(confirm=True)
+
+
+async def test_an_extended_message_does_not_come_again(client: ister.Client) -> None:
+    async with client.subscribe(
+        TOPIC, "billing", ack_timeout=ACK_TIMEOUT_S, max_renewal=0.0
+    ) as sub:
+        await publish(client, b"x")
+        msg = await sub.receive()
+        await msg.extend(60.0)
+
+        assert await nothing_comes(sub, 1.5 * ACK_TIMEOUT_S)
+        await msg.ack(confirm=True)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 13 * 3600.0])
+async def test_times_have_bounds(client: ister.Client, seconds: float) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"x")
+        msg = await sub.receive()
+
+        with pytest.raises(BadRequestError):
+            await msg.nack(delay=seconds)
+        with pytest.raises(BadRequestError):
+            await msg.extend(seconds)
+        await msg.ack(confirm=True)
+
+
+async def test_acks_before_a_question_count_for_it(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"0", b"1")
+        await (await sub.receive()).ack()
+        [report] = await client.subscriptions(TOPIC)
+
+        assert report.cursor is not None
+        assert report.cursor.lag == 1
+
+
+async def test_dead_letters_keep_what_they_were_and_are_moved_back(client: ister.Client) -> None:
+    async with (
+        client.subscribe(TOPIC, "billing", max_deliveries=2) as sub,
+        client.producer(TOPIC, "shop") as producer,
+    ):
+        for n in range(3):
+            await producer.send(b"%d" % n, key=f"k{n}", attributes={"x-mine": "1"}, id=f"order-{n}")
+        for _ in range(6):
+            await (await sub.receive(timeout=10.0)).nack()
+        assert await nothing_comes(sub)
+        async with client.subscribe(f"{TOPIC}-billing-dlq", "look", start="earliest") as letters:
+            dead = [await letters.receive(timeout=10.0) for _ in range(3)]
+
+        assert {m.payload: m.key for m in dead} == {b"0": "k0", b"1": "k1", b"2": "k2"}
+        assert {m.attributes["x-original-topic"] for m in dead} == {TOPIC}
+        assert {m.attributes["x-original-subscription"] for m in dead} == {"billing"}
+        assert await client.redrive(TOPIC, "billing", count=1) == 1
+        assert await client.redrive(TOPIC, "billing") == 2
+        assert await client.redrive(TOPIC, "billing") == 0
+        back = [await sub.receive(timeout=10.0) for _ in range(3)]
+        assert {m.payload: m.key for m in back} == {b"0": "k0", b"1": "k1", b"2": "k2"}
+        assert [(m.attempt, m.attributes) for m in back] == [(1, {"x-mine": "1"})] * 3
+
+
+async def test_without_dead_letters_there_is_nothing_to_move(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing"):
+        assert await client.redrive(TOPIC, "billing") == 0
+
+    assert [row.topic for row in await client.topics()] == [TOPIC]

@@ -1,0 +1,156 @@
+"""A short life of a broker in which everything durable happens that a client can ask for."""
+
+from tests.crash.customer import Customer, part, snapshot
+from tests.crash.life import START_MS, Life
+from tests.crash.promises import Promises, Stand
+
+from ister.base import EARLIEST
+from ister.testing import Crash, FaultyDisk
+
+PLAIN, PARTS, SOFT = "/default/plain", "/default/parts", "/default/soft"
+ORDERS, LATE = "/shop/orders", "/shop/late"
+WORK, FAN, ALL, GONE = (PLAIN, "work"), (PARTS, "fan"), ("/shop/*", "all"), (PLAIN, "gone")
+LETTERS = "/default/plain-work-dlq"
+BEGIN_MS = 1_700_000_000_000
+STARTS_MAX = 4
+
+
+def live(disk: FaultyDisk, promises: Promises) -> Customer:
+    """Begin with an empty disk and use a broker on it; return its customer at the end."""
+    customer = Customer(start(disk, BEGIN_MS), promises)
+    opening_day(customer)
+    busy_day(customer)
+    day_of_transactions(customer)
+    restart(customer)
+    last_day(customer)
+    return customer
+
+
+def live_until_crash(disk: FaultyDisk) -> tuple[Promises, int]:
+    """Use a broker until the disk stops, or to the end; return what was promised, and the time."""
+    promises = Promises()
+    try:
+        live(disk, promises)
+    except Crash:
+        pass
+    return promises, BEGIN_MS + 60_000
+
+
+def start(disk: FaultyDisk, now_ms: int) -> Life:
+    """Start a broker; when the disk fails meanwhile, start it again."""
+    for attempt in range(STARTS_MAX):
+        if attempt == STARTS_MAX - 1:
+            disk.heal()
+        try:
+            return Life(disk, now_ms=now_ms)
+        except OSError:
+            continue
+    raise AssertionError("the disk is healed, and the broker does not start")
+
+
+def restart(customer: Customer) -> None:
+    """Stop in good order, as far as the disk lets the broker, and start again."""
+    life = customer.life
+    try:
+        life.close()
+    except OSError:
+        pass  # Whatever was acknowledged is on the disk.
+    else:
+        customer.promises.on_synced()
+    customer.move_to(start(life.disk, life.clock.now_ms() + START_MS))
+    customer.come_back()
+
+
+def opening_day(customer: Customer) -> None:
+    """Topics and subscriptions are made, and the first messages sent."""
+    do, create, send = customer.do, customer.create, customer.send
+    do(create(PLAIN), create(PARTS, partitions=2), create(SOFT, durability="os"))
+    do(customer.create_namespace("shop"))
+    do(create(ORDERS), customer.subscribe("/shop/*", "all"), apart=True)
+    do(
+        customer.subscribe(*WORK, type="shared", max_deliveries=2),
+        customer.subscribe(*FAN),
+        customer.subscribe(*GONE),
+    )
+    do(send(PLAIN, "p", 30, 40, 50), send(PLAIN, "q", 300), send(PLAIN, "p", 20), apart=True)
+    do(send(SOFT, "s", 20, 20), send(SOFT, "s", 30), apart=True)
+    # The subscription by pattern covers it from the beginning.
+    do(create(LATE), send(part(PARTS, 0), "p", 100, 100), send(part(PARTS, 1), "p", 10))
+    do(send(LATE, "p", 50), send(ORDERS, "p", 20))
+
+
+def busy_day(customer: Customer) -> None:
+    """Messages are acknowledged and given back, while others come and a checkpoint is written."""
+    do, send, ack = customer.do, customer.send, customer.ack
+    do(send(PLAIN, "i", 20, 20, ids=("a", "b")))
+    known = customer.promises.sent[-1].payloads[0]
+    do(send(PLAIN, "i", 25, ids=("a", "c"), repeats=[known]), send(PLAIN, "p", 10), apart=True)
+    do(ack(WORK, PLAIN, 0))
+    do(ack(WORK, PLAIN, 2, confirm=False))
+    customer.life.pass_time(0.1)
+    # Once more, and now it matters.
+    do(ack(WORK, PLAIN, 2))
+    customer.bury(WORK, PLAIN, 1, letters=LETTERS)
+    do(customer.fail(WORK, PLAIN, 3))
+    do(ack(ALL, LATE, 0), send(SOFT, "s", 20), apart=True)
+    tend(customer)
+    do(send(PLAIN, "p", 200, 200), ack(WORK, PLAIN, 4), ack(FAN, part(PARTS, 0), 1), apart=True)
+    customer.life.tidy()
+    do(ack(WORK, PLAIN, 6, confirm=False), send(part(PARTS, 0), "q", 15, 15))
+    do(send(SOFT, "s", 700))
+
+
+def day_of_transactions(customer: Customer) -> None:
+    """Transactions, places saved and gone back to, messages purged and topics deleted."""
+    do, send, ack = customer.do, customer.send, customer.ack
+    first, second = part(PARTS, 0), part(PARTS, 1)
+    do(customer.transact("t-1", [(PLAIN, 40), (first, 40)], [(FAN, second, 0)]))
+    do(customer.save_cursor(FAN, "here"))
+    do(ack(FAN, first, 0, 2))
+    do(customer.seek(FAN, EARLIEST, {first: Stand(), second: Stand()}))
+    # That was undone by going back.
+    customer.promises.transactions[-1].acks.clear()
+    do(ack(FAN, first, 0), send(first, "p", 30), apart=True)
+    do(
+        customer.seek(
+            FAN, snapshot("here"), {first: Stand(0, {1}, {1}), second: Stand(1, set(), set())}
+        )
+    )
+    do(
+        customer.transact("t-2", [(first, 30), (PLAIN, 700), (LATE, 20)], [(WORK, PLAIN, 5)]),
+        send(PLAIN, "p", 10),
+        apart=True,
+    )
+    do(customer.purge(PLAIN, 2))
+    tend(customer)
+    do(send(PLAIN, "q", 30, 600), customer.unsubscribe(GONE), apart=True)
+    customer.life.tidy()
+    do(customer.delete(ORDERS), send(LATE, "p", 30), apart=True)
+    do(ack(WORK, PLAIN, 7, confirm=False))
+
+
+def last_day(customer: Customer) -> None:
+    """The broker was started again: everybody goes on, and half of it is deleted."""
+    do, send, ack = customer.do, customer.send, customer.ack
+    for transaction in customer.promises.transactions:
+        do(customer.repeat_transaction(transaction, with_acks=False))
+    do(send(PLAIN, "p", 30), send(PLAIN, "q", 20), send(SOFT, "s", 30), apart=True)
+    do(ack(ALL, LATE, 1), ack(FAN, part(PARTS, 0), 3), apart=True)
+    # Larger than a whole file.
+    do(send(part(PARTS, 1), "p", 4_200), send(LATE, "q", 10))
+    do(customer.transact("t-3", [(LATE, 20)], [(WORK, PLAIN, 8), (ALL, LATE, 2)]))
+    tend(customer)
+    customer.life.tidy()
+    do(customer.purge(PLAIN, 5), send(SOFT, "s", 20), apart=True)
+    do(customer.delete(PARTS))
+    do(send(PLAIN, "p", 10), ack(WORK, PLAIN, 9, 10))
+    tend(customer)
+    customer.life.tidy()
+    do(send(SOFT, "s", 10))
+    do(ack(ALL, LATE, 3, confirm=False))
+    customer.life.pass_time(0.1)
+
+
+def tend(customer: Customer) -> None:
+    """Let so much time pass that the broker begins a checkpoint, to be written by `tidy`."""
+    customer.life.pass_time(3.0)

@@ -1,0 +1,79 @@
+"""The kinds of log that every test of this folder is run on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.crash.machine import History, Machine, OpenBackend, check, content, in_store, on_disk
+from tests.crash.workload import live_until_crash, log_options
+
+from ister.log import FileBackend, LogOptions
+from ister.objects import FileKeyring
+from ister.testing import FaultyDisk, Keep
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where a log is kept and how."""
+
+    open_backend: OpenBackend
+    options: LogOptions
+
+    def live(self, disk: FaultyDisk) -> History:
+        """Use a log on `disk` until it stops, or to the end."""
+        return live_until_crash(disk, self.open_backend, self.options)
+
+    def open(self, disk: FaultyDisk, history: History) -> Machine:
+        """Open the log on `disk`."""
+        return Machine(disk, self.open_backend, self.options, history)
+
+    def operations(self) -> int:
+        """Count the operations of the whole workload."""
+        disk = FaultyDisk()
+        self.live(disk)
+        return len(disk.operations)
+
+    def verify(self, disk: FaultyDisk, history: History, at_least: int) -> None:
+        """Open what was found; check every promise; restart, go on, and check again."""
+        found = check(self.open(disk, history), at_least)
+        # What was shown once stays: neither lost by another power cut nor joined by more.
+        history = History(
+            history.entries[:found], found, found, dict(history.horizon), history.serial
+        )
+        before = content(disk)
+        disk = disk.reopen("none")
+        machine = self.open(disk, history)
+        assert check(machine, found) == found
+        if isinstance(self.open_backend(disk), FileBackend):
+            assert content(disk) == before
+        machine.commit(lambda: machine.publish(1, 20, 20), machine.mark)
+        disk = disk.reopen("none")
+        assert check(self.open(disk, history), found + 2) == found + 2
+
+
+@pytest.fixture(params=["files", "chunks"])
+def setup(request: pytest.FixtureRequest) -> Setup:
+    """A log in files, and in an object store."""
+    return Setup(on_disk if request.param == "files" else in_store, log_options())
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Setup:
+    """A log in encrypted files."""
+    return Setup(on_disk, log_options(FileKeyring.create(tmp_path / "keys.json")))
+
+
+# What is found of un-synced bytes: nothing, all, and parts chosen by a seed.
+WAYS: list[tuple[Keep, int]] = [
+    ("none", 0),
+    ("all", 0),
+    ("torn", 1),
+    ("torn", 2),
+    ("torn", 3),
+    ("torn", 4),
+]
+
+
+def promised(history: History, keep: Keep) -> int:
+    """Return how many entries must be found: what was written outlives its process."""
+    return history.committed if keep == "all" else history.safe

@@ -1,0 +1,434 @@
+"""Somebody who uses a broker, writes down what was promised, and repeats what was refused.
+
+Every method that returns a `Request` only prepares it: `do` asks, several at once if they are
+given together, and asks again, in order, until the broker has taken them all.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.crash.life import CREDIT, Delivery, Inbox, Life
+from tests.crash.promises import MAYBE, NO, YES, Key, Promises, Sent, Stand, Transacted
+
+from ister.base import EARLIEST, AckSettings, Origin, Position, StreamSettings, partition_name
+from ister.base.errors import IsterError, StorageFailedError
+from ister.broker import Attachment, Producer, SubscribeOptions, Transaction
+from ister.broker.committer import RETRY_S
+from ister.codec import Batch, encode
+from ister.wire import BACKOFF_DELAY
+
+# A disk that fails for longer than one repetition is healed.
+FAILURES_BEFORE_HEALING = 2
+REPEATS_MAX = 12
+
+Tell = Callable[..., None]
+
+
+def nothing(_: Any = None) -> None:
+    """Nobody keeps a record of it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something to ask for, and what to write down when it was answered."""
+
+    issue: Callable[[Tell], object]
+    kept: Callable[[Any], object] = nothing
+
+
+@dataclass
+class Attached:
+    """A consumer with what it was sent."""
+
+    attachment: Attachment
+    inbox: Inbox
+
+    def last(self, topic: str, offset: int) -> Delivery:
+        """Return the newest delivery of a message."""
+        return next(
+            d for d in reversed(self.inbox.deliveries) if (d.topic, d.offset) == (topic, offset)
+        )
+
+
+class Customer:
+    """See the module."""
+
+    def __init__(self, life: Life, promises: Promises) -> None:
+        self.life = life
+        self.promises = promises
+        self.failures = 0
+        self.attached: dict[Key, Attached] = {}
+        self._options: dict[Key, SubscribeOptions] = {}
+        self._sequences: dict[tuple[str, str], int] = defaultdict(int)
+        self._producers: dict[tuple[str, str], Producer] = {}
+        self._serial = 0
+
+    def move_to(self, life: Life) -> None:
+        """Go on with the next life of the broker: nothing of a connection is left."""
+        self.life = life
+        self.attached.clear()
+        self._producers.clear()
+
+    # Asking
+
+    def do(self, *requests: Request, apart: bool = False) -> None:
+        """Ask for everything at once, or with `apart` each while the former is under way.
+
+        What the storage refuses is repeated in its order.
+        """
+        left = list(requests)
+        for _ in range(REPEATS_MAX):
+            asked = []
+            for request in left:
+                asked.append((request, self.life.ask(request.issue)))
+                if apart:
+                    self.life.turn()
+            self.life.settle()
+            left = []
+            for request, answer in asked:
+                assert answer.told, f"no answer to {request}"
+                if isinstance(answer.value, StorageFailedError):
+                    left.append(request)
+                elif isinstance(answer.value, IsterError):
+                    raise answer.value
+                else:
+                    request.kept(answer.value)
+            if not left:
+                return
+            self.recover()
+        raise AssertionError("the disk is healed, and the broker still takes nothing")
+
+    def recover(self) -> None:
+        """The storage has failed: see that what is stored can be read, and wait until it is back."""
+        life = self.life
+        assert life.broker.streams.error, "something was refused, and the broker calls itself fine"
+        for sent in self.promises.sent:
+            topic = life.broker.streams.by_name.get(sent.topic)
+            if sent.answered is not None and topic is not None:
+                stored = {
+                    offset: bytes(payload)
+                    for batch in life.read(topic).values()
+                    for offset, payload in zip(batch.offsets, batch.payloads, strict=True)
+                }
+                for offset, payload in zip(sent.answered, sent.payloads, strict=True):
+                    assert offset < topic.first_offset or stored.get(offset) == payload
+        self.failures += 1
+        if self.failures >= FAILURES_BEFORE_HEALING:
+            life.disk.heal()
+        life.pass_time(RETRY_S)
+
+    # Topics
+
+    def create(self, name: str, *, partitions: int = 0, durability: str = "fsync") -> Request:
+        """Make a stream."""
+        promises = self.promises
+        settings = StreamSettings(durability=durability)
+
+        def issue(tell: Tell) -> None:
+            promises.topics[name] = MAYBE
+            promises.partitions[name] = partitions
+            self.life.broker.create_topic(
+                name, tell, kind="stream", partitions=partitions, stream=settings
+            )
+
+        def kept(_: object) -> None:
+            promises.topics[name] = YES
+            self._synced()
+
+        return Request(issue, kept)
+
+    def create_namespace(self, name: str) -> Request:
+        """Make a namespace; made already by an attempt that failed is as good."""
+
+        def issue(tell: Tell) -> None:
+            self.life.broker.create_namespace(name, tell)
+
+        return Request(issue, lambda _: self._synced())
+
+    def delete(self, name: str) -> Request:
+        """Delete a topic."""
+
+        def issue(tell: Tell) -> None:
+            self.promises.topics[name] = MAYBE
+            for key in self.promises.subscriptions:
+                if key[0] == name:
+                    self.promises.subscriptions[key] = MAYBE
+            self.life.broker.delete_topic(name, tell)
+
+        def kept(_: object) -> None:
+            self.promises.topics[name] = NO
+            self._synced()
+
+        return Request(issue, kept)
+
+    def purge(self, name: str, before: int) -> Request:
+        """Drop the messages below an offset."""
+        purged = self.promises.purged
+
+        def issue(tell: Tell) -> None:
+            purged[name] = (purged.get(name, (0, 0))[0], before)
+            self.life.broker.purge(name, before, tell)
+
+        def kept(_: object) -> None:
+            purged[name] = (before, before)
+            self._synced()
+
+        return Request(issue, kept)
+
+    # Messages
+
+    def send(
+        self,
+        topic: str,
+        producer: str,
+        *sizes: int,
+        ids: tuple[str, ...] | None = None,
+        repeats: Sequence[bytes] = (),
+    ) -> Request:
+        """Send a batch: messages that were sent before, by their ids, and new ones."""
+        payloads = (*repeats, *(self._payload(topic, size) for size in sizes))
+        numbers = (topic, producer)
+        stream = self.life.broker.streams.by_name[topic]
+        soft = stream.record.settings.durability != "fsync"
+        sent = Sent(topic, producer, self._sequences[numbers], payloads, ids, soft)
+        self._sequences[numbers] += len(payloads)
+        self.promises.sent.append(sent)
+        return self.repeat(sent)
+
+    def repeat(self, sent: Sent) -> Request:
+        """Send a batch, or send it once more."""
+
+        def issue(tell: Tell) -> None:
+            head, body = encode(
+                sent.payloads,
+                ids=sent.ids,
+                producer=sent.producer.encode(),
+                first_sequence=sent.sequence,
+            )
+            batch = Batch(head + body)
+
+            def told(error: IsterError | None, offsets: list[int] | None) -> None:
+                tell(error or offsets or [batch.base_offset + n for n in range(batch.count)])
+
+            self.life.broker.store(self._producer(sent.topic, sent.producer), batch, told)
+
+        def kept(offsets: list[int]) -> None:
+            # The bits of those known before are turned round.
+            plain = [max(offset, ~offset) for offset in offsets]
+            assert sent.answered in (None, plain), f"{sent} is now at {plain}"
+            sent.answered = plain
+            if not sent.soft:
+                self._synced()
+
+        return Request(issue, kept)
+
+    def transact(
+        self,
+        word: str,
+        parts: Sequence[tuple[str, int]],
+        acks: Sequence[tuple[Key, str, int]] = (),
+    ) -> Request:
+        """Send messages to several topics and acknowledge others, all or nothing."""
+        sends = [(topic, (self._payload(topic, size),)) for topic, size in parts]
+        transaction = Transacted(word, sends, list(acks))
+        self.promises.transactions.append(transaction)
+        for key, topic, offset in acks:
+            self._may(key, topic, [offset])
+        return self.repeat_transaction(transaction)
+
+    def repeat_transaction(self, transacted: Transacted, *, with_acks: bool = True) -> Request:
+        """Commit a transaction, or commit it once more."""
+
+        def issue(tell: Tell) -> None:
+            transaction = Transaction(transacted.word)
+            for slot, (_, payloads) in enumerate(transacted.parts):
+                head, body = encode(payloads)
+                self.life.broker.stage(transaction, slot, Batch(head + body))
+            acks = []
+            for key, topic, offset in transacted.acks if with_acks else ():
+                attached = self.attached[key]
+                lease = attached.last(topic, offset).lease
+                acks.append((attached.attachment.durables, lease, offset, offset + 1))
+            names = [topic for topic, _ in transacted.parts]
+            self.life.broker.commit(transaction, names, acks, tell)
+
+        def kept(offsets: list[int]) -> None:
+            assert transacted.answered in (None, offsets), f"{transacted} is now at {offsets}"
+            transacted.answered = offsets
+            for key, topic, offset in transacted.acks:
+                for stand in self.promises.stands[key, topic]:
+                    stand.must.add(offset)
+            self._synced()
+
+        return Request(issue, kept)
+
+    # Subscriptions
+
+    def subscribe(
+        self, pattern: str, name: str, *, type: str = "exclusive", max_deliveries: int = 0
+    ) -> Request:
+        """Make a durable subscription that starts with the first message, or come back to it."""
+        key = (pattern, name)
+        options = self._options[key] = SubscribeOptions(
+            topic=pattern,
+            subscription=name,
+            consumer="c",
+            type=type,
+            filters={},
+            start=EARLIEST,
+            acks=AckSettings(max_deliveries=max_deliveries),
+        )
+        inbox = Inbox()
+
+        def issue(tell: Tell) -> None:
+            self.promises.subscriptions.setdefault(key, MAYBE)
+            self.life.subscribe(options, tell, inbox)
+
+        def kept(attachment: Attachment) -> None:
+            self.promises.subscriptions[key] = YES
+            self.attached[key] = Attached(attachment, inbox)
+            attachment.consumer.grant(CREDIT, CREDIT)
+            self._synced()
+
+        return Request(issue, kept)
+
+    def come_back(self) -> None:
+        """Attach to every subscription there still is."""
+        for key, options in self._options.items():
+            if self.promises.subscriptions[key] == YES:
+                self.attached[key] = Attached(*self.life.attach(options))
+
+    def unsubscribe(self, key: Key) -> Request:
+        """Delete a subscription."""
+
+        def issue(tell: Tell) -> None:
+            self.promises.subscriptions[key] = MAYBE
+            self.life.broker.durables.delete(*key, tell)
+
+        def kept(_: object) -> None:
+            self.promises.subscriptions[key] = NO
+            self._synced()
+
+        return Request(issue, kept)
+
+    def ack(self, key: Key, topic: str, *offsets: int, confirm: bool = True) -> Request:
+        """Acknowledge messages, and wait until that is on the disk if `confirm` says so."""
+        before: list[tuple[Stand, set[int]]] = []
+
+        def issue(tell: Tell) -> None:
+            self._may(key, topic, offsets)
+            attached = self.attached[key]
+            runs = [(attached.last(topic, o).lease, o, o + 1) for o in offsets]
+            assert attached.attachment.ack(runs) == []
+            if not confirm:
+                tell(None)
+                return
+            before[:] = [(s, set(s.may)) for some in self.promises.stands.values() for s in some]
+            self.life.vault.confirm(tell)
+
+        def kept(_: object) -> None:
+            for stand, acked in before:
+                stand.must |= acked
+            if confirm:
+                self._synced()
+
+        return Request(issue, kept)
+
+    def bury(self, key: Key, topic: str, offset: int, *, letters: str) -> None:
+        """Give a message back until it is a dead letter."""
+        self._may(key, topic, [offset])
+        self.promises.doomed[key, topic, offset] = letters
+        for _ in range(REPEATS_MAX):
+            attached = self.attached[key]
+            last = attached.last(topic, offset)
+            attached.attachment.nack([(last.lease, offset, offset + 1, 0)], BACKOFF_DELAY)
+            self.life.settle()
+            if self.life.broker.streams.error:
+                self.recover()
+                self.life.settle()
+            found = self.life.broker.streams.by_name.get(letters)
+            if found is not None and found.next_offset:
+                for stand in self.promises.stands[key, topic]:
+                    stand.must.add(offset)
+                self._synced()
+                return
+        raise AssertionError(f"{offset} of {topic} does not die")
+
+    def fail(self, key: Key, topic: str, offset: int) -> Request:
+        """Give a message back once, and wait until that is on the disk."""
+
+        def issue(tell: Tell) -> None:
+            attached = self.attached[key]
+            last = attached.last(topic, offset)
+            if last.attempt == 1:
+                attached.attachment.nack([(last.lease, offset, offset + 1, 0)], BACKOFF_DELAY)
+            self.life.vault.confirm(tell)
+
+        def kept(_: object) -> None:
+            self.promises.failures[key, topic, offset] = 1
+            self._synced()
+
+        return Request(issue, kept)
+
+    def seek(self, key: Key, to: Position, stands: dict[str, Stand]) -> Request:
+        """Move a subscription; afterwards it stands on each topic as `stands` says."""
+
+        def issue(tell: Tell) -> None:
+            for topic, stand in stands.items():
+                known = self.promises.stands.setdefault((key, topic), [Stand()])
+                if stand not in known:
+                    known.append(stand)
+            self.life.broker.durables.seek(*key, to, tell)
+
+        def kept(_: object) -> None:
+            for topic, stand in stands.items():
+                self.promises.stands[key, topic] = [stand]
+            self._synced()
+
+        return Request(issue, kept)
+
+    def save_cursor(self, key: Key, name: str) -> Request:
+        """Keep where a subscription stands."""
+
+        def issue(tell: Tell) -> None:
+            self.promises.saved[key, name] = MAYBE
+            self.life.broker.durables.save_cursor(*key, name, tell)
+
+        def kept(_: object) -> None:
+            self.promises.saved[key, name] = YES
+            self._synced()
+
+        return Request(issue, kept)
+
+    # Inner workings
+
+    def _synced(self) -> None:
+        self.promises.on_synced()
+
+    def _may(self, key: Key, topic: str, offsets: Sequence[int]) -> None:
+        for stand in self.promises.stands.setdefault((key, topic), [Stand()]):
+            stand.may.update(offsets)
+
+    def _producer(self, topic: str, name: str) -> Producer:
+        found = self._producers.get((topic, name))
+        if found is None:
+            found = self.life.broker.open_producer(topic, name)
+            self._producers[topic, name] = found
+        return found
+
+    def _payload(self, topic: str, size: int) -> bytes:
+        # No two messages are alike, so that one that is lost or doubled is noticed.
+        self._serial += 1
+        return (b"%s/%d " % (topic.encode(), self._serial)).ljust(size, b".")
+
+
+def part(topic: str, number: int) -> str:
+    """Return the name of a partition."""
+    return partition_name(topic, number)
+
+
+def snapshot(name: str) -> Position:
+    """Return the place of a saved cursor."""
+    return Position(origin=Origin.SNAPSHOT, name=name)

@@ -1,0 +1,267 @@
+"""One life of a broker on a disk that may fail: from a start to a stop, turn by turn of its loop.
+
+Nothing runs by itself: `turn` and `settle` run what the broker has put off, `tidy` what it does
+in the background, and time goes on when its clock is moved. So a test decides what happens while
+a group is being committed or a checkpoint written.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from ister.base import Origin, Position
+from ister.base.errors import IsterError
+from ister.base.limits import Limits
+from ister.broker import (
+    Attachment,
+    Broker,
+    InlineWorker,
+    StreamTopic,
+    SubscribeOptions,
+    TailBudget,
+    Topic,
+    Vault,
+    Workers,
+    open_reader,
+    open_vault,
+)
+from ister.codec import Batch
+from ister.log import FileBackend, LogOptions
+from ister.testing import FaultyDisk, VirtualClock
+
+T = TypeVar("T")
+
+# Small files, so that a short workload rolls over several of them.
+SEGMENT_BYTES = 4_096
+SEGMENT_ENTRIES = 14
+TURNS_MAX = 200
+CREDIT = 1_000_000
+# What a start takes: leases of two lives are told apart by the second they began.
+START_MS = 1_000
+
+
+class Delivery(NamedTuple):
+    """A message that a consumer was sent."""
+
+    topic: str
+    offset: int
+    payload: bytes
+    lease: int
+    attempt: int
+
+
+class Inbox:
+    """The way to one consumer or reader: keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.writable = True
+        self.address = "memory"
+        self.deliveries: list[Delivery] = []
+        self.batches: list[Batch] = []
+        self.ended: list[IsterError | None] = []
+
+    def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def deliver_leased(
+        self,
+        channel: int,
+        topic: StreamTopic,
+        batch: Batch,
+        lease: int,
+        attempt: int,
+        lease_ms: int,
+    ) -> None:
+        self.deliveries += [
+            Delivery(topic.name, offset, bytes(payload), lease, attempt)
+            for offset, payload in zip(batch.offsets, batch.payloads, strict=True)
+        ]
+
+    def reader_ended(self, channel: int, error: IsterError | None) -> None:
+        self.ended.append(error)
+
+    def slow_consumer(self, channel: int, dropped: int) -> None:
+        raise AssertionError("a stream drops nothing")
+
+    def active_changed(self, channel: int, *, active: bool) -> None:
+        """Nobody waits for that."""
+
+    def consumer_closed(self, channel: int, reason: str) -> None:
+        """Nobody waits for that."""
+
+    def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
+        self.deliveries.clear()
+
+
+class Answer:
+    """What somebody who asked was told: once, or not yet."""
+
+    def __init__(self) -> None:
+        self.told = 0
+        self.value: Any = None
+
+    def tell(self, value: Any = None, *_: object) -> None:
+        """Take the answer."""
+        assert not self.told, f"told {self.value!r} before, and now {value!r}"
+        self.told += 1
+        self.value = value
+
+
+class Chores:
+    """A worker that works when it is told to."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], object]]] = deque()
+
+    def run(self, call: Callable[[], T], done: Callable[[T | Exception], object]) -> None:
+        self._jobs.append((call, done))
+
+    def close(self) -> None:
+        """Everything was done before."""
+
+    def work(self) -> bool:
+        """Do one thing, and return whether there was any."""
+        if not self._jobs:
+            return False
+        call, done = self._jobs.popleft()
+        result: Any
+        try:
+            result = call()
+        except Exception as error:  # noqa: BLE001 - whoever gave the call is told
+            result = error
+        done(result)
+        return True
+
+
+class Life:
+    """See the module."""
+
+    def __init__(self, disk: FaultyDisk, *, now_ms: int) -> None:
+        self.disk = disk
+        self.clock = VirtualClock(now_ms)
+        self.broker = Broker(
+            name="crashing",
+            limits=Limits(),
+            clock=self.clock,
+            random_slot=lambda _: 0,
+            open_local=None,
+        )
+        self._soon: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._chores = Chores()
+        self._channel = 0
+        self.vault = self._open()
+        self.broker.adopt(self.vault)
+
+    def _open(self) -> Vault:
+        worker = InlineWorker(self._call_soon)
+        workers = Workers(writing=worker, reading=worker, housekeeping=self._chores)
+        options = LogOptions(
+            segment_bytes=SEGMENT_BYTES,
+            segment_entries=SEGMENT_ENTRIES,
+            extent_bytes=512,
+            unsynced_bytes_max=2_048,
+            now_ms=self.clock.now_ms,
+        )
+        return open_vault(
+            FileBackend(self.disk),
+            options,
+            workers=lambda: workers,
+            clock=self.clock,
+            budget=TailBudget(1_000_000),
+            call_soon=self._call_soon,
+        )
+
+    def _call_soon(self, call: Callable[..., object], *arguments: Any) -> None:
+        self._soon.append((call, arguments))
+
+    # The loop
+
+    def turn(self) -> None:
+        """Run what was put off so far."""
+        for _ in range(len(self._soon)):
+            call, arguments = self._soon.popleft()
+            call(*arguments)
+
+    def settle(self) -> None:
+        """Run until nothing is put off any more."""
+        for _ in range(TURNS_MAX):
+            if not self._soon:
+                return
+            self.turn()
+        raise AssertionError("the broker does not come to rest")
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock, and let what that sets off happen."""
+        self.clock.advance(seconds)
+        self.settle()
+
+    def tidy(self) -> None:
+        """Do what is to be done in the background, and what follows from it."""
+        for _ in range(TURNS_MAX):
+            if not self._chores.work():
+                return
+            self.settle()
+        raise AssertionError("there is no end to the chores")
+
+    def close(self) -> None:
+        """End in good order, as a broker process does."""
+        committer = self.vault.committer
+        committer.kick()
+        self.settle()
+        self.tidy()
+        if committer.error is None:
+            self.vault.checkpoint(lambda _: None)
+            self.tidy()
+        self.broker.streams.close()
+        self.vault.close()
+
+    # Asking
+
+    def ask(self, request: Callable[[Callable[..., None]], object]) -> Answer:
+        """Ask something of the broker; it may answer now or later."""
+        answer = Answer()
+        try:
+            request(answer.tell)
+        except IsterError as error:
+            answer.tell(error)
+        return answer
+
+    def subscribe(
+        self, options: SubscribeOptions, tell: Callable[..., None], inbox: Inbox
+    ) -> None:
+        """Attach a consumer; `tell` gets the attachment."""
+        self._channel += 1
+        self.broker.subscribers.subscribe(
+            options, tell, owner="customer", sink=inbox, channel=self._channel
+        )
+
+    def attach(self, options: SubscribeOptions) -> tuple[Attachment, Inbox]:
+        """Attach a consumer to a subscription that is there, and let it have everything."""
+        inbox = Inbox()
+        answer = self.ask(lambda tell: self.subscribe(options, tell, inbox))
+        self.settle()
+        attachment = answer.value
+        assert isinstance(attachment, Attachment), attachment
+        attachment.consumer.grant(CREDIT, CREDIT)
+        self.settle()
+        return attachment, inbox
+
+    def read(self, topic: StreamTopic) -> dict[int, Batch]:
+        """Read all of a topic; return each batch by its first offset, in order."""
+        inbox = Inbox()
+        answer = self.ask(
+            lambda tell: open_reader(
+                topic,
+                Position(origin=Origin.EARLIEST),
+                Position(origin=Origin.LATEST),
+                tell,
+                durables=self.broker.durables,
+                sink=inbox,
+                channel=0,
+            )
+        )
+        reader = answer.value
+        reader.grant(CREDIT, CREDIT)
+        self.settle()
+        assert inbox.ended == [None], f"reading {topic.name}: {inbox.ended}"
+        return {batch.offsets[0]: batch for batch in inbox.batches}

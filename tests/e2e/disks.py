@@ -1,0 +1,163 @@
+"""Real disks that misbehave, and files that were damaged, for end-to-end tests.
+
+Everything here asks first whether this machine allows it, and skips the test with a reason if not.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+COMMAND_TIMEOUT_S = 30.0
+# See docs/journal-format.md: crc, length, magic, kind, flags, topic, number, synced, count, mark.
+ENTRY = struct.Struct("<IIHBBIQQII")
+MAGIC = 0x4A53
+BATCH = 2
+
+
+# Disks.
+
+
+@contextmanager
+def small_disk(folder: Path, kind: str, size_mib: int) -> Iterator[Path]:
+    """Mount a file system of its own, `tmpfs` or `ext4` in a file, and yield where it is."""
+    place = folder / "disk"
+    place.mkdir()
+    if kind == "tmpfs":
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "ister-test", str(place)]
+    else:
+        image = folder / "disk.img"
+        with image.open("wb") as file:
+            file.truncate(size_mib * 1024 * 1024)
+        _run_or_skip(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)])
+        command = ["mount", "-o", "loop", str(image), str(place)]
+    _run_or_skip(command)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True, timeout=COMMAND_TIMEOUT_S)
+
+
+def _run_or_skip(command: list[str]) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]} here")
+    done = subprocess.run(command, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    if done.returncode:
+        pytest.skip(f"{command[0]} is not allowed here: {done.stderr.decode().strip()[:200]}")
+
+
+def fill_disk(place: Path) -> Path:
+    """Use up all the room there is, and return the file that does."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size_bytes in (1024 * 1024, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"\1" * size_bytes)
+        with suppress(OSError):
+            os.fsync(file.fileno())
+    return ballast
+
+
+# Calls to the system that fail.
+
+FAULTY_SYNC = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int faulty(void) {
+    const char *switch_file = getenv("FAULTY_SYNC");
+    return switch_file && access(switch_file, F_OK) == 0;
+}
+
+int fdatasync(int fd) {
+    int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
+    if (faulty()) { errno = EIO; return -1; }
+    return real(fd);
+}
+
+int fsync(int fd) {
+    int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
+    if (faulty()) { errno = EIO; return -1; }
+    return real(fd);
+}
+"""
+
+
+def faulty_sync(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have the brokers started from now on fail every fsync while the file returned exists."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    source, library = folder / "faulty.c", folder / "faulty.so"
+    source.write_text(FAULTY_SYNC)
+    _run_or_skip([compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"])
+    switch = folder / "sync-fails"
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("FAULTY_SYNC", str(switch))
+    return switch
+
+
+# Files.
+
+
+class Entry(NamedTuple):
+    """Where an entry of a journal file is."""
+
+    position: int
+    size_bytes: int
+    kind: int
+    synced: int
+
+
+def segments(data: Path) -> list[Path]:
+    """Return the journal files of a data folder, the open one last."""
+    return sorted((data / "segments").iterdir())
+
+
+def entries(path: Path) -> list[Entry]:
+    """Return the entries of a journal file, up to the zeros behind the last one."""
+    data = path.read_bytes()
+    found, position = [], 0
+    while position + ENTRY.size <= len(data):
+        _, length, magic, kind, _, _, _, synced, _, _ = ENTRY.unpack_from(data, position)
+        if magic != MAGIC:
+            break
+        size_bytes = ENTRY.size + (length + 7) // 8 * 8
+        found.append(Entry(position, size_bytes, kind, synced))
+        position += size_bytes
+    return found
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    """Write bytes in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def flip_bit(path: Path, position: int) -> None:
+    """Turn one bit round."""
+    byte = path.read_bytes()[position]
+    overwrite(path, position, bytes([byte ^ 0x10]))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder with what is in it, to see whether anything changes.
+
+    The lock file is left out: who looks at a folder has to take it.
+    """
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }

@@ -1,0 +1,258 @@
+"""Group commit: what is told when, and what a failing disk changes."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from ister.base.errors import IsterError, StorageFailedError
+from ister.broker.committer import COMMITTING_BYTES_MAX, RETRY_S, Committer
+from ister.broker.workers import Worker
+from ister.log import Group, Log
+
+
+class FakeGroup:
+    def __init__(self, entries: list[str]) -> None:
+        self.entries = entries
+        self.size_bytes = len(entries)
+        self.needs_sync = True
+
+
+class FakeLog:
+    """Collects words; writing and syncing raise what a test wants."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.written: list[list[str]] = []
+        self.shown: list[str] = []
+        self.error: OSError | None = None
+        self.recoveries = 0
+        self.collecting_bytes = 0
+
+    @property
+    def collecting(self) -> bool:
+        return bool(self.words)
+
+    def take(self) -> FakeGroup | None:
+        words, self.words = self.words, []
+        return FakeGroup(words) if words else None
+
+    def write(self, group: FakeGroup) -> None:
+        self.written.append(group.entries)
+
+    def sync(self, group: FakeGroup) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def committed(self, group: FakeGroup) -> None:
+        self.shown += group.entries
+
+    def failed(self, group: FakeGroup) -> None:
+        self.words = []
+
+    def recover(self) -> None:
+        self.recoveries += 1
+        if self.error is not None:
+            raise self.error
+
+
+class Bench:
+    """A committer whose worker and whose loop run when the test says so."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.soon: list[Callable[[], object]] = []
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
+        self.later: list[tuple[float, Callable[[], object]]] = []
+        self.told: list[str] = []
+        self.taken_back = 0
+        self.committer = Committer(
+            cast("Log", self.log),
+            worker=cast("Worker", self),
+            clock=cast("Any", self),
+            call_soon=self.soon.append,
+            before_take=lambda: None,
+            on_failed=self._on_failed,
+        )
+
+    def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        self.jobs.append((call, done))
+
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> None:
+        self.later.append((delay_s, call))
+
+    def append(self, word: str) -> None:
+        self.committer.check()
+        self.log.words.append(word)
+        self.committer.add(lambda error: self.told.append(word if error is None else f"!{word}"))
+
+    def turn(self) -> None:
+        """One turn of the loop."""
+        soon, self.soon[:] = self.soon[:], []
+        for call in soon:
+            call()
+
+    def work(self) -> None:
+        """Let the worker finish a job."""
+        call, done = self.jobs.pop(0)
+        try:
+            result = call()
+        except OSError as error:
+            result = error
+        done(result)
+
+    def _on_failed(self) -> None:
+        self.taken_back += 1
+
+
+def test_nothing_is_told_before_the_group_is_synced() -> None:
+    bench = Bench()
+    bench.append("a")
+    bench.turn()
+
+    assert bench.told == []
+    bench.work()
+
+    assert bench.told == ["a"]
+    assert bench.log.shown == ["a"]
+
+
+def test_entries_of_one_turn_are_one_group() -> None:
+    bench = Bench()
+    bench.append("a")
+    bench.append("b")
+    bench.turn()
+    bench.work()
+
+    assert bench.log.written == [["a", "b"]]
+
+
+def test_what_comes_while_a_group_is_written_goes_with_the_next() -> None:
+    bench = Bench()
+    bench.append("a")
+    bench.turn()
+    bench.append("b")
+    bench.append("c")
+    bench.turn()
+
+    assert len(bench.jobs) == 1
+    bench.work()
+    bench.work()
+
+    assert bench.log.written == [["a"], ["b", "c"]]
+    assert bench.told == ["a", "b", "c"]
+
+
+def test_the_next_group_is_under_way_before_anybody_is_told_of_this_one() -> None:
+    bench = Bench()
+    bench.append("a")
+    bench.turn()
+    bench.append("b")
+    bench.committer.add(lambda _: None)
+    jobs_when_told: list[int] = []
+    bench.committer.after_commit.append(lambda: jobs_when_told.append(len(bench.jobs)))
+    bench.work()
+
+    assert jobs_when_told == [1]
+
+
+def test_a_wait_for_nothing_is_told_at_once() -> None:
+    bench = Bench()
+    bench.committer.add(lambda error: bench.told.append(str(error)))
+    bench.turn()
+
+    assert bench.told == ["None"]
+
+
+def test_a_failed_sync_acknowledges_nothing_and_refuses_what_follows() -> None:
+    bench = Bench()
+    bench.log.error = OSError(5, "Input/output error")
+    bench.append("a")
+    bench.turn()
+    bench.append("b")
+    bench.work()
+
+    assert bench.told == ["!a", "!b"]
+    assert bench.log.shown == []
+    assert bench.taken_back == 1
+    with pytest.raises(StorageFailedError, match="Input/output error"):
+        bench.append("c")
+
+
+def test_the_storage_is_tried_again_until_it_works() -> None:
+    bench = Bench()
+    bench.log.error = OSError(28, "No space left on device")
+    bench.append("a")
+    bench.turn()
+    bench.work()
+
+    for _ in range(2):
+        delay_s, retry = bench.later.pop()
+        assert delay_s == RETRY_S
+        retry()
+        bench.work()
+        assert bench.committer.error is not None
+    bench.log.error = None
+    bench.later.pop()[1]()
+    bench.work()
+    bench.append("b")
+    bench.turn()
+    bench.work()
+
+    assert bench.told == ["!a", "b"]
+    assert bench.log.recoveries == 3
+
+
+def test_a_closed_committer_writes_nothing_more() -> None:
+    bench = Bench()
+    bench.append("a")
+    bench.committer.close()
+    bench.turn()
+
+    assert bench.jobs == []
+
+
+def test_producers_are_held_up_until_the_disk_has_caught_up() -> None:
+    bench = Bench()
+    relieved: list[bool] = []
+    bench.append("a")
+    bench.log.collecting_bytes = COMMITTING_BYTES_MAX + 1
+    assert bench.committer.full
+    bench.committer.on_relief(lambda: relieved.append(True))
+    bench.turn()
+    bench.log.collecting_bytes = 0
+    bench.work()
+
+    assert relieved == [True]
+    assert not bench.committer.full
+
+
+def test_idle_is_told_when_everything_is_committed() -> None:
+    bench = Bench()
+    idle: list[str] = []
+    bench.append("a")
+    bench.committer.on_idle(lambda: idle.append("idle"))
+    bench.turn()
+    assert idle == []
+    bench.work()
+
+    assert idle == ["idle"]
+
+
+def test_an_error_of_ours_is_told_in_its_own_words() -> None:
+    bench = Bench()
+    errors: list[IsterError | None] = []
+    bench.log.error = OSError("disk on fire")
+    bench.log.words.append("a")
+    bench.committer.add(errors.append)
+    bench.turn()
+    bench.work()
+
+    assert isinstance(errors[0], StorageFailedError)
+    assert "disk on fire" in errors[0].reason
+
+
+def test_groups_have_what_the_committer_asks_of_them() -> None:
+    group = Group()
+
+    assert (group.size_bytes, group.needs_sync) == (0, False)

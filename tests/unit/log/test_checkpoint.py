@@ -1,0 +1,259 @@
+"""A checkpoint: a restart reads little, what is gone is removed, and only one owner makes them."""
+
+import pytest
+from tests.unit.log.harness import SMALL, Bench, filler
+
+from ister.base.errors import CorruptedError, StorageTakenError
+from ister.log import FileBackend
+from ister.testing import Crash, Fault, FaultyDisk
+
+payload = filler(200)
+
+
+def make_bench(disk: FaultyDisk) -> Bench:
+    return Bench(FileBackend(disk), SMALL)
+
+
+def fill(bench: Bench, count: int, *, topic: int = 1) -> None:
+    first = bench.next_offsets.get(topic, 0)
+    for number in range(first, first + count):
+        bench.publish(topic, payload(number))
+
+
+def test_a_start_restores_the_snapshot_and_replays_only_the_open_file() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 200)
+    bench.checkpoint(b"the state")
+
+    again = bench.reopened()
+    assert again.snapshots == [b"the state"]
+    assert len(again.seen) < 30
+    assert again.payloads(1) == [payload(n) for n in range(200)]
+    assert again.log.next_offset(1) == 200
+
+
+def test_a_checkpoint_is_wanted_when_a_file_was_sealed_since_the_last() -> None:
+    bench = make_bench(FaultyDisk())
+    wanted = [bench.log.wants_checkpoint]
+    for _ in range(2):
+        fill(bench, 60)
+        wanted.append(bench.log.wants_checkpoint)
+        bench.checkpoint()
+        wanted.append(bench.log.wants_checkpoint)
+
+    assert wanted == [False, True, False, True, False]
+
+
+def test_a_checkpoint_is_wanted_after_a_start_that_replayed_sealed_files() -> None:
+    bench = make_bench(FaultyDisk())
+    fill(bench, 100)
+    again = bench.reopened()
+
+    assert again.log.wants_checkpoint
+
+
+def test_the_last_snapshot_counts() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    for number in range(6):
+        fill(bench, 30)
+        bench.checkpoint(b"%d" % number)
+
+    assert bench.reopened().snapshots == [b"5"]
+    assert len(disk.names("manifests")) == 3
+    assert len(disk.names("snapshots")) == 3
+
+
+def test_entries_committed_while_a_checkpoint_runs_are_kept_and_replayed() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 60)
+    checkpoint = bench.log.plan_checkpoint(b"state", {1: 0})
+    fill(bench, 60)
+    checkpoint.run()
+    fill(bench, 60)
+    bench.log.checkpointed(checkpoint)
+    checkpoint.sweep()
+
+    assert bench.payloads(1) == [payload(n) for n in range(180)]
+    assert bench.log.wants_checkpoint
+    again = bench.reopened()
+    assert again.payloads(1) == [payload(n) for n in range(180)]
+    assert len(again.seen) >= 120
+
+
+def test_segments_below_the_horizon_are_removed() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 200)
+    before = len(disk.names("segments"))
+    bench.checkpoint(horizon={1: 100})
+
+    assert len(disk.names("segments")) < before
+    assert bench.log.first_offset(1) == 100
+    assert bench.read(1, 100) == [(n, payload(n)) for n in range(100, 200)]
+    again = bench.reopened()
+    assert again.log.first_offset(1) == 100
+    assert again.read(1, 100) == [(n, payload(n)) for n in range(100, 200)]
+
+
+def test_a_segment_stays_while_any_topic_has_something_in_it() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    bench.publish(2, b"precious")
+    fill(bench, 100)
+    bench.checkpoint(horizon={1: 100, 2: 0})
+
+    assert bench.payloads(2) == [b"precious"]
+    assert bench.reopened().payloads(2) == [b"precious"]
+    bench.checkpoint(horizon={1: 100, 2: 1})
+    assert len(disk.names("segments")) == 1
+
+
+def test_a_topic_without_a_horizon_is_deleted() -> None:
+    bench = make_bench(FaultyDisk())
+    fill(bench, 100)
+    fill(bench, 100, topic=2)
+    bench.checkpoint(horizon={2: 0})
+
+    assert bench.read(2, 0) == [(n, payload(n)) for n in range(100)]
+    plan = bench.reopened().log.plan(1, 0, 1_000)
+    assert plan is None
+
+
+def test_files_with_changes_only_go_with_the_next_checkpoint() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    for _ in range(100):
+        bench.append_changes(bytes(200))
+        bench.commit()
+    bench.checkpoint()
+
+    assert len(disk.names("segments")) == 1
+
+
+def test_a_plan_made_before_its_segment_was_removed_finds_what_is_left() -> None:
+    bench = make_bench(FaultyDisk())
+    fill(bench, 200)
+    plan = bench.log.plan(1, 0, 1_000)
+    assert plan is not None
+    bench.checkpoint(horizon={1: 150})
+
+    assert plan.run()[0].base_offset == 150
+
+
+def test_another_owner_that_made_the_next_manifest_is_noticed() -> None:
+    disk = FaultyDisk()
+    first, second = make_bench(disk), make_bench(disk)
+    second.checkpoint(horizon={})
+
+    with pytest.raises(StorageTakenError):
+        first.checkpoint(horizon={})
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_checkpoint_that_failed_is_made_again(done: bool) -> None:
+    for prefix in ("snapshots/", "manifests/"):
+        disk = FaultyDisk()
+        bench = make_bench(disk)
+        fill(bench, 100)
+        disk.fail(Fault(actions=["put"], prefix=prefix, done=done))
+        with pytest.raises(OSError, match="error"):
+            bench.checkpoint(b"first")
+        assert bench.payloads(1) == [payload(n) for n in range(100)]
+        bench.checkpoint(b"second")
+
+        again = bench.reopened()
+        assert again.snapshots == [b"second"]
+        assert again.payloads(1) == [payload(n) for n in range(100)]
+
+
+def test_stopping_anywhere_in_a_checkpoint_loses_nothing() -> None:
+    def run(crash_at: int) -> tuple[FaultyDisk, bool]:
+        """Return the disk, and whether the machine stopped before the end."""
+        disk = FaultyDisk(sector_bytes=64)
+        bench = make_bench(disk)
+        fill(bench, 100)
+        bench.checkpoint(b"one", {1: 30})
+        fill(bench, 60)
+        disk.crash_at(len(disk.operations) + crash_at)
+        try:
+            bench.checkpoint(b"two", {1: 80})
+        except Crash:
+            return disk, True
+        return disk, False
+
+    crash_at = 0
+    stopped = True
+    while stopped:
+        disk, stopped = run(crash_at)
+        for keep in ("none", "all", "torn"):
+            again = make_bench(disk.reopen(keep, seed=crash_at))
+            assert again.snapshots in ([b"one"], [b"two"])
+            assert again.read(1, 80) == [(n, payload(n)) for n in range(80, 160)]
+            again.publish(1, b"more")
+            again.checkpoint(b"three", {1: 80})
+            assert again.reopened().snapshots == [b"three"]
+        crash_at += 1
+    assert crash_at > 4
+
+
+def test_a_manifest_that_was_changed_stops_the_start() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 60)
+    bench.checkpoint()
+    name = disk.names("manifests")[-1]
+    disk.flip(name, 200)
+
+    with pytest.raises(CorruptedError) as caught:
+        bench.reopened()
+    assert caught.value.file == name
+
+
+def test_a_segment_the_manifest_names_and_that_is_missing_stops_the_start() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 100)
+    bench.checkpoint()
+    name = disk.names("segments")[0]
+    disk.remove(name)
+
+    with pytest.raises(CorruptedError, match="missing") as caught:
+        bench.reopened()
+    assert caught.value.file == name
+
+
+def test_the_file_to_replay_cannot_be_missing() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 100)
+    bench.checkpoint()
+    disk.remove(disk.names("segments")[-1])
+
+    with pytest.raises(CorruptedError, match="missing"):
+        bench.reopened()
+
+
+def test_a_checkpoint_right_after_the_start_keeps_everything() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 100)
+    again = bench.reopened()
+    again.checkpoint()
+    again = again.reopened()
+    again.checkpoint()
+
+    assert again.reopened().payloads(1) == [payload(n) for n in range(100)]
+
+
+def test_a_checkpoint_of_an_empty_log_can_be_opened() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    bench.checkpoint(b"nothing yet", {})
+    again = bench.reopened()
+    again.publish(1, b"a")
+
+    assert again.reopened().payloads(1) == [b"a"]
+    assert again.reopened().snapshots == [b"nothing yet"]

@@ -1,0 +1,356 @@
+"""Deliveries: what is handed out, acknowledged and timed out, one claim at a time."""
+
+from itertools import count
+
+import pytest
+from tests.unit.subscriptions.leasing import TIMEOUT_MS, deliveries_of, lease
+
+from ister.base import AckSettings
+from ister.base.limits import ACK_TIMEOUT_MS_MAX
+from ister.subscriptions import Cursor, Deliveries, Expired, NewRun, Redelivery
+
+# Handing out.
+
+
+def test_new_messages_begin_at_the_floor_and_skip_what_is_acked() -> None:
+    cursor = Cursor(5)
+    cursor.ack(7, 9)
+
+    assert deliveries_of(cursor).next_new(12) == [NewRun(5, 7, 1), NewRun(9, 12, 1)]
+
+
+def test_asking_for_new_messages_takes_none_of_them() -> None:
+    deliveries = deliveries_of()
+
+    assert deliveries.next_new(10) == deliveries.next_new(10)
+    assert deliveries.position == 0
+
+
+def test_there_is_nothing_new_at_the_end() -> None:
+    deliveries = deliveries_of()
+    lease(deliveries, range(10))
+
+    assert deliveries.next_new(10) == []
+    assert deliveries.next_new(11) == [NewRun(10, 11, 1)]
+
+
+def test_only_the_first_runs_of_new_messages_are_worked_out() -> None:
+    cursor = Cursor()
+    for offset in range(1, 100_000, 2):
+        cursor.ack(offset, offset + 1)
+
+    runs = deliveries_of(cursor).next_new(10**12, runs_max=3)
+
+    assert runs == [NewRun(0, 1, 1), NewRun(2, 3, 1), NewRun(4, 5, 1)]
+
+
+def test_a_lease_counts_its_messages_and_bytes_until_they_are_acked() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(10)).number
+    assert (deliveries.in_flight, deliveries.in_flight_bytes) == (10, 1_000)
+
+    deliveries.ack(number, 2, 5)
+    assert (deliveries.in_flight, deliveries.in_flight_bytes) == (7, 700)
+
+    deliveries.ack(number, 0, 10)
+    assert (deliveries.in_flight, deliveries.in_flight_bytes) == (0, 0)
+
+
+def test_bytes_that_do_not_come_out_even_are_all_given_back_in_the_end() -> None:
+    deliveries = deliveries_of()
+    number = deliveries.lease(range(3), consumer="ann", now_ms=0, size_bytes=100).number
+
+    left = []
+    for offset in (1, 0, 2):
+        deliveries.ack(number, offset, offset + 1)
+        left.append(deliveries.in_flight_bytes)
+
+    assert left == [67, 34, 0]
+
+
+def test_lease_numbers_rise_over_all_topics_of_a_subscription() -> None:
+    numbers = count(7)
+    one = Deliveries(Cursor(), AckSettings(), numbers)
+    other = Deliveries(Cursor(), AckSettings(), numbers)
+
+    given = [lease(d, range(slot, slot + 1)).number for slot in (0, 1) for d in (one, other)]
+
+    assert given == [7, 8, 9, 10]
+
+
+def test_new_messages_passed_over_are_due_at_once() -> None:
+    deliveries = deliveries_of()
+
+    lease(deliveries, [1, 3])
+
+    assert deliveries.position == 4
+    assert deliveries.due(0, 10) == [Redelivery([0, 2], 1)]
+
+
+def test_two_consumers_can_be_handed_every_second_message_each() -> None:
+    deliveries = deliveries_of()
+
+    lease(deliveries, [0, 2, 4], consumer="ann")
+    lease(deliveries, [1, 3, 5], consumer="ben")
+
+    assert deliveries.in_flight == 6
+    assert deliveries.due(0, 10) == []
+    assert deliveries.next_new(7) == [NewRun(6, 7, 1)]
+
+
+def test_a_message_cannot_be_leased_twice() -> None:
+    deliveries = deliveries_of()
+    lease(deliveries, range(10))
+
+    assert not deliveries.is_free(range(9, 12))
+    with pytest.raises(AssertionError):
+        lease(deliveries, range(9, 12))
+
+
+def test_messages_acked_since_they_were_read_are_not_free() -> None:
+    deliveries = deliveries_of()
+    assert deliveries.is_free(range(5))
+
+    deliveries.skip(3, 4)
+
+    assert not deliveries.is_free(range(5))
+    assert deliveries.is_free([0, 1, 2, 4])
+
+
+def test_a_skipped_message_is_acked_and_never_handed_out() -> None:
+    deliveries = deliveries_of()
+
+    deliveries.skip(2, 5)
+    deliveries.skip(0, 1)
+
+    assert deliveries.next_new(7) == [NewRun(1, 2, 1), NewRun(5, 7, 1)]
+    assert deliveries.cursor.take_changes() == [(0, 1), (2, 5)]
+
+
+def test_a_held_message_is_neither_new_nor_due_until_it_is_freed() -> None:
+    deliveries = deliveries_of()
+
+    deliveries.hold([0, 1, 2])
+    assert deliveries.due(0, 10) == []
+    assert deliveries.next_new(3) == []
+    assert deliveries.unsettled == 3
+
+    deliveries.free([1])
+    assert deliveries.due(0, 10) == [Redelivery(range(1, 2), 1)]
+
+
+def test_a_held_message_can_be_leased_from_where_it_is() -> None:
+    deliveries = deliveries_of()
+    deliveries.hold([0, 1, 2])
+
+    number = lease(deliveries, [1]).number
+
+    assert deliveries.ack(number, 1, 2) == []
+    assert deliveries.cursor.gaps(0, 3) == [(0, 1), (2, 3)]
+
+
+# Acknowledging.
+
+
+def test_acks_of_a_lease_in_any_order_move_the_floor() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(6)).number
+
+    refused = [deliveries.ack(number, o, o + 1) for o in (3, 1, 5, 0, 4, 2)]
+
+    assert refused == [[]] * 6
+    assert deliveries.cursor.floor == 6
+
+
+def test_a_repeated_ack_is_not_refused() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+    deliveries.ack(number, 0, 4)
+
+    assert deliveries.ack(number, 0, 4) == []
+    assert deliveries.refused == 0
+
+
+def test_a_late_ack_is_refused_and_counted() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+    deliveries.expire(TIMEOUT_MS)
+
+    assert deliveries.ack(number, 0, 4) == [(0, 4)]
+    assert deliveries.refused == 4
+    assert deliveries.cursor.floor == 0
+
+
+def test_a_late_ack_of_what_another_consumer_acked_is_not_refused() -> None:
+    deliveries = deliveries_of()
+    late = lease(deliveries, range(4)).number
+    deliveries.expire(TIMEOUT_MS)
+    again = lease(deliveries, range(4), consumer="ben", now_ms=TIMEOUT_MS, attempt=2).number
+    deliveries.ack(again, 0, 2)
+
+    assert deliveries.ack(late, 0, 4) == [(2, 4)]
+
+
+def test_an_ack_that_reaches_beyond_its_lease_is_refused_only_there() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4, 8)).number
+
+    assert deliveries.ack(number, 2, 10) == [(2, 4), (8, 10)]
+    assert deliveries.cursor.gaps(0, 10) == [(0, 4), (8, 10)]
+
+
+def test_an_ack_of_the_widest_range_is_refused_in_one_piece() -> None:
+    deliveries = deliveries_of()
+    lease(deliveries, range(3))
+
+    assert deliveries.ack(99, 0, 2**64 - 1) == [(0, 2**64 - 1)]
+    assert deliveries.refused == 3
+
+
+def test_an_empty_or_backward_run_is_nothing() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+
+    assert deliveries.ack(number, 2, 2) == []
+    assert deliveries.ack(number, 3, 1) == []
+    assert deliveries.nack(number, 3, 1, now_ms=0) == []
+    assert deliveries.extend(number, 3, 1, now_ms=0, extension_ms=1) == []
+    assert deliveries.in_flight == 4
+
+
+def test_refusals_can_be_asked_for_without_an_ack() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+
+    assert deliveries.refusals(number, 0, 4) == []
+    assert deliveries.refusals(number, 2, 6) == [(4, 6)]
+    assert deliveries.refusals(number + 1, 0, 4) == [(0, 4)]
+    assert (deliveries.in_flight, deliveries.refused) == (4, 0)
+
+
+def test_ack_through_acks_other_leases_and_what_waits() -> None:
+    deliveries = deliveries_of()
+    first = lease(deliveries, range(4), consumer="ben").number
+    lease(deliveries, range(4, 6))
+    deliveries.nack(first, 1, 2, now_ms=0, delay_ms=0)
+    number = lease(deliveries, range(6, 10)).number
+
+    assert deliveries.ack_through(number, 8)
+
+    assert deliveries.cursor.floor == 8
+    assert deliveries.in_flight == 2
+    assert deliveries.due(0, 10) == []
+
+
+@pytest.mark.parametrize(("end", "good"), [(9, True), (10, True), (11, False), (2**63, False)])
+def test_ack_through_reaches_no_further_than_its_lease(end: int, good: bool) -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(10)).number
+    lease(deliveries, range(10, 20))
+
+    assert deliveries.ack_through(number, end) is good
+    assert deliveries.cursor.floor == (end if good else 0)
+
+
+def test_ack_through_of_a_lease_that_is_over_is_refused_unless_it_is_done_already() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(10)).number
+    deliveries.ack_through(number, 5)
+    deliveries.expire(TIMEOUT_MS)
+
+    assert deliveries.ack_through(number, 5)
+    assert not deliveries.ack_through(number, 6)
+    assert deliveries.refused == 1
+
+
+# Deadlines.
+
+
+def test_unacked_messages_are_due_again_when_their_ack_timeout_ends() -> None:
+    deliveries = deliveries_of()
+    lease(deliveries, range(4), now_ms=1_000)
+
+    assert deliveries.next_due_ms() == 1_000 + TIMEOUT_MS
+    assert deliveries.expire(999 + TIMEOUT_MS) == []
+    assert deliveries.due(999 + TIMEOUT_MS, 10) == []
+    assert deliveries.expire(1_000 + TIMEOUT_MS) == [Expired("ann", 0, 4, 1)]
+    assert deliveries.due(1_000 + TIMEOUT_MS, 10) == [Redelivery(range(4), 2)]
+
+
+def test_only_what_is_left_of_a_lease_expires() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(6)).number
+    deliveries.ack(number, 2, 4)
+
+    assert deliveries.expire(TIMEOUT_MS) == [Expired("ann", 0, 2, 1), Expired("ann", 4, 6, 1)]
+    assert deliveries.in_flight == 0
+
+
+def test_a_lease_that_is_acked_leaves_no_deadline() -> None:
+    deliveries = deliveries_of()
+    deliveries.ack(lease(deliveries, range(6)).number, 0, 6)
+
+    assert deliveries.next_due_ms() is None
+
+
+def test_one_call_ends_no_more_leases_than_asked() -> None:
+    deliveries = deliveries_of()
+    for offset in range(5):
+        lease(deliveries, range(offset, offset + 1))
+
+    assert len(deliveries.expire(TIMEOUT_MS, leases_max=3)) == 3
+    assert deliveries.next_due_ms() == TIMEOUT_MS
+    assert len(deliveries.expire(TIMEOUT_MS, leases_max=3)) == 2
+    assert deliveries.next_due_ms() is None
+
+
+def test_an_extension_counts_from_now_for_the_whole_lease() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+
+    assert deliveries.extend(number, 0, 4, now_ms=20_000, extension_ms=30_000) == []
+
+    assert deliveries.next_due_ms() == 50_000
+    assert deliveries.expire(49_999) == []
+    assert deliveries.expire(50_000) == [Expired("ann", 0, 4, 1)]
+
+
+def test_a_part_of_a_lease_can_be_extended_alone() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(6)).number
+
+    assert deliveries.extend(number, 2, 4, now_ms=0, extension_ms=2 * TIMEOUT_MS) == []
+
+    expired = deliveries.expire(TIMEOUT_MS)
+    assert expired == [Expired("ann", 0, 2, 1), Expired("ann", 4, 6, 1)]
+    assert deliveries.ack(number, 0, 6) == [(0, 2), (4, 6)]
+    assert deliveries.cursor.gaps(0, 6) == [(0, 2), (4, 6)]
+
+
+def test_an_extension_may_bring_the_deadline_forward() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+
+    deliveries.extend(number, 0, 4, now_ms=0, extension_ms=0)
+
+    assert deliveries.expire(0) == [Expired("ann", 0, 4, 1)]
+
+
+def test_an_extension_is_no_longer_than_the_longest_ack_timeout() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+
+    deliveries.extend(number, 0, 4, now_ms=5, extension_ms=2**64 - 1)
+
+    assert deliveries.next_due_ms() == 5 + ACK_TIMEOUT_MS_MAX
+
+
+def test_an_extension_of_a_lease_that_is_over_is_refused_but_for_what_is_acked() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(4)).number
+    deliveries.ack(number, 0, 2)
+    deliveries.expire(TIMEOUT_MS)
+
+    refused = deliveries.extend(number, 0, 4, now_ms=TIMEOUT_MS, extension_ms=1_000)
+
+    assert refused == [(2, 4)]
