@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.crash.life import CREDIT, Delivery, Inbox, Life
+from tests.crash.life import CREDIT, Delivery, Inbox, Life, nothing
 from tests.crash.promises import MAYBE, NO, YES, Key, Promises, Sent, Stand, Transacted
 
 from ister.base import EARLIEST, AckSettings, Origin, Position, StreamSettings, partition_name
@@ -24,10 +24,6 @@ FAILURES_BEFORE_HEALING = 2
 REPEATS_MAX = 12
 
 Tell = Callable[..., None]
-
-
-def nothing(_: Any = None) -> None:
-    """Nobody keeps a record of it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,6 @@ class Customer:
         self.promises = promises
         self.failures = 0
         self.attached: dict[Key, Attached] = {}
-        self._options: dict[Key, SubscribeOptions] = {}
         self._sequences: dict[tuple[str, str], int] = defaultdict(int)
         self._producers: dict[tuple[str, str], Producer] = {}
         self._serial = 0
@@ -70,6 +65,9 @@ class Customer:
         self.life = life
         self.attached.clear()
         self._producers.clear()
+        for stands in self.promises.stands.values():
+            for stand in stands:
+                stand.fresh.clear()
 
     # Asking
 
@@ -82,7 +80,7 @@ class Customer:
         for _ in range(REPEATS_MAX):
             asked = []
             for request in left:
-                asked.append((request, self.life.ask(request.issue)))
+                asked.append((request, self.life.ask(request.issue, request.kept)))
                 if apart:
                     self.life.turn()
             self.life.settle()
@@ -93,8 +91,6 @@ class Customer:
                     left.append(request)
                 elif isinstance(answer.value, IsterError):
                     raise answer.value
-                else:
-                    request.kept(answer.value)
             if not left:
                 return
             self.recover()
@@ -103,6 +99,8 @@ class Customer:
     def recover(self) -> None:
         """The storage has failed: see that what is stored can be read, and wait until it is back."""
         life = self.life
+        # Whatever goes on in the background does so while the storage has failed.
+        life.tidy()
         assert life.broker.streams.error, "something was refused, and the broker calls itself fine"
         for sent in self.promises.sent:
             topic = life.broker.streams.by_name.get(sent.topic)
@@ -159,20 +157,34 @@ class Customer:
 
         def kept(_: object) -> None:
             self.promises.topics[name] = NO
+            for key in self.promises.subscriptions:
+                if key[0] == name:
+                    self.promises.subscriptions[key] = NO
             self._synced()
 
         return Request(issue, kept)
 
     def purge(self, name: str, before: int) -> Request:
         """Drop the messages below an offset."""
+        return self._purge(name, before, [name])
+
+    def purge_all(self, name: str) -> Request:
+        """Drop all messages of a partitioned topic."""
+        return self._purge(name, -1, [part(name, n) for n in range(self.promises.partitions[name])])
+
+    def _purge(self, name: str, before: int, topics: list[str]) -> Request:
         purged = self.promises.purged
+        ends: dict[str, int] = {}
 
         def issue(tell: Tell) -> None:
-            purged[name] = (purged.get(name, (0, 0))[0], before)
+            for topic in topics:
+                stream = self.life.broker.streams.by_name[topic]
+                ends[topic] = before if before >= 0 else stream.next_offset
+                purged[topic] = (purged.get(topic, (0, 0))[0], ends[topic])
             self.life.broker.purge(name, before, tell)
 
         def kept(_: object) -> None:
-            purged[name] = (before, before)
+            purged.update({topic: (end, end) for topic, end in ends.items()})
             self._synced()
 
         return Request(issue, kept)
@@ -235,7 +247,7 @@ class Customer:
         transaction = Transacted(word, sends, list(acks))
         self.promises.transactions.append(transaction)
         for key, topic, offset in acks:
-            self._may(key, topic, [offset])
+            self._may(key, topic, [offset], fresh=False)
         return self.repeat_transaction(transaction)
 
     def repeat_transaction(self, transacted: Transacted, *, with_acks: bool = True) -> Request:
@@ -271,7 +283,7 @@ class Customer:
     ) -> Request:
         """Make a durable subscription that starts with the first message, or come back to it."""
         key = (pattern, name)
-        options = self._options[key] = SubscribeOptions(
+        options = self.promises.options[key] = SubscribeOptions(
             topic=pattern,
             subscription=name,
             consumer="c",
@@ -296,7 +308,7 @@ class Customer:
 
     def come_back(self) -> None:
         """Attach to every subscription there still is."""
-        for key, options in self._options.items():
+        for key, options in self.promises.options.items():
             if self.promises.subscriptions[key] == YES:
                 self.attached[key] = Attached(*self.life.attach(options))
 
@@ -325,7 +337,7 @@ class Customer:
             if not confirm:
                 tell(None)
                 return
-            before[:] = [(s, set(s.may)) for some in self.promises.stands.values() for s in some]
+            before[:] = [(s, set(s.fresh)) for some in self.promises.stands.values() for s in some]
             self.life.vault.confirm(tell)
 
         def kept(_: object) -> None:
@@ -338,7 +350,7 @@ class Customer:
 
     def bury(self, key: Key, topic: str, offset: int, *, letters: str) -> None:
         """Give a message back until it is a dead letter."""
-        self._may(key, topic, [offset])
+        self._may(key, topic, [offset], fresh=False)
         self.promises.doomed[key, topic, offset] = letters
         for _ in range(REPEATS_MAX):
             attached = self.attached[key]
@@ -380,6 +392,7 @@ class Customer:
                 known = self.promises.stands.setdefault((key, topic), [Stand()])
                 if stand not in known:
                     known.append(stand)
+                self._undo_transactions(key, topic)
             self.life.broker.durables.seek(*key, to, tell)
 
         def kept(_: object) -> None:
@@ -407,9 +420,16 @@ class Customer:
     def _synced(self) -> None:
         self.promises.on_synced()
 
-    def _may(self, key: Key, topic: str, offsets: Sequence[int]) -> None:
+    def _may(self, key: Key, topic: str, offsets: Sequence[int], *, fresh: bool = True) -> None:
         for stand in self.promises.stands.setdefault((key, topic), [Stand()]):
             stand.may.update(offsets)
+            if fresh:
+                stand.fresh.update(offsets)
+
+    def _undo_transactions(self, key: Key, topic: str) -> None:
+        """Who goes back to an earlier place undoes what transactions have acknowledged there."""
+        for transaction in self.promises.transactions:
+            transaction.acks = [ack for ack in transaction.acks if ack[:2] != (key, topic)]
 
     def _producer(self, topic: str, name: str) -> Producer:
         found = self._producers.get((topic, name))

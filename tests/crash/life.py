@@ -5,6 +5,7 @@ in the background, and time goes on when its clock is moved. So a test decides w
 a group is being committed or a checkpoint written.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +28,7 @@ from ister.broker import (
 )
 from ister.codec import Batch
 from ister.log import FileBackend, LogOptions
-from ister.testing import FaultyDisk, VirtualClock
+from ister.testing import Crash, FaultyDisk, VirtualClock
 
 T = TypeVar("T")
 
@@ -38,6 +39,10 @@ TURNS_MAX = 200
 CREDIT = 1_000_000
 # What a start takes: leases of two lives are told apart by the second they began.
 START_MS = 1_000
+
+
+def nothing(_: Any = None) -> None:
+    """Nobody keeps a record of it."""
 
 
 class Delivery(NamedTuple):
@@ -94,17 +99,20 @@ class Inbox:
 
 
 class Answer:
-    """What somebody who asked was told: once, or not yet."""
+    """What somebody who asked was told: once, or not yet. `kept` is called with what is no error."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Callable[[Any], object]) -> None:
         self.told = 0
         self.value: Any = None
+        self._kept = kept
 
     def tell(self, value: Any = None, *_: object) -> None:
         """Take the answer."""
         assert not self.told, f"told {self.value!r} before, and now {value!r}"
         self.told += 1
         self.value = value
+        if not isinstance(value, IsterError):
+            self._kept(value)
 
 
 class Chores:
@@ -124,13 +132,29 @@ class Chores:
         if not self._jobs:
             return False
         call, done = self._jobs.popleft()
-        result: Any
-        try:
-            result = call()
-        except Exception as error:  # noqa: BLE001 - whoever gave the call is told
-            result = error
-        done(result)
+        done(_in_thread(call))
         return True
+
+
+def _in_thread(call: Callable[[], Any]) -> Any:
+    """Return the result of a call, or the error that it raised: but not a crash.
+
+    In a thread of its own, because what compacts lowers the priority of the one it runs in.
+    """
+    results: list[Any] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again, or whoever asked is told
+            results.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if isinstance(results[0], Crash):
+        raise results[0]
+    return results[0]
 
 
 class Life:
@@ -217,9 +241,13 @@ class Life:
 
     # Asking
 
-    def ask(self, request: Callable[[Callable[..., None]], object]) -> Answer:
+    def ask(
+        self,
+        request: Callable[[Callable[..., None]], object],
+        kept: Callable[[Any], object] = nothing,
+    ) -> Answer:
         """Ask something of the broker; it may answer now or later."""
-        answer = Answer()
+        answer = Answer(kept)
         try:
             request(answer.tell)
         except IsterError as error:

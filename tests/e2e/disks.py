@@ -65,13 +65,14 @@ def fill_disk(place: Path) -> Path:
     return ballast
 
 
-# Calls to the system that fail.
+# Calls to the system that lie.
 
-FAULTY_SYNC = r"""
+LIES = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 static int faulty(void) {
@@ -90,21 +91,39 @@ int fsync(int fd) {
     if (faulty()) { errno = EIO; return -1; }
     return real(fd);
 }
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = real(clock, now);
+    const char *offset = getenv("CLOCK_OFFSET_S");
+    if (!failed && offset && clock == CLOCK_REALTIME) now->tv_sec += atol(offset);
+    return failed;
+}
 """
 
 
 def faulty_sync(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have the brokers started from now on fail every fsync while the file returned exists."""
+    _preload(folder, monkeypatch)
+    switch = folder / "sync-fails"
+    monkeypatch.setenv("FAULTY_SYNC", str(switch))
+    return switch
+
+
+def wrong_clock(folder: Path, monkeypatch: pytest.MonkeyPatch, offset_s: int) -> None:
+    """Have the brokers started from now on believe that it is earlier or later."""
+    _preload(folder, monkeypatch)
+    monkeypatch.setenv("CLOCK_OFFSET_S", str(offset_s))
+
+
+def _preload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")
-    source, library = folder / "faulty.c", folder / "faulty.so"
-    source.write_text(FAULTY_SYNC)
+    source, library = folder / "lies.c", folder / "lies.so"
+    source.write_text(LIES)
     _run_or_skip([compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"])
-    switch = folder / "sync-fails"
     monkeypatch.setenv("LD_PRELOAD", str(library))
-    monkeypatch.setenv("FAULTY_SYNC", str(switch))
-    return switch
 
 
 # Files.

@@ -6,7 +6,7 @@ is one order of events; the broker is a process of its own and dies by SIGKILL.
 """
 
 import asyncio
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -61,8 +61,8 @@ class Storm:
         self.kills = 0
         # Acknowledgements of all kinds, to see whether anything goes on.
         self.acknowledged = 0
-        # Sends whose outcome nobody was told.
-        self.indeterminate = 0
+        # Sends whose outcome nobody was told, by what their producers were told instead.
+        self.doubts: Counter[str] = Counter()
         # Once set, producers end; once set, consumers do.
         self.calm = asyncio.Event()
         self.drained = asyncio.Event()
@@ -168,14 +168,14 @@ class Storm:
         if flush:
             while flying:
                 await self._settle(*flying.popleft())
-        self.indeterminate += len(flying)
+        self.doubts[f"{producer.name} left"] += len(flying)
         return number
 
     async def _settle(self, send: Send, future: ister.SendFuture) -> None:
         try:
             message_id = await future
-        except (RequestTimeoutError, ConnectionLostError, ClosedError):
-            self.indeterminate += 1
+        except (RequestTimeoutError, ConnectionLostError, ClosedError) as error:
+            self.doubts[f"{send.producer}: {error}"] += 1
             return
         send.outcome, send.offset = Outcome.OK, message_id.offset
         self.acknowledged += 1

@@ -99,6 +99,35 @@ def test_a_second_signal_ends_the_broker_at_once(start_broker: StartBroker) -> N
     assert "broker_forced" in broker.log_text()
 
 
+def test_a_signal_ends_a_broker_that_is_still_starting(tmp_path: Path) -> None:
+    # A store that takes connections and never answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(WAIT_S)
+        environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "k",
+            "AWS_SECRET_ACCESS_KEY": "s",
+            "AWS_REGION": "us-east-1",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ister", "serve", "--data", str(tmp_path), "--port", "0",
+             "--http-port", "0", "--object-store", "s3://bucket/x"],
+            env={**plain_environment(), **environment},
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+        connection, _ = silent.accept()
+        process.send_signal(signal.SIGTERM)
+        try:
+            # Well below the time that the store is given to answer.
+            _, said = process.communicate(timeout=10.0)
+        finally:
+            process.kill()
+            connection.close()
+
+    assert process.returncode == 0
+    assert b"asked to end while it was starting" in said
+
+
 def test_readiness_ends_when_closing_begins_and_health_does_not(start_broker: StartBroker) -> None:
     broker = start_broker("--shutdown-deadline", "1h")
     assert get(broker.http, "/readyz") == (200, "ready\n")

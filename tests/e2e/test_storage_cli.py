@@ -2,14 +2,18 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contract.objects.conftest import S3Server, s3_server
 from tests.e2e.conftest import BrokerProcess, StartBroker
 from tests.e2e.shell import WAIT_S, Shell, command, finish
 
 pytestmark = pytest.mark.e2e
+
+__all__ = ["s3_server"]  # A fixture: pytest finds it here by its name.
 
 TOPIC = "/default/orders"
 SUB = (TOPIC, "billing")
@@ -51,8 +55,8 @@ def described(shell: Shell) -> dict[str, object]:
 
 
 def test_a_stream_is_made_with_its_settings_and_described(shell: Shell) -> None:
-    options = ("--durability", "os", "--retention", "limits", "--max-age", "7d")
-    options += ("--max-bytes", "10GiB", "--max-messages", "1000", "--ttl", "1h")
+    options = ["--durability", "os", "--retention", "limits", "--max-age", "7d"]
+    options += ["--max-bytes", "10GiB", "--max-messages", "1000", "--ttl", "1h"]
     shell.run("topics", "create", TOPIC, "--kind", "stream", *options, "--dedup-window", "5m")
     found = shell.json("topics", "describe", TOPIC)
 
@@ -466,3 +470,52 @@ def test_a_stream_in_an_object_store_outlives_the_data_folder(
     assert Shell(second.url).run("read", TOPIC).stdout == lines(1, 2)
     second.stop()
     assert b"no problems" in shell.run("storage", "check", store).stderr
+
+
+def test_old_segments_move_to_the_tier_and_are_read_from_there(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    tier = tmp_path / "tier"
+    broker = start_broker("--segment-size", "1MiB", "--tier", tier.as_uri(), "--tier-after", "0")
+    shell = Shell(broker.url)
+    shell.run("topics", "create", TOPIC, "--kind", "stream", "--durability", "os")
+    payloads = b"".join(b"%d %s\n" % (n, b"x" * 1_000) for n in range(3_000))
+    shell.run("produce", TOPIC, "--quiet", input=payloads)
+    deadline = time.monotonic() + WAIT_S
+    while len(segments(broker)) > 1:
+        assert time.monotonic() < deadline, broker.log_text()
+        time.sleep(0.1)
+
+    assert list((tier / "segments").iterdir())
+    assert shell.run("read", TOPIC).stdout == payloads
+    broker.stop()
+    data = str(broker.folder / "data")
+    assert "name it by --tier" in serve("--data", data, code=64)
+    assert b"found with --tier" in shell.run("storage", "check", data, code=70).stderr
+    shell.run("storage", "check", data, "--tier", tier.as_uri())
+
+
+def test_an_s3_store_is_reached_by_the_usual_variables(
+    start_broker: StartBroker, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, option in (
+        ("AWS_ENDPOINT_URL", "endpoint"),
+        ("AWS_REGION", "region"),
+        ("AWS_ACCESS_KEY_ID", "access_key_id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret_access_key"),
+    ):
+        monkeypatch.setenv(name, s3_server.options[option])
+    store = s3_server.url("storage-cli")
+    broker = start_broker("--object-store", store)
+    shell = Shell(broker.url)
+    shell.run("topics", "create", TOPIC, "--kind", "stream", "--durability", "object")
+    shell.run("produce", TOPIC, "1", "2")
+    broker.kill()
+    broker.restart()
+
+    assert shell.run("read", TOPIC).stdout == lines(1, 2)
+    broker.stop()
+    assert b"no problems" in shell.run("storage", "check", store).stderr
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    assert "403" in serve("--data", str(broker.folder / "x"), "--object-store", store, code=74)

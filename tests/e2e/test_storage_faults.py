@@ -37,7 +37,7 @@ pytestmark = pytest.mark.e2e
 TOPIC = "/default/ledger"
 OTHER = "/default/other"
 # Files of the smallest size, so that a small disk holds several.
-CONFIG = '[storage]\nsegment = "1MiB"\n'
+OPTIONS = ["--segment-size", "1MiB"]
 DISK_MIB = 12
 PAYLOAD = b"x" * 60_000
 # More than an open file still takes, so that the disk is asked for room.
@@ -47,9 +47,7 @@ SENDS_MAX = 60
 @contextmanager
 def running(folder: Path) -> Iterator[BrokerProcess]:
     """Run a broker with small files, all of its own in `folder`."""
-    config = folder / "ister.toml"
-    config.write_text(CONFIG)
-    broker = BrokerProcess(folder, ["--config", str(config)])
+    broker = BrokerProcess(folder, OPTIONS)
     broker.start()
     try:
         yield broker

@@ -86,8 +86,9 @@ async def test_nothing_of_a_message_is_readable_on_the_disk(
     assert await stored(encrypted) == [SECRET]
 
 
-@pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.stop])
-@pytest.mark.parametrize("which", ["missing", "wrong"])
+@pytest.mark.parametrize(
+    ("which", "end"), [("missing", BrokerProcess.kill), ("wrong", BrokerProcess.stop)]
+)
 async def test_without_the_right_key_the_broker_refuses_and_changes_nothing(
     which: str, end: object, start_broker: StartBroker, keys: Path, tmp_path: Path
 ) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 import shutil
+from pathlib import Path
 
 import pytest
 from tests.contract.objects.conftest import S3Server, s3_server
 from tests.e2e.conftest import BrokerProcess, StartBroker
-from tests.e2e.disks import segments
+from tests.e2e.disks import segments, wrong_clock
 from tests.e2e.raw import WAIT_S
 
 import ister
@@ -89,26 +90,36 @@ async def test_a_broker_whose_object_journal_was_taken_over_acknowledges_nothing
                 assert await read_all(other) == [b"0", b"1"]
 
 
-async def test_sealed_files_are_moved_to_the_tier_and_read_from_there(
-    store: S3Server, start_broker: StartBroker
+async def test_old_files_are_moved_to_the_tier_and_read_from_there(
+    store: S3Server,
+    start_broker: StartBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    url = store.url("tier")
-    broker = start_broker("--tier", url, "--segment-size", "1MiB")
-    payloads = [b"%d " % n + b"x" * 50_000 for n in range(100)]
-    async with ister.connect(broker.url) as client:
-        await client.create_topic(TOPIC, kind="stream")
-        async with client.producer(TOPIC, name="p") as producer:
-            for payload in payloads:
-                await producer.send(payload)
-        moved = open_store(url, store.options)
-        data = broker.folder / "data"
-        async with asyncio.timeout(60):
-            while not moved.names("segments/") or len(segments(data)) > 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-        assert await read_all(client) == payloads
-    broker.kill()
+    payloads = [b"%d " % n + b"x" * 50_000 for n in range(60)]
+    with monkeypatch.context() as patch:
+        # Only what is some time old is moved.
+        wrong_clock(tmp_path, patch, -7_200)
+        broker = start_broker("--segment-size", "1MiB")
+        async with ister.connect(broker.url) as client:
+            await client.create_topic(TOPIC, kind="stream")
+            async with client.producer(TOPIC, name="p") as producer:
+                for payload in payloads:
+                    await producer.send(payload)
+        broker.stop()
+    data = broker.folder / "data"
+    local = set(segments(data))
 
+    broker.args += ["--tier", store.url("tier")]
     broker.restart()
 
+    async with asyncio.timeout(60):
+        while len(local & set(segments(data))) > 1:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.1)
+    assert open_store(store.url("tier"), store.options).names("segments/")
+    async with ister.connect(broker.url) as client:
+        assert await read_all(client) == payloads
+    broker.kill()
+    broker.restart()
     async with ister.connect(broker.url) as client:
         assert await read_all(client) == payloads

@@ -30,6 +30,8 @@ class SubscribeOptions:
     partitions: int = 0
     start: Position = LATEST
     acks: AckSettings | None = None
+    # Of a client that comes back: the leases it still holds, if it says.
+    held: list[int] | None = None
 
 
 @dataclass(slots=True, eq=False)

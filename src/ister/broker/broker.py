@@ -139,8 +139,8 @@ class Broker:
             raise NamespaceExistsError(namespace)
         if len(self._namespaces) >= self.limits.namespaces_max:
             raise LimitReachedError("namespaces_max", self.limits.namespaces_max)
-        self._namespaces.add(namespace)
         self._record_namespaces(namespace, done)
+        self._namespaces.add(namespace)
 
     def namespaces(self) -> list[str]:
         """Return the namespaces by name."""
@@ -168,8 +168,11 @@ class Broker:
             raise BadRequestError(f"{partitions} partitions are not 0 to {PARTITIONS_MAX}")
         existing = self._partitioned.get(topic)
         if existing is not None or topic in self._topics:
-            self._check_same(topic, kind, partitions, stream)
-            done(None)
+            first = self._check_same(topic, kind, partitions, stream)
+            if isinstance(first, StreamTopic):
+                first.vault.committer.after(done)
+            else:
+                done(None)
             return
         if find_partition(topic) is not None:
             raise BadNameError(topic, "names ending in '-part-N' belong to partitioned topics")
@@ -195,17 +198,16 @@ class Broker:
         else:
             raise TopicNotFoundError(name)
         streams = [t for t in gone if isinstance(t, StreamTopic)]
+
+        def on_deleted(error: IsterError | None) -> None:
+            if error is None:
+                self._on_deleted(topic, gone)
+            done(error)
+
         if streams:
-            self.streams.delete(streams, done, partitioned=topic if partitioned else "")
-        self._partitioned.pop(topic, None)
-        for part in gone:
-            self._forget_topic(part)
-        self.subscribers.on_topics_gone(f"topic {name} was deleted")
-        # Last: closing has counted what was still queued as dropped.
-        for part in gone:
-            self._gone.add(part)
-        if not streams:
-            done(None)
+            self.streams.delete(streams, on_deleted, partitioned=topic if partitioned else "")
+        else:
+            on_deleted(None)
 
     def purge(self, name: str, before: int, done: Callable[[int | IsterError], object]) -> None:
         """Drop the messages of a stream before an offset, all of them if that is negative."""
@@ -215,13 +217,16 @@ class Broker:
                 f"{name} is partitioned: purge one of its partitions to an offset"
             )
         left, purged = len(topics), 0
+        failed: list[IsterError] = []
 
         def on_done(error: IsterError | None, count: int) -> None:
             nonlocal left, purged
             left -= 1
             purged += count
-            if left == 0 or error is not None:
-                done(error or purged)
+            if error is not None:
+                failed.append(error)
+            if left == 0:
+                done(failed[0] if failed else purged)
 
         for topic in topics:
             end = topic.next_offset if before < 0 else min(before, topic.next_offset)
@@ -460,7 +465,8 @@ class Broker:
 
     def _check_same(
         self, topic: TopicName, kind: str, partitions: int, stream: StreamSettings | None
-    ) -> None:
+    ) -> AnyTopic:
+        """Return the topic, or its first partition; raise when it is not the one asked for."""
         parts = self._partitioned.get(topic)
         has = len(parts or ())
         first = parts[0] if parts is not None else self._topics[topic]
@@ -470,11 +476,25 @@ class Broker:
             raise TopicExistsError(topic, f"as a {first.kind} topic")
         if isinstance(first, StreamTopic) and stream not in (None, first.record.settings):
             raise TopicExistsError(topic, f"with other settings: {first.record.settings}")
+        return first
 
     def _add_live(self, name: TopicName) -> Topic:
         topic = self._topics[name] = Topic(name, self._new_number())
         self.subscribers.on_live(topic)
         return topic
+
+    def _on_deleted(self, name: TopicName, parts: list[AnyTopic]) -> None:
+        """Forget a topic that is no more, unless somebody else who asked for it has done so."""
+        gone = [part for part in parts if self._topics.get(part.name) is part]
+        if not gone:
+            return
+        self._partitioned.pop(name, None)
+        for part in gone:
+            self._forget_topic(part)
+        self.subscribers.on_topics_gone(f"topic {name} was deleted")
+        # Last: closing has counted what was still queued as dropped.
+        for part in gone:
+            self._gone.add(part)
 
     def _forget_topic(self, topic: AnyTopic) -> None:
         topic.deleted = True

@@ -88,6 +88,16 @@ class Committer:
         self._waiting.append(done)
         self.kick()
 
+    def after(self, done: Done) -> None:
+        """As `add`, but at once when nothing is under way, also when the storage has failed.
+
+        For who finds something done already: whoever did it may still wait for the journal.
+        """
+        if self.resting:
+            done(None)
+        else:
+            self.add(done)
+
     def ride(self, done: Done) -> None:
         """As `add`, for what need not be committed before something else is."""
         self._waiting.append(done)

@@ -96,6 +96,7 @@ class Consumer:
         "credit_count",
         "delivered",
         "dropped",
+        "held",
         "identity",
         "matcher",
         "name",
@@ -124,6 +125,8 @@ class Consumer:
         self.identity = (owner, name)
         # What else to do when there is credit again: durable subscriptions hand out then.
         self.pumps: list[Callable[[], object]] = []
+        # Of a client that comes back: the leases it still holds, if it says.
+        self.held: frozenset[int] | None = None
         # For whoever attached it: it was closed; its leases are void.
         self.on_closed: Callable[[], object] = nothing
         self.on_void: Callable[[], object] = nothing

@@ -17,7 +17,7 @@ from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
 from ister.broker.changes import Acked, Runs, encode_changes
 from ister.broker.sifting import TTL_ATTRIBUTE, slots_of
 from ister.broker.stream import StreamTopic
-from ister.broker.track import Track
+from ister.broker.track import Again, Track
 from ister.codec import Batch, Column, encode
 
 OnTopic = Callable[[StreamTopic | IsterError], object]
@@ -44,7 +44,7 @@ class DeadLetters:
             if offset not in track.burying and offset not in track.committing
         ]
         while waiting:
-            batch = track.old_batch(waiting[0][0])
+            batch = track.old_batch(waiting[0][0], Again.DEAD_LETTER)
             if batch is None:
                 return
             end = batch.offsets[-1] + 1
@@ -57,6 +57,7 @@ class DeadLetters:
             for some in _bundles(batch, slots):
                 self._bury(track, batch, some, [here[batch.offsets[s]] for s in some])
             batch.forget_columns()
+        track.end_reading(Again.DEAD_LETTER)
 
     def _bury(self, track: Track, batch: Batch, slots: list[int], failures: list[int]) -> None:
         subscription, epoch = track.subscription, track.deliveries.epoch

@@ -19,7 +19,7 @@ from ister.broker.consumer import Consumer
 from ister.broker.flight import Flight
 from ister.broker.keyed import Parking
 from ister.broker.sifting import fresh, runs_between, slots_between, slots_of
-from ister.broker.track import Track
+from ister.broker.track import Again, Track
 from ister.codec import Batch
 from ister.subscriptions import NewRun, Policy, SubscriptionType, in_turn, to_least_loaded
 
@@ -198,8 +198,9 @@ class Dispatch:
         now_ms = self._clock.monotonic_ms()
         first = deliveries.due(now_ms, 1)
         if not first:
+            track.end_reading(Again.REDELIVERY)
             return False
-        batch = track.old_batch(first[0].offsets[0])
+        batch = track.old_batch(first[0].offsets[0], Again.REDELIVERY)
         if batch is None:
             return False
         end = batch.offsets[-1] + 1
@@ -244,6 +245,8 @@ class Dispatch:
         if self._single:
             return self._give(self._consumers[0], track, batch, slots, attempt) > 0
         if self.parking is not None:
+            # What is parked counts as well.
+            self._flight.touch(track)
             return self.parking.hand_out(track, batch, slots, attempt)
         ready = [consumer for consumer in self._consumers if consumer.ready]
         count = min(len(slots), sum(consumer.credit_count for consumer in ready))

@@ -228,6 +228,12 @@ class DurableSubscription:
         self._lost.discard(consumer.identity)
         now_ms = self._clock.monotonic_ms()
         for track in self.tracks:
+            if consumer.held is not None and track.deliveries.release(
+                consumer.identity, besides=consumer.held
+            ):
+                # Got lost on the way: the client does not have it.
+                self._flight.touch(track)
+                self.dispatch.add(track)
             track.deliveries.regained(consumer.identity, now_ms=now_ms)
         if self.dispatch.parking is not None:
             self.dispatch.parking.reroute()

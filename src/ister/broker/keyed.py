@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from ister.broker.consumer import Consumer
 from ister.broker.roster import Roster
 from ister.broker.sifting import fresh, slots_of
-from ister.broker.track import Track
+from ister.broker.track import Again, Track
 from ister.codec import Batch
 
 # Messages of one topic that are parked; with more, nothing of it is handed out until some went.
@@ -65,15 +65,14 @@ class Parking:
 
     def unpark(self, now_ms: int) -> list[Track]:
         """Give what is parked to consumers that have room by now; return the tracks it was of."""
-        moved: list[Track] = []
-        for owner in list(self._tracks):
-            consumer = self._roster.by_name.get(owner)
-            for track in list(self._tracks[owner]):
-                if consumer is None or not consumer.ready:
-                    break
-                if self._unpark(track, owner, consumer, now_ms):
-                    moved.append(track)
-        return moved
+        by_name = self._roster.by_name
+        tracks = {
+            track: None
+            for owner, tracks in self._tracks.items()
+            if owner in by_name and by_name[owner].ready
+            for track in tracks
+        }
+        return [track for track in tracks if self._unpark(track, now_ms)]
 
     def on_done(self, track: Track, start: int, end: int) -> None:
         """Messages are done: the next ones of their keys may go."""
@@ -149,31 +148,47 @@ class Parking:
         if not tracks:
             del self._tracks[owner]
 
-    def _unpark(self, track: Track, owner: str, consumer: Consumer, now_ms: int) -> bool:
-        """Give one consumer what waits for it of one topic, as far as it has room."""
+    def _unpark(self, track: Track, now_ms: int) -> bool:
+        """Give what is parked of one topic, in the order of offsets, as far as there is room."""
         moved = False
-        heap = track.parked[owner]
-        while heap and consumer.ready:
-            if track.cursor.is_acked(heap[0][0]):
-                heappop(heap)
-                track.parked_count -= 1
+        firsts = [(heap[0][0], owner) for owner, heap in track.parked.items()]
+        heapify(firsts)
+        while firsts:
+            offset, owner = heappop(firsts)
+            consumer = self._roster.by_name.get(owner)
+            if consumer is None or not consumer.ready:
                 continue
-            batch = track.old_batch(heap[0][0])
+            batch = track.old_batch(offset, Again.PARKED)
             if batch is None:
-                break
-            entries = self._take(track, heap, batch, consumer.credit_count)
-            slots, attempt = self._sort_out(track, batch, entries, now_ms)
-            given = self._give(consumer, track, batch, slots, attempt) if slots else 0
+                return moved
+            given, left = self._give_parked(track, batch, consumer, now_ms)
+            moved = moved or given
+            if left:
+                heappush(firsts, (track.parked[owner][0][0], owner))
             batch.forget_columns()
-            moved = moved or given > 0 or not slots
-            if given < len(slots):
-                left = {batch.offsets[s] for s in slots[given:]}
-                self._park(track, owner, [entry for entry in entries if entry[0] in left])
-                break
-        if not heap and track.parked.get(owner) is heap:
+        if not track.parked_count:
+            track.end_reading(Again.PARKED)
+        return moved
+
+    def _give_parked(
+        self, track: Track, batch: Batch, consumer: Consumer, now_ms: int
+    ) -> tuple[bool, bool]:
+        """Give a consumer what is parked for it of one batch, as far as it has room.
+
+        Returns whether any moved on, and whether more of it can.
+        """
+        owner = consumer.name
+        heap = track.parked[owner]
+        entries = self._take(track, heap, batch, consumer.credit_count)
+        slots, attempt = self._sort_out(track, batch, entries, now_ms)
+        given = self._give(consumer, track, batch, slots, attempt) if slots else 0
+        if given < len(slots):
+            left = {batch.offsets[s] for s in slots[given:]}
+            self._park(track, owner, [entry for entry in entries if entry[0] in left])
+        elif not heap:
             del track.parked[owner]
             self._leave(owner, track)
-        return moved
+        return given > 0 or not slots, given == len(slots) and bool(heap)
 
     def _take(
         self, track: Track, heap: list[tuple[int, str]], batch: Batch, count_max: int
@@ -196,6 +211,8 @@ class Parking:
         self, track: Track, batch: Batch, entries: Sequence[tuple[int, str]], now_ms: int
     ) -> tuple[Sequence[int], int]:
         """Return the slots that can be given, and their attempt; skip what is gone or too old."""
+        if not entries:
+            return [], 1
         offsets = [offset for offset, _ in entries]
         ttl_ms = track.topic.record.settings.ttl_ms
         slots = fresh(batch, slots_of(batch, offsets), ttl_ms=ttl_ms, now_ms=now_ms)

@@ -1,8 +1,9 @@
 """The streams of a broker: their topics, and the upkeep of what they keep.
 
 Always true:
-- a change is in the runtime at once and in the ledger once it is committed; when it is not, the
+- a new topic is in the runtime at once and in the ledger once it is committed; when it is not, the
   runtime takes it back, because everything that came after it in the journal failed as well;
+- a topic is deleted once that is committed;
 - retention runs in the background, and never below what a work queue has not acknowledged.
 """
 
@@ -135,15 +136,25 @@ class Streams:
         return topics
 
     def delete(self, topics: Sequence[StreamTopic], done: Done, *, partitioned: str = "") -> None:
-        """Remove topics with everything in them."""
+        """Remove topics with everything in them, once that is in the journal.
+
+        Not before: what is closed and forgotten cannot be taken back.
+        """
         vault = topics[0].vault
         changes: list[Change] = [TopicDeleted(t.record.topic) for t in topics]
         if partitioned:
             changes.append(PartitionedDeleted(partitioned))
-        vault.record(changes, done)
-        for topic in topics:
-            self._remove(topic)
-        vault.trimmed = True
+
+        def on_done(error: IsterError | None) -> None:
+            if error is None:
+                for topic in topics:
+                    # Two may have asked for it.
+                    if not topic.deleted:
+                        self._remove(topic)
+                vault.trimmed = True
+            done(error)
+
+        vault.record(changes, on_done)
 
     def trim(self, topic: StreamTopic, first_offset: int, done: Done) -> None:
         """Drop the messages of a topic below an offset."""

@@ -98,6 +98,8 @@ class Subscribers:
             start=options.start,
             acks=options.acks,
         )
+        if options.held is not None:
+            consumer.held = frozenset(options.held)
         attachment = Attachment(consumer)
         consumer.on_closed = lambda: self.unsubscribe(attachment)
         consumer.on_void = attachment.on_void

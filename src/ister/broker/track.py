@@ -1,6 +1,7 @@
 """One topic of a durable subscription: its cursor, what is handed out, and where to read on."""
 
 from collections.abc import Iterator
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ister.broker.alarm import NEVER_MS
@@ -15,12 +16,21 @@ if TYPE_CHECKING:
     from ister.broker.durable import DurableSubscription
 
 
+class Again(Enum):
+    """Why to read what was passed before."""
+
+    REDELIVERY = auto()
+    PARKED = auto()
+    DEAD_LETTER = auto()
+
+
 class Track:
     """See the module."""
 
     __slots__ = (
-        "_repeats",
+        "_shared",
         "_window",
+        "_windows",
         "burying",
         "committing",
         "counted",
@@ -77,24 +87,41 @@ class Track:
         self.counted = (0, 0)
         # When `Alarm` looks at it.
         self.watched_ms = NEVER_MS
+        self._shared = shared
         self._window = Window(topic, shared, self._on_loaded)
-        self._repeats = Window(topic, shared, self._on_loaded)
+        # For going back. One for each purpose: two that take turns in different places would each
+        # throw away what the other has read.
+        self._windows: dict[Again, Window] = {}
 
     def new_batch(self, offset: int) -> Batch | None:
         """Return the batch with the next message to hand out; `None` while it is read."""
         return self._window.batch_at(offset)
 
-    def old_batch(self, offset: int) -> Batch | None:
-        """Return the batch with a message that was handed out before; `None` while it is read."""
-        return self._repeats.batch_at(offset)
+    def old_batch(self, offset: int, purpose: Again) -> Batch | None:
+        """Return the batch with a message that was passed before; `None` while it is read.
+
+        When the message is not there any more, it is the next one that is.
+        """
+        window = self._windows.get(purpose)
+        if window is None:
+            # Mostly it is in memory.
+            batch = self.topic.find(offset)
+            if batch is not None:
+                return batch
+            window = self._windows[purpose] = Window(self.topic, self._shared, self._on_loaded)
+        return window.batch_at(offset)
+
+    def end_reading(self, purpose: Again) -> None:
+        """Let go of what was read for a purpose: there is nothing more for now."""
+        window = self._windows.pop(purpose, None)
+        if window is not None:
+            window.clear()
 
     def start_over(self, cursor: Cursor, *, ordered: bool) -> None:
         """Go on from a cursor, with everything that was under way forgotten; leases are void."""
         self.cursor = cursor
         self.deliveries.use(cursor)
-        self._window.clear()
-        self._repeats.clear()
-        self.sieve.clear()
+        self.close()
         self.burying.clear()
         self.committing.clear()
         self.gate = KeyGate() if ordered else None
@@ -128,9 +155,10 @@ class Track:
         self.subscription.on_topic_deleted(self)
 
     def close(self) -> None:
-        """Read no more."""
+        """Read no more, and let go of what was read."""
         self._window.clear()
-        self._repeats.clear()
+        for purpose in Again:
+            self.end_reading(purpose)
         self.sieve.clear()
 
     def _on_loaded(self, error: Exception | None) -> None:

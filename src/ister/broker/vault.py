@@ -209,18 +209,43 @@ class Vault:
         return self._checkpointing
 
     def checkpoint(self, done: Callable[[Exception | None], object]) -> None:
-        """Write the ledger and a manifest, and drop what neither names any more."""
+        """Write the ledger and a manifest, and drop what neither names any more.
+
+        Raises `StorageFailedError` while nothing is taken.
+        """
+        self.committer.check()
         self._checkpointing = True
-        self.trimmed = False
         self._checkpointed_ms = self.clock.monotonic_ms()
+
+        def on_done(error: Exception | None) -> None:
+            self._checkpointing = False
+            if error is not None:
+                # What was to be dropped still is.
+                self.trimmed = True
+                self._logger.error("checkpoint_failed", exc_info=error)
+            done(error)
+
+        def on_synced(error: IsterError | None) -> None:
+            if error is not None:
+                on_done(error)
+            else:
+                self._write_checkpoint(on_done)
+
+        if self.log.unsynced:
+            # A snapshot that knows more than the disk would give offsets twice after a power cut.
+            # Only the journal can tell whether a sync has worked: another descriptor of the same
+            # file may be told that all is well after the journal was told otherwise.
+            self.record([], on_synced, apply=False)
+        else:
+            on_synced(None)
+
+    def _write_checkpoint(self, done: Callable[[Exception | None], object]) -> None:
+        self.trimmed = False
         horizon = {t.topic: t.first_offset for t in self.ledger.topics.values()}
         plan = self.log.plan_checkpoint(self.ledger.encode(), horizon)
 
         def on_done(error: Exception | None) -> None:
-            self._checkpointing = False
-            if isinstance(error, Exception):
-                self._logger.error("checkpoint_failed", exc_info=error)
-            else:
+            if error is None:
                 self.log.checkpointed(plan)
                 self.workers.housekeeping.run(plan.sweep, self._on_swept)
             done(error)

@@ -73,7 +73,8 @@ class Window:
         if offset < self._from and (batches or self._loading):
             self.clear()
         while batches and _end(batches[0]) <= offset:
-            batches.popleft()
+            # Who asks for these again must not be given what lies behind them.
+            self._from = _end(batches.popleft())
         if batches:
             if len(batches) == 1 and not self._loading:
                 self._read_on(_end(batches[-1]))

@@ -37,6 +37,10 @@ ObjectStoreOption = Annotated[
 TierOption = Annotated[
     _Text, typer.Option(metavar="URL", help="Store that sealed segments of --data are moved to.")
 ]
+TierAfterOption = Annotated[
+    _Text,
+    typer.Option(metavar="TIME", help="Age at which they are moved there.", show_default="1h"),
+]
 KeyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Keys for encryption at rest; see `ister keys`.")
 ]
@@ -105,6 +109,7 @@ def serve(
     segment_size: SegmentSizeOption = None,
     object_store: ObjectStoreOption = None,
     tier: TierOption = None,
+    tier_after: TierAfterOption = None,
     key_file: KeyFileOption = None,
     host: HostOption = None,
     port: PortOption = None,
@@ -148,6 +153,7 @@ def serve(
         "storage.segment": segment_size,
         "storage.object_store": object_store,
         "storage.tier": tier,
+        "storage.tier_after": tier_after,
         "storage.key_file": key_file,
         "native.host": host,
         "native.port": port,

@@ -70,6 +70,8 @@ def check(
         )
     else:
         _write(place, report)
+        if tier is None and any("is missing" in one.reason for one in report.problems):
+            say("note: segments that were moved to a store are found with --tier URL")
     if report.problems:
         raise typer.Exit(BrokenError.exit_code)
 

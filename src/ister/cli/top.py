@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-# Lines of the view that are not rows: the header, two table heads, blank lines.
-FRAME_LINES = 9
+# Lines of the view that are not rows: the header, two table heads, blank lines, and two for what
+# is wrong with the storage.
+FRAME_LINES = 11
 ROWS_MIN = 3
 
 
@@ -174,7 +175,10 @@ def _view(before: Sample, now: Sample, *, rows_max: int) -> "Group":
     head.append(f"out {rates.messages_out:,.0f} msg/s  ", style="cyan")
     style = "red" if rates.messages_dropped else "dim"
     head.append(f"dropped {rates.messages_dropped:,.0f} msg/s  ", style=style)
-    head.append(f"queued {report.queued_bytes / 1e6:,.1f} MB\n")
+    head.append(f"queued {report.queued_bytes / 1e6:,.1f} MB  ")
+    head.append(f"stored {report.stored_bytes / 1e6:,.1f} MB\n")
+    if report.storage_error:
+        head.append(f"{report.storage_error}\n", style="bold red")
     return Group(
         head, _topic_table(before, now, elapsed_s, rows_max), "", _consumer_table(now, rows_max)
     )

@@ -60,6 +60,8 @@ class State:
     closed_count: int
     # Segments that could not be rewritten.
     unfit: frozenset[Segment]
+    # Whether some of it is not on the disk yet.
+    unsynced: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class Checkpoint:
         for rewritten in self.state.rewritten:
             every |= rewritten.outputs
         self.dead = sorted(every.difference(segments), key=lambda segment: segment.number)
-        if self.state.replay_exists:
+        if self.state.replay_exists and self.state.unsynced:
             # What was committed without a sync is in the snapshot. A snapshot that knows more than
             # the journal would give offsets twice after a power cut.
             self.backend.sync(segment_name(self.state.replay_from))

@@ -21,16 +21,23 @@ def time_of(index: Index, topic: int, offset: int) -> int | None:
 
 
 def offset_within(index: Index, topic: int, bytes_max: int) -> int:
-    """Return the first offset from which on a topic takes no more than about `bytes_max`."""
+    """Return the first offset from which on a topic takes no more than about `bytes_max`.
+
+    Inside a segment or extent as if all of its messages had the same size. 0 when all fits.
+    """
     rows = index.open_rows(topic)
-    parts = [(span.first_offset, span.own_bytes) for span in index.spans(topic)]
-    parts += zip(rows[FIRST_OFFSET::STRIDE], rows[OWN_BYTES::STRIDE], strict=True)
-    first = 0
-    for offset, own_bytes in reversed(parts):
-        bytes_max -= own_bytes
-        if bytes_max < 0:
-            return first
-        first = offset
+    parts = [(s.first_offset, s.end_offset, s.own_bytes) for s in index.spans(topic)]
+    parts += zip(
+        rows[FIRST_OFFSET::STRIDE],
+        rows[END_OFFSET::STRIDE],
+        rows[OWN_BYTES::STRIDE],
+        strict=True,
+    )
+    left = bytes_max
+    for first_offset, end_offset, own_bytes in reversed(parts):
+        if own_bytes > left:
+            return end_offset - (end_offset - first_offset) * left // own_bytes
+        left -= own_bytes
     return 0
 
 

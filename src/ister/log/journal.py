@@ -239,10 +239,12 @@ class FileJournal:
     def _abandon(self, open_file: OpenFile) -> None:
         """Close a failed file. Behind what was synced it may hold anything."""
         if not self._sync_failed:
-            # Frees what was allocated ahead. A disk that fails here takes nothing from anybody:
-            # the header of the next file voids the rest of this one.
+            # Frees what was allocated ahead. What was committed is read from here until it is in
+            # the next file. A disk that fails here takes nothing from anybody: the header of the
+            # next file voids the rest of this one.
+            ends = [g.end for g in self.unsynced if g.segment == open_file.segment]
             with suppress(OSError):
-                open_file.file.truncate(open_file.synced)
+                open_file.file.truncate(max(ends, default=open_file.synced))
         with suppress(OSError):
             open_file.file.close()
         self.open = None

@@ -152,6 +152,11 @@ class Log:
         """How large the group is that is collected."""
         return self._collecting.size_bytes
 
+    @property
+    def unsynced(self) -> bool:
+        """Whether something is committed that is not on the disk yet."""
+        return self._unsynced_bytes > 0
+
     def take(self) -> Group | None:
         """Close the group that is collected and return it, if anything is in it.
 
@@ -315,6 +320,7 @@ class Log:
             next_segment=self.numbers.following,
             closed_count=self._closed_count,
             unfit=frozenset(self._unfit),
+            unsynced=self.unsynced,
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:

@@ -87,7 +87,8 @@ def replay_files(
     for slot, found in enumerate(journal):
         later = [one.header[1].first_entry for one in journal[slot + 1 :] if one.header]
         replay = _Replay(backend, options, found, index, apply, report, entry_end)
-        resumed = replay.run(min(later, default=None))
+        # Behind the end of the log there may still be a file whose making was cut short.
+        resumed = replay.run(min(later, default=None)) or resumed
         entry_end = replay.entry_end
         if replay.is_junk:
             leftovers.append(found.name)

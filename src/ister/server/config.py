@@ -40,6 +40,9 @@ DEFAULT_DATA = Path("ister-data")
 LIMIT_BYTES_MAX = 1024**4
 LIMIT_COUNT_MAX = 10_000_000
 
+# Ten years: whoever keeps segments on the disk for longer needs no tier.
+TIER_AFTER_S_MAX = 3_650 * 86_400
+
 _LIMIT_VARIABLE = "ISTER_LIMITS_"
 
 
@@ -172,6 +175,15 @@ class StorageConfig:
             flag="--tier",
             parse=text,
             why="URL of a store that sealed segments of the data folder are moved to.",
+        ),
+    )
+    tier_after_ms: int = field(
+        default=3_600_000,
+        metadata=setting(
+            flag="--tier-after",
+            key="tier_after",
+            parse=duration_ms(0, TIER_AFTER_S_MAX),
+            why="Age of a segment's newest message at which it is moved to --tier.",
         ),
     )
     key_file: Path | None = field(

@@ -11,14 +11,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
 from ister.base import Clock
-from ister.base.errors import StorageFailedError
+from ister.base.errors import ConfigError, StorageFailedError
 from ister.broker import Broker, TailBudget, ThreadWorker, Vault, Workers, open_vault
-from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Store
+from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
 from ister.objects import FileKeyring, LocalDisk, open_store, verify_store
 from ister.server.config import ServerConfig
 
@@ -113,6 +114,7 @@ class Storage:
             disk.lock()
             try:
                 vault = self._open(FileBackend(disk), tier, str(self._folder))
+                check_tier(vault, tier, self._folder)
             except BaseException:
                 disk.unlock()
                 raise
@@ -133,6 +135,7 @@ class Storage:
             clock=self._clock,
             budget=self._budget,
             call_soon=self._loop.call_soon,
+            upload_after_ms=self._config.tier_after_ms,
             on_entry=Replaying(place, self._clock, logger.info).on_entry,
         )
         self._vaults.append(vault)
@@ -187,6 +190,13 @@ class Replaying:
                 segment=entry.segment,
                 position=entry.position,
             )
+
+
+def check_tier(vault: Vault, tier: Store | None, folder: Path) -> None:
+    """Raise `ConfigError` when segments lie in a store that was not named: who would read them?"""
+    if tier is None and any(one.place is Place.REMOTE for one in vault.log.segments):
+        mistake = f"--data {folder}: some of it was moved to a store: name it by --tier"
+        raise ConfigError([mistake])
 
 
 def tell_opened(vault: Vault, place: str) -> None:

@@ -19,7 +19,7 @@ the rest of this does not: what was handed out then is handed out again.
 Work is done by runs. Nothing here is slower for 16,384 messages in a row than for one.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -307,12 +307,13 @@ class Deliveries:
         """Tell whether `due` has something."""
         return bool(self._ready(now_ms))
 
-    def release(self, consumer: Hashable) -> int:
+    def release(self, consumer: Hashable, *, besides: Collection[int] = frozenset()) -> int:
         """Take everything back from a consumer that leaves in good order, due at once.
 
-        No attempt is burnt. Returns how many messages that are.
+        Or from one that came back and holds only some of its leases, `besides` those. No attempt
+        is burnt. Returns how many messages that are.
         """
-        released = self._leases.take_all(consumer)
+        released = self._leases.take_all(consumer, besides=besides)
         self.cursor.subtract_acked(released)
         self._waiting.ready.update(released)
         return released.count

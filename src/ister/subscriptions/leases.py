@@ -10,7 +10,7 @@ The heaps by deadline and by first offset may hold entries of leases that have c
 entry is looked at when it comes up, and they are made anew when half of them are out of date.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from ister.subscriptions.offsets import OffsetSet
@@ -173,10 +173,16 @@ class Leases:
         self._shrink(lease, taken.count)
         return taken
 
-    def take_all(self, consumer: Hashable) -> OffsetSet:
-        """End every lease of a consumer and return what was left of them."""
+    def take_all(self, consumer: Hashable, *, besides: Collection[int] = frozenset()) -> OffsetSet:
+        """End every lease of a consumer, `besides` some, and return what was left of them."""
         taken = OffsetSet()
-        for number, lease in self._by_consumer.pop(consumer, {}).items():
+        leases = self._by_consumer.pop(consumer, {})
+        kept = {number: lease for number, lease in leases.items() if number in besides}
+        if kept:
+            self._by_consumer[consumer] = kept
+        for number, lease in leases.items():
+            if number in kept:
+                continue
             taken.update(lease.offsets)
             for part in lease.parts:
                 taken.update(part.offsets)

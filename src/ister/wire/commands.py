@@ -174,6 +174,9 @@ class Subscribe(_Command):
     # On streams: where a subscription that does not exist yet begins, and how it treats acks.
     start: Position = LATEST
     acks: AckSettings | None = None
+    # Of a client that comes back: the leases it still holds. What else it was sent got lost on
+    # the way, and is delivered again at once. Absent: it does not say.
+    held: list[int] | None = None
 
 
 class Subscribed(_Command):

@@ -222,6 +222,7 @@ class Model:
             assert member.extend(*some, extension_ms=extension_ms) == []
 
     def tick(self) -> None:
+        self.take_all()
         for _ in range(self.random.choice((1, 2, 5, 30))):
             self.bench.advance(TICK_MS)
             for message in self.messages:
@@ -340,10 +341,10 @@ class Model:
         if self.ordered:
             self.check_order()
         self.check_live()
-        assert self.bench.broker.durables is not None
         unsettled = [m for m in self.messages if not m.settled and self.wanted(m)]
         cursor = self.bench.report().cursor
         assert cursor.in_flight == sum(1 for m in unsettled if m.holder)
+        assert cursor.in_flight <= self.in_flight_max
         assert cursor.paused == self.paused
 
     def check_order(self) -> None:
@@ -362,7 +363,7 @@ class Model:
             return
         unsettled = [m for m in self.messages if not m.settled and self.wanted(m)]
         free = [m for m in unsettled if not m.holder and m.due_ms <= self.now_ms]
-        if self.in_flight_max < 1_000:
+        if self.in_flight_max <= len(self.messages):
             return
         for member in self.members.values():
             consumer = member.attachment.consumer

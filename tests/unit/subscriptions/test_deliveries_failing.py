@@ -73,6 +73,17 @@ def test_what_is_due_is_grouped_by_attempt_lowest_offset_first() -> None:
     assert deliveries.due(0, 2) == [Redelivery(range(1), 3), Redelivery(range(1, 2), 2)]
 
 
+def test_what_is_due_can_be_asked_for_up_to_an_offset() -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(6)).number
+    deliveries.nack(number, 0, 6, now_ms=0)
+
+    assert deliveries.due(0, 10, end=0) == []
+    assert deliveries.due(0, 10, end=4) == [Redelivery(range(4), 2)]
+    assert deliveries.due(0, 2, end=4) == [Redelivery(range(2), 2)]
+    assert deliveries.due(0, 10, end=6) == [Redelivery(range(6), 2)]
+
+
 def test_due_messages_stay_due_until_they_are_leased() -> None:
     deliveries = deliveries_of()
     fail(deliveries, 0, times=1)
@@ -137,6 +148,19 @@ def test_a_release_gives_everything_back_at_once_and_burns_no_attempt() -> None:
     assert deliveries.due(0, 10) == [Redelivery([0, 1, 2, 3, 6, 7], 1)]
     assert deliveries.ack(number, 6, 8) == [(6, 8)]
     assert deliveries.in_flight == 2
+
+
+def test_a_consumer_that_came_back_keeps_the_leases_it_still_holds() -> None:
+    deliveries = deliveries_of()
+    kept = lease(deliveries, range(4)).number
+    lost = lease(deliveries, range(4, 6)).number
+
+    assert deliveries.release("ann", besides={kept}) == 2
+
+    assert deliveries.due(0, 10) == [Redelivery(range(4, 6), 1)]
+    assert deliveries.ack(lost, 4, 6) == [(4, 6)]
+    assert deliveries.ack(kept, 0, 4) == []
+    assert (deliveries.in_flight, deliveries.release("ann")) == (0, 0)
 
 
 def test_a_lost_consumer_keeps_its_leases_for_the_grace_time() -> None:
@@ -288,3 +312,14 @@ def test_retention_that_overtakes_a_subscription_moves_it_on() -> None:
 
     assert deliveries.position == 100
     assert deliveries.next_new(101) == [NewRun(100, 101, 1)]
+
+
+def test_a_delay_from_before_a_seek_does_not_come_back_with_one_after_it() -> None:
+    deliveries = deliveries_of()
+    deliveries.nack(lease(deliveries, range(4)).number, 0, 2, now_ms=0, delay_ms=500)
+    deliveries.seek(0)
+
+    deliveries.nack(lease(deliveries, range(4)).number, 3, 4, now_ms=0, delay_ms=500)
+
+    assert deliveries.next_due_ms() == 500
+    assert deliveries.due(500, 10) == [Redelivery(range(3, 4), 2)]

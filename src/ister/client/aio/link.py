@@ -46,6 +46,11 @@ SCRATCH_BYTES = 64 * 1024
 
 Address = tuple[str, int]
 
+# A connection that lasted this long was a good one: the next attempt comes almost at once again.
+# One that ends sooner counts as a failure, or a broker that takes a client in and throws it out
+# would be asked twenty times a second.
+STEADY_MS = 1_000
+
 
 class Connector(Protocol):
     """Opens a transport. Sockets by default; tests bring memory."""
@@ -318,11 +323,14 @@ class BrokerLink:
         return self._failed or NotConnectedError(_url([address]), reason)
 
     async def _supervise(self) -> None:
-        attempt = 0
+        attempt, connected, since_ms = 0, True, self.clock.monotonic_ms()
         while True:
-            if self._lost is not None and attempt == 0:
+            if self._lost is not None and connected:
                 reason = await self._lost
                 logger.warning("connection_lost", reason=reason, next="reconnecting")
+                if self.clock.monotonic_ms() - since_ms >= STEADY_MS:
+                    attempt = 0
+            connected = False
             attempt += 1
             await self._sleep(backoff_s(attempt, random.random()))
             address = self._addresses[(attempt - 1) % len(self._addresses)]
@@ -336,7 +344,7 @@ class BrokerLink:
                 self._stop(error)
                 return
             logger.info("reconnected", attempt=attempt, address=f"{address[0]}:{address[1]}")
-            attempt = 0
+            connected, since_ms = True, self.clock.monotonic_ms()
 
     async def _sleep(self, delay_s: float) -> None:
         slept: asyncio.Future[None] = self._loop.create_future()

@@ -40,6 +40,9 @@ OFFSET_MAX = 2**63
 
 _UNSETTLED = re.compile(rb"\0+")
 
+# Lease numbers in one command: half a megabyte of them.
+HELD_MAX = 50_000
+
 
 class LeasedBatch(Batch):
     """A batch of a stream, as it was delivered: `Subscription.ack_batch` acknowledges it."""
@@ -229,6 +232,10 @@ class Leases:
         if not self._open:
             self._session.receivers.renew_by(lease.renew_ms)
         self._open[lease] = None
+
+    def held(self) -> list[int] | None:
+        """Return the numbers of the leases that are still open, if they are not too many."""
+        return [lease.number for lease in self._open] if len(self._open) <= HELD_MAX else None
 
     def on_attached(self) -> None:
         """There is a connection: say what was not said, or not answered."""

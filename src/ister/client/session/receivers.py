@@ -67,6 +67,7 @@ class Receivers:
             on_reply(reply)
 
         self.subscriptions[channel] = subscription
+        subscription.command.held = subscription.held
         self._session.call(subscription.command, on_attached)
 
     def unsubscribe(self, subscription: SubscriptionChannel, on_reply: OnReply) -> None:

@@ -81,6 +81,11 @@ class SubscriptionChannel:
         # What our leases belong to, as the broker names it.
         self.life = 0
 
+    @property
+    def held(self) -> list[int] | None:
+        """The leases that a broker should know of when this consumer comes back."""
+        return self.leases.held() if self._attached else None
+
     def renumber(self, channel: int) -> None:
         """Use another channel from the next attachment on."""
         self.channel = self.command.channel = channel

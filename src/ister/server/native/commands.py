@@ -162,6 +162,7 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
         partitions=command.partitions,
         start=command.start,
         acks=command.acks,
+        held=command.held,
     )
     try:
         session.broker.subscribers.subscribe(

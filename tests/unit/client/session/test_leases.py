@@ -1,20 +1,19 @@
-"""Leases: acknowledgements as runs, confirmations, renewal, what a reconnect leaves of them."""
+"""Leases: acknowledgements as runs, renewal, what a reconnect leaves of them."""
 
 from collections import deque
 
 import pytest
-from tests.unit.client.session.wire_end import LEASE_MS, TIMEOUT_MS, TOPIC, Waiter, WireEnd
+from tests.unit.client.session.leasing import acked, ignore, lease, renewed, take
+from tests.unit.client.session.wire_end import LEASE_MS, TOPIC, Waiter, WireEnd
 
 from ister.base import EARLIEST
 from ister.base.errors import (
     BadBatchError,
     ClosedError,
     LeaseLostError,
-    RequestTimeoutError,
-    StorageFailedError,
 )
 from ister.base.limits import ACKS_PER_FRAME_MAX
-from ister.client.session import Lease, LeasedBatch, SubscriptionChannel
+from ister.client.session import LeasedBatch, SubscriptionChannel
 from ister.wire import (
     BACKOFF_DELAY,
     CloseConsumer,
@@ -25,8 +24,6 @@ from ister.wire import (
     Run,
     Seek,
     Subscribed,
-    ack_frames,
-    error_reply,
 )
 
 THIRD_MS = LEASE_MS // 3
@@ -46,38 +43,6 @@ def sub(end: WireEnd) -> SubscriptionChannel:
     made = end.subscribe()
     end.frames()
     return made
-
-
-def lease(
-    end: WireEnd, sub: SubscriptionChannel, count: int = 4, *, number: int = 1, start: int = 0
-) -> Lease:
-    """Deliver messages and hand them out; returns their lease."""
-    end.deliver_leased(sub, [b"x"] * count, lease=number, base_offset=start)
-    return take(end, sub)
-
-
-def take(end: WireEnd, sub: SubscriptionChannel) -> Lease:
-    """Hand out the next batch; returns its lease."""
-    batch = sub.inbox.take()
-    assert isinstance(batch, LeasedBatch)
-    batch.lease.take(end.now_ms)
-    return batch.lease
-
-
-def acked(end: WireEnd, sub: SubscriptionChannel, sequence: int, refused: list[Run]) -> None:
-    """Have the broker answer a frame of acknowledgements."""
-    frames = ack_frames(sub.channel, refused, opcode=Opcode.ACKED, sequence=sequence)
-    end.session.receive(b"".join(frames))
-
-
-def renewed(end: WireEnd, *, number: int) -> bool:
-    """Whether the client has renewed that lease since the last look."""
-    said = end.said()
-    return any(run[0] == number for op, _, runs in said if op == Opcode.EXTEND for run in runs)
-
-
-def ignore(_: object) -> None:
-    """For answers that do not matter."""
 
 
 # Collecting
@@ -212,141 +177,6 @@ def test_a_delivery_whose_offsets_make_no_runs_is_refused(
 def test_a_delivery_past_the_last_offset_is_refused(end: WireEnd, sub: SubscriptionChannel) -> None:
     with pytest.raises(BadBatchError):
         end.deliver_leased(sub, [b"x", b"y"], base_offset=2**63 - 1)
-
-
-# Confirmations
-
-
-def test_a_confirmed_ack_is_done_when_the_broker_answers(
-    end: WireEnd, sub: SubscriptionChannel
-) -> None:
-    one, waiter = lease(end, sub), Waiter()
-    one.leases.confirm(one, 0, 1, waiter)
-    [(opcode, sequence, runs)] = end.said()
-
-    assert (opcode, runs) == (Opcode.ACK, [(1, 0, 1)])
-    assert sequence != 0
-    assert not waiter.done()
-    assert one.left == 4
-    acked(end, sub, sequence, [])
-    assert (waiter.done(), waiter.error) == (True, None)
-    assert one.left == 3
-
-
-def test_confirms_of_one_turn_share_a_frame(end: WireEnd, sub: SubscriptionChannel) -> None:
-    one, waiters = lease(end, sub), [Waiter() for _ in range(4)]
-    for slot in (2, 0, 1, 3):
-        one.leases.confirm(one, slot, slot + 1, waiters[slot])
-    [(_, sequence, runs)] = end.said()
-    acked(end, sub, sequence, [(1, 2, 3)])
-
-    assert runs == [(1, 0, 4)]
-    assert [type(w.error) for w in waiters] == [type(None)] * 2 + [LeaseLostError, type(None)]
-    lost = waiters[2].error
-    assert isinstance(lost, LeaseLostError)
-    assert (lost.topic, lost.offset) == (TOPIC, 2)
-
-
-def test_a_confirmed_batch_tells_the_first_offset_that_was_refused(
-    end: WireEnd, sub: SubscriptionChannel
-) -> None:
-    end.deliver_leased(sub, [b"x"] * 4, lease=5, offsets=[3, 4, 8, 9])
-    one, waiter = take(end, sub), Waiter()
-    one.leases.confirm(one, 0, 4, waiter)
-    [(_, sequence, runs)] = end.said()
-    acked(end, sub, sequence, [(5, 9, 10), (5, 4, 5)])
-
-    assert runs == [(5, 3, 5), (5, 8, 10)]
-    assert isinstance(waiter.error, LeaseLostError)
-    assert waiter.error.offset == 4
-
-
-def test_a_confirm_of_more_runs_than_a_frame_takes_waits_for_all_frames(end: WireEnd) -> None:
-    sub = end.subscribe(count=100_000, size_bytes=100_000_000)
-    end.frames()
-    count = ACKS_PER_FRAME_MAX + 1
-    end.deliver_leased(sub, [b"x"] * count, offsets=range(0, 2 * count, 2))
-    one, waiter = take(end, sub), Waiter()
-    one.leases.confirm(one, 0, count, waiter)
-    [(_, first, _), (_, second, _)] = end.said()
-
-    acked(end, sub, second, [])
-    assert not waiter.done()
-    acked(end, sub, first, [])
-    assert waiter.done()
-    assert one.left == 0
-
-
-def test_what_the_broker_could_not_store_stays_leased(
-    end: WireEnd, sub: SubscriptionChannel
-) -> None:
-    one, waiter = lease(end, sub), Waiter()
-    one.leases.confirm(one, 0, 1, waiter)
-    [(_, sequence, _)] = end.said()
-    error = StorageFailedError("no room")
-    end.tell(error_reply(error), channel=sub.channel, sequence=sequence)
-
-    assert isinstance(waiter.error, StorageFailedError)
-    assert one.left == 4
-
-
-def test_an_unanswered_confirm_is_sent_again_on_the_next_connection(
-    end: WireEnd, sub: SubscriptionChannel
-) -> None:
-    one, waiter = lease(end, sub), Waiter()
-    one.leases.confirm(one, 0, 2, waiter)
-    before = end.said()
-    end.resume()
-    [(_, sequence, _)] = again = end.said()
-    acked(end, sub, sequence, [])
-
-    assert again == before
-    assert (waiter.done(), waiter.error) == (True, None)
-
-
-def test_an_unanswered_confirm_is_sent_again_to_a_broker_that_was_restarted(
-    end: WireEnd, sub: SubscriptionChannel
-) -> None:
-    one, waiter = lease(end, sub), Waiter()
-    one.leases.confirm(one, 0, 2, waiter)
-    before = end.said()
-    end.resume(leases=77)
-    [(_, sequence, _)] = again = end.said()
-    acked(end, sub, sequence, [(1, 1, 2)])
-
-    assert again == before
-    assert isinstance(waiter.error, LeaseLostError)
-    assert waiter.error.offset == 1
-
-
-def test_a_confirm_ends_with_its_time(end: WireEnd, sub: SubscriptionChannel) -> None:
-    one, sent, unsent = lease(end, sub), Waiter(), Waiter()
-    one.leases.confirm(one, 0, 1, sent)
-    end.frames()
-    end.session.disconnected("reset")
-    one.leases.confirm(one, 1, 2, unsent)
-
-    end.now_ms += TIMEOUT_MS - 1
-    end.session.pulse()
-    assert not sent.done()
-    assert not unsent.done()
-    end.now_ms += 1
-    end.session.pulse()
-    assert isinstance(sent.error, RequestTimeoutError)
-    assert isinstance(unsent.error, RequestTimeoutError)
-
-
-def test_an_extension_says_how_long(end: WireEnd, sub: SubscriptionChannel) -> None:
-    one, kept, lost = lease(end, sub, 4, number=7, start=100), Waiter(), Waiter()
-    one.leases.extend(one, 1, 60_000, kept)
-    one.leases.extend(one, 3, 90_000, lost)
-    [(opcode, sequence, runs)] = end.said()
-    acked(end, sub, sequence, [(7, 103, 104)])
-
-    assert (opcode, runs) == (Opcode.EXTEND, [(7, 101, 102, 60_000), (7, 103, 104, 90_000)])
-    assert kept.done()
-    assert kept.error is None
-    assert isinstance(lost.error, LeaseLostError)
 
 
 # Renewal

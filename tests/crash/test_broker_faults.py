@@ -1,0 +1,63 @@
+"""The disk fails at every operation of a broker's life: once, for a while, or it only says so."""
+
+import errno
+
+import pytest
+from tests.crash.aftermath import verify
+from tests.crash.business import AFTER_MS, live, live_until_crash
+from tests.crash.conftest import WAYS
+from tests.crash.life import Life
+from tests.crash.promises import Promises, check, look
+
+from ister.testing import Fault, FaultyDisk
+
+
+def operations() -> int:
+    """Count the operations of the whole workload."""
+    disk = FaultyDisk()
+    live_until_crash(disk)
+    return len(disk.operations)
+
+
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        (Fault(errno.EIO), 1),
+        (Fault(errno.ENOSPC, lasting=True), 1),
+        (Fault(errno.EIO, done=True), 3),
+    ],
+    ids=["once", "for a while", "though it was done"],
+)
+def test_after_an_error_at_any_operation_all_goes_on_and_nothing_is_lost(
+    fault: Fault, step: int
+) -> None:
+    for number in range(0, operations(), step):
+        disk = FaultyDisk()
+        planned = Fault(fault.error, at=number, lasting=fault.lasting, done=fault.done)
+        disk.fail(planned)
+        promises = Promises()
+        try:
+            customer = live(disk, promises)
+            assert planned.hits
+            check(look(customer.life), promises, power_cut=False)
+            check(look(Life(disk.reopen("none"), now_ms=AFTER_MS)), promises)
+        except Exception as error:
+            error.add_note(f"{fault} at operation {number}: {disk.operations[number]}")
+            raise
+
+
+def test_after_an_error_and_a_stop_soon_after_it_every_promise_to_clients_holds() -> None:
+    for number in range(operations()):
+        later = 1 + number % 5
+        disk = FaultyDisk()
+        disk.fail(Fault(errno.EIO, at=number))
+        disk.crash_at(number + later)
+        promises = live_until_crash(disk)
+        keep, seed = WAYS[number % len(WAYS)]
+        try:
+            verify(disk.reopen(keep, seed=seed), promises)
+        except Exception as error:
+            error.add_note(
+                f"error at operation {number}, stop {later} later, found {keep!r}, seed {seed}"
+            )
+            raise

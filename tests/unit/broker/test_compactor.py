@@ -1,0 +1,182 @@
+"""The compactor: looks now and then, rewrites where it pays, and gives up without a trace."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ister.base import StreamSettings
+from ister.base.errors import CorruptedError
+from ister.broker.compactor import LOOK_S, Compactor
+from ister.broker.ledger import Ledger, TopicRecord
+from ister.codec import Batch, encode
+from ister.log import FileBackend, Kind, LogOptions, Rewrite, open_log
+from ister.objects import MemoryDisk
+from ister.testing import VirtualClock
+
+TOPIC = 1
+KEYS = 10
+
+
+class Bench:
+    """A log of one keyed topic in small files, and a compactor whose worker is the test."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.log = open_log(
+            FileBackend(MemoryDisk()),
+            LogOptions(segment_bytes=1 << 16, now_ms=self.clock.now_ms),
+            restore=lambda _: None,
+            apply=lambda _: None,
+        )
+        self.ledger = Ledger()
+        self.record = TopicRecord(TOPIC, "/default/k", StreamSettings(retention="compact"))
+        self.ledger.topics[TOPIC] = self.record
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
+        self.compactor = Compactor(self.log, self.ledger, worker=self, clock=self.clock)
+
+    def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        self.jobs.append((call, done))
+
+    def close(self) -> None:
+        self.log.close()
+
+    def work(self) -> None:
+        """Let the worker finish a job."""
+        call, done = self.jobs.pop(0)
+        try:
+            result = call()
+        except OSError as error:
+            result = error
+        except CorruptedError as error:
+            result = error
+        done(result)
+
+    def store(self, batches: int) -> None:
+        """Store batches with one message of every key each."""
+        for _ in range(batches):
+            offset = self.record.next_offset
+            head, body = encode([b"x" * 100] * KEYS, keys=[str(n) for n in range(KEYS)])
+            batch = Batch(head + body)
+            batch.stamp(offset, self.clock.now_ms())
+            self.log.append(
+                Kind.BATCH,
+                TOPIC,
+                (batch.stamp_bytes(), batch.tail),
+                count=KEYS,
+                base_offset=offset,
+                time_ms=batch.publish_time_ms,
+            )
+            group = self.log.take()
+            assert group is not None
+            self.log.write(group)
+            self.log.sync(group)
+            self.log.committed(group)
+            self.record.on_stored(batch)
+
+    def checkpoint(self) -> None:
+        plan = self.log.plan_checkpoint(self.ledger.encode(), {TOPIC: 0})
+        plan.run()
+        self.log.checkpointed(plan)
+        plan.sweep()
+
+    def offsets(self) -> list[int]:
+        """Read everything."""
+        found: list[int] = []
+        offset = 0
+        while (plan := self.log.plan(TOPIC, offset, 1 << 20)) is not None:
+            for batch in plan.run():
+                found += batch.offsets
+            offset = found[-1] + 1
+        return found
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.close()
+
+
+def test_it_looks_only_now_and_then(bench: Bench) -> None:
+    bench.compactor.tend()
+    assert bench.jobs == []
+    bench.clock.advance(LOOK_S)
+    bench.compactor.tend()
+    assert len(bench.jobs) == 1
+
+    bench.compactor.tend()
+
+    assert len(bench.jobs) == 1
+
+
+def test_nothing_that_pays_is_nothing_done(bench: Bench) -> None:
+    bench.store(3)
+    bench.compactor.look()
+    bench.work()
+
+    assert bench.compactor.figures.by_reason == {}
+    assert not bench.log.wants_checkpoint
+
+
+def test_old_messages_of_a_key_go_and_the_newest_stay(bench: Bench) -> None:
+    bench.store(200)
+    before = bench.offsets()
+    bench.compactor.look()
+    bench.work()
+    assert bench.offsets() == before
+    bench.checkpoint()
+
+    after = bench.offsets()
+
+    assert len(after) < len(before) / 2
+    assert after[-KEYS:] == before[-KEYS:]
+    figures = bench.compactor.figures.by_reason["keys"]
+    assert figures.dropped_messages == len(before) - len(after)
+    assert figures.rewrites == 1
+
+
+def test_after_a_rewrite_it_looks_again_without_waiting(bench: Bench) -> None:
+    bench.store(200)
+    bench.compactor.look()
+    bench.work()
+    bench.checkpoint()
+    bench.compactor.tend()
+
+    assert len(bench.jobs) == 1
+
+
+def test_closing_breaks_a_rewrite_off(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def long_rewrite(rewrite: Rewrite, pause: Callable[[int], None]) -> None:
+        pause(1)
+        raise AssertionError("went on after the close")
+
+    monkeypatch.setattr(Rewrite, "run", long_rewrite)
+    bench.store(200)
+    bench.compactor.look()
+    bench.compactor.close()
+    bench.work()
+
+    assert bench.compactor.figures.failures == 0
+    assert bench.compactor.figures.by_reason == {}
+    bench.clock.advance(LOOK_S)
+    bench.compactor.tend()
+    assert bench.jobs == []
+
+
+def test_a_corrupt_segment_is_counted_and_left_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def corrupt(rewrite: Rewrite, pause: object = None) -> None:
+        raise CorruptedError("segments/1.seg", 0, "a test says so")
+
+    monkeypatch.setattr(Rewrite, "run", corrupt)
+    bench.store(200)
+    before = bench.offsets()
+    bench.compactor.look()
+    bench.work()
+    bench.compactor.look()
+    bench.work()
+
+    assert bench.compactor.figures.failures == 1
+    assert bench.offsets() == before
