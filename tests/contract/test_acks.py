@@ -281,6 +281,19 @@ async def test_dead_letters_keep_what_they_were_and_are_moved_back(client: ister
         assert [(m.attempt, m.attributes) for m in back] == [(1, {"x-mine": "1"})] * 3
 
 
+async def test_dead_letters_of_a_pattern_are_moved_back_by_topic(client: ister.Client) -> None:
+    async with (
+        client.subscribe("/default/>", "billing", type="shared", max_deliveries=1) as sub,
+        client.producer(TOPIC) as producer,
+    ):
+        await producer.send(b"x")
+        await (await sub.receive(timeout=10.0)).nack()
+        assert await nothing_comes(sub)
+        with pytest.raises(BadRequestError, match="topic by topic"):
+            await client.redrive("/default/>", "billing")
+        assert await client.redrive(TOPIC, "billing") == 1
+
+
 async def test_without_dead_letters_there_is_nothing_to_move(client: ister.Client) -> None:
     async with client.subscribe(TOPIC, "billing"):
         assert await client.redrive(TOPIC, "billing") == 0

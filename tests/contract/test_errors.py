@@ -1,5 +1,6 @@
 """Mistakes get a typed error with fields, where they are made, and disturb nothing else."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -249,3 +250,32 @@ async def test_filters_of_a_wrong_type_are_refused(client: ister.Client) -> None
         client.subscribe("/default/orders", "work", filters=wrong)
     with pytest.raises(BadRequestError, match="list of globs"):
         client.subscribe("/default/orders", "work", key_filters="eu-*")
+
+
+async def test_buffers_and_attributes_of_a_wrong_type_are_refused(client: ister.Client) -> None:
+    wrong: Any = 1e4
+    for buffer in ("buffer_count", "buffer_bytes"):
+        with pytest.raises(BadRequestError, match="whole numbers"):
+            client.subscribe("/default/orders", "work", **{buffer: wrong})
+    wrong = "country=at"
+    async with client.producer("/default/orders") as producer:
+        with pytest.raises(BadRequestError, match="mapping of text to text"):
+            await producer.send(b"x", attributes=wrong)
+
+
+async def test_a_wrong_type_is_named_in_words_of_the_caller(client: ister.Client) -> None:
+    wrong: Any = 4.0
+    with pytest.raises(BadRequestError, match="Expected `int`, got `float`") as refused:
+        await client.create_topic("/default/orders", partitions=wrong)
+    assert "protocol" not in str(refused.value)
+
+
+async def test_a_purge_goes_up_to_an_offset_only(client: ister.Client) -> None:
+    await client.create_topic("/default/orders", kind="stream")
+    async with client.producer("/default/orders") as producer:
+        await producer.send(b"x")
+    for place in (datetime.now(UTC), "latest", True, -1):
+        wrong: Any = place
+        with pytest.raises(BadRequestError, match="is no offset"):
+            await client.purge("/default/orders", before=wrong)
+    assert await client.purge("/default/orders") == 1

@@ -2,14 +2,16 @@
 
 from tests.crash.customer import Customer, part, snapshot
 from tests.crash.life import START_MS, Life
+from tests.crash.machine import OpenBackend, on_disk
 from tests.crash.promises import Promises, Stand
 
-from ister.base import EARLIEST
+from ister.base import EARLIEST, Durability
 from ister.testing import Crash, FaultyDisk
 
 PLAIN, PARTS, SOFT = "/default/plain", "/default/parts", "/default/soft"
-ORDERS, LATE = "/shop/orders", "/shop/late"
+ORDERS, LATE, JOBS = "/shop/orders", "/shop/late", "/default/jobs"
 WORK, FAN, ALL, GONE = (PLAIN, "work"), (PARTS, "fan"), ("/shop/*", "all"), (PLAIN, "gone")
+WORKERS = (JOBS, "workers")
 LETTERS = "/default/plain-work-dlq"
 BEGIN_MS = 1_700_000_000_000
 # When a machine that stopped somewhere in the workload is found again.
@@ -17,9 +19,9 @@ AFTER_MS = BEGIN_MS + 60_000
 STARTS_MAX = 4
 
 
-def live(disk: FaultyDisk, promises: Promises) -> Customer:
+def live(disk: FaultyDisk, promises: Promises, open_backend: OpenBackend = on_disk) -> Customer:
     """Begin with an empty disk and use a broker on it; return its customer at the end."""
-    customer = Customer(start(disk, BEGIN_MS), promises)
+    customer = Customer(start(disk, BEGIN_MS, open_backend), promises)
     opening_day(customer)
     busy_day(customer)
     day_of_transactions(customer)
@@ -28,23 +30,23 @@ def live(disk: FaultyDisk, promises: Promises) -> Customer:
     return customer
 
 
-def live_until_crash(disk: FaultyDisk) -> Promises:
+def live_until_crash(disk: FaultyDisk, open_backend: OpenBackend = on_disk) -> Promises:
     """Use a broker until the disk stops, or to the end; return what was promised."""
     promises = Promises()
     try:
-        live(disk, promises)
+        live(disk, promises, open_backend)
     except Crash:
         pass
     return promises
 
 
-def start(disk: FaultyDisk, now_ms: int) -> Life:
+def start(disk: FaultyDisk, now_ms: int, open_backend: OpenBackend) -> Life:
     """Start a broker; when the disk fails meanwhile, start it again."""
     for attempt in range(STARTS_MAX):
         if attempt == STARTS_MAX - 1:
             disk.heal()
         try:
-            return Life(disk, now_ms=now_ms)
+            return Life(disk, now_ms=now_ms, open_backend=open_backend)
         except OSError:
             continue
     raise AssertionError("the disk is healed, and the broker does not start")
@@ -59,26 +61,35 @@ def restart(customer: Customer) -> None:
         pass  # Whatever was acknowledged is on the disk.
     else:
         customer.promises.on_synced()
-    customer.move_to(start(life.disk, life.clock.now_ms() + START_MS))
+    customer.move_to(start(life.disk, life.clock.now_ms() + START_MS, life.open_backend))
     customer.come_back()
 
 
 def opening_day(customer: Customer) -> None:
     """Topics and subscriptions are made, and the first messages sent."""
     do, create, send = customer.do, customer.create, customer.send
-    do(create(PLAIN), create(PARTS, partitions=2), create(SOFT, durability="os"))
+    do(create(PLAIN), create(PARTS, partitions=2), create(SOFT, durability=Durability.OS))
     do(customer.create_namespace("shop"))
-    do(create(ORDERS), customer.subscribe("/shop/*", "all"), apart=True)
+    do(create(ORDERS), create(JOBS, retention="workqueue"), apart=True)
     do(
+        customer.subscribe(*ALL),
         customer.subscribe(*WORK, type="shared", max_deliveries=2),
         customer.subscribe(*FAN),
+        # Two ask for the same, and both are told when it is there.
         customer.subscribe(*GONE),
+        customer.subscribe(*GONE),
+        customer.subscribe(*WORKERS),
     )
     do(send(PLAIN, "p", 30, 40, 50), send(PLAIN, "q", 300), send(PLAIN, "p", 20), apart=True)
     do(send(SOFT, "s", 20, 20), send(SOFT, "s", 30), apart=True)
     # The subscription by pattern covers it from the beginning.
-    do(create(LATE), create(LATE), send(part(PARTS, 0), "p", 100, 100), send(part(PARTS, 1), "p", 10))
-    do(send(LATE, "p", 50), send(ORDERS, "p", 20))
+    do(
+        create(LATE),
+        create(LATE),
+        send(part(PARTS, 0), "p", 100, 100),
+        send(part(PARTS, 1), "p", 10),
+    )
+    do(send(LATE, "p", 50), send(ORDERS, "p", 20, expected=0), send(JOBS, "p", 10, 10, 10, 10))
 
 
 def busy_day(customer: Customer) -> None:
@@ -93,7 +104,10 @@ def busy_day(customer: Customer) -> None:
     # Once more, and now it matters.
     do(ack(WORK, PLAIN, 2))
     customer.bury(WORK, PLAIN, 1, letters=LETTERS)
-    do(customer.fail(WORK, PLAIN, 3))
+    # Retention may take what is done, and nothing else.
+    customer.promises.purged[JOBS] = (0, 2)
+    do(customer.fail(WORK, PLAIN, 3), ack(WORKERS, JOBS, 0, 1, 3, confirm=False))
+    do(customer.pause(WORKERS, paused=True))
     do(ack(ALL, LATE, 0), send(SOFT, "s", 20), apart=True)
     tend(customer)
     do(send(PLAIN, "p", 200, 200), ack(WORK, PLAIN, 4), ack(FAN, part(PARTS, 0), 1), apart=True)
@@ -121,12 +135,21 @@ def day_of_transactions(customer: Customer) -> None:
         send(PLAIN, "p", 10),
         apart=True,
     )
-    do(customer.purge(PLAIN, 2))
+    do(customer.purge(PLAIN, 2), customer.drop_cursor(FAN, "here"))
     tend(customer)
     do(send(PLAIN, "q", 30, 600), customer.unsubscribe(GONE), apart=True)
     customer.life.tidy()
     do(customer.delete(ORDERS), send(LATE, "p", 30), apart=True)
+    do(customer.create(ORDERS))
+    do(send(ORDERS, "p", 15), ack(ALL, LATE, 1))
     do(ack(WORK, PLAIN, 7, confirm=False))
+
+
+def operations(open_backend: OpenBackend = on_disk) -> int:
+    """Count the operations of the whole workload."""
+    disk = FaultyDisk()
+    live_until_crash(disk, open_backend)
+    return len(disk.operations)
 
 
 def last_day(customer: Customer) -> None:
@@ -135,14 +158,14 @@ def last_day(customer: Customer) -> None:
     for transaction in customer.promises.transactions:
         do(customer.repeat_transaction(transaction, with_acks=False))
     do(send(PLAIN, "p", 30), send(PLAIN, "q", 20), send(SOFT, "s", 30), apart=True)
-    do(ack(ALL, LATE, 1), ack(FAN, part(PARTS, 0), 3), apart=True)
+    do(ack(ALL, ORDERS, 0), ack(FAN, part(PARTS, 0), 3), customer.subscribe(*GONE), apart=True)
     # Larger than a whole file.
     do(send(part(PARTS, 1), "p", 4_200), send(LATE, "q", 10))
     do(customer.transact("t-3", [(LATE, 20)], [(WORK, PLAIN, 8), (ALL, LATE, 2)]))
     tend(customer)
     customer.life.tidy()
     do(customer.purge(PLAIN, 5), send(SOFT, "s", 20), apart=True)
-    do(customer.purge_all(PARTS))
+    do(customer.purge_all(PARTS), customer.pause(WORKERS, paused=False))
     do(customer.delete(PARTS))
     do(send(PLAIN, "p", 10), ack(WORK, PLAIN, 9, 10))
     tend(customer)

@@ -12,7 +12,15 @@ from typing import Any
 from tests.crash.life import CREDIT, Delivery, Inbox, Life, nothing
 from tests.crash.promises import MAYBE, NO, YES, Key, Promises, Sent, Stand, Transacted
 
-from ister.base import EARLIEST, AckSettings, Origin, Position, StreamSettings, partition_name
+from ister.base import (
+    EARLIEST,
+    AckSettings,
+    Durability,
+    Origin,
+    Position,
+    StreamSettings,
+    partition_name,
+)
 from ister.base.errors import IsterError, StorageFailedError
 from ister.broker import Attachment, Producer, SubscribeOptions, Transaction
 from ister.broker.committer import RETRY_S
@@ -97,21 +105,25 @@ class Customer:
         raise AssertionError("the disk is healed, and the broker still takes nothing")
 
     def recover(self) -> None:
-        """The storage has failed: see that what is stored can be read, and wait until it is back."""
+        """The storage has failed: see that what is stored can be read, and wait for it."""
         life = self.life
         # Whatever goes on in the background does so while the storage has failed.
         life.tidy()
         assert life.broker.streams.error, "something was refused, and the broker calls itself fine"
+        topics = life.broker.streams.by_name
+        stored = {
+            name: {
+                offset: bytes(payload)
+                for batch in life.read(topic).values()
+                for offset, payload in zip(batch.offsets, batch.payloads, strict=True)
+            }
+            for name, topic in topics.items()
+        }
         for sent in self.promises.sent:
-            topic = life.broker.streams.by_name.get(sent.topic)
-            if sent.answered is not None and topic is not None:
-                stored = {
-                    offset: bytes(payload)
-                    for batch in life.read(topic).values()
-                    for offset, payload in zip(batch.offsets, batch.payloads, strict=True)
-                }
+            if sent.answered is not None and sent.topic in topics:
                 for offset, payload in zip(sent.answered, sent.payloads, strict=True):
-                    assert offset < topic.first_offset or stored.get(offset) == payload
+                    if offset >= topics[sent.topic].first_offset:
+                        assert stored[sent.topic].get(offset) == payload, f"{sent} is unreadable"
         self.failures += 1
         if self.failures >= FAILURES_BEFORE_HEALING:
             life.disk.heal()
@@ -119,16 +131,25 @@ class Customer:
 
     # Topics
 
-    def create(self, name: str, *, partitions: int = 0, durability: str = "fsync") -> Request:
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int = 0,
+        durability: str = Durability.FSYNC,
+        retention: str = "limits",
+    ) -> Request:
         """Make a stream."""
         promises = self.promises
-        settings = StreamSettings(durability=durability)
+        if not self.life.has_files:
+            durability = Durability.OBJECT
+        stream = StreamSettings(durability=durability, retention=retention)
 
         def issue(tell: Tell) -> None:
             promises.topics[name] = MAYBE
             promises.partitions[name] = partitions
             self.life.broker.create_topic(
-                name, tell, kind="stream", partitions=partitions, stream=settings
+                name, tell, kind="stream", partitions=partitions, stream=stream
             )
 
         def kept(_: object) -> None:
@@ -160,6 +181,9 @@ class Customer:
             for key in self.promises.subscriptions:
                 if key[0] == name:
                     self.promises.subscriptions[key] = NO
+            self.promises.forget_messages(name)
+            for numbers in [n for n in self._sequences if n[0] == name]:
+                del self._sequences[numbers], self._producers[numbers]
             self._synced()
 
         return Request(issue, kept)
@@ -198,13 +222,17 @@ class Customer:
         *sizes: int,
         ids: tuple[str, ...] | None = None,
         repeats: Sequence[bytes] = (),
+        expected: int | None = None,
     ) -> Request:
-        """Send a batch: messages that were sent before, by their ids, and new ones."""
+        """Send a batch: messages that were sent before, by their ids, and new ones.
+
+        With `expected`, only if that is the offset of its first message.
+        """
         payloads = (*repeats, *(self._payload(topic, size) for size in sizes))
         numbers = (topic, producer)
         stream = self.life.broker.streams.by_name[topic]
-        soft = stream.record.settings.durability != "fsync"
-        sent = Sent(topic, producer, self._sequences[numbers], payloads, ids, soft)
+        soft = stream.record.settings.durability == Durability.OS
+        sent = Sent(topic, producer, self._sequences[numbers], payloads, ids, expected, soft)
         self._sequences[numbers] += len(payloads)
         self.promises.sent.append(sent)
         return self.repeat(sent)
@@ -224,7 +252,8 @@ class Customer:
             def told(error: IsterError | None, offsets: list[int] | None) -> None:
                 tell(error or offsets or [batch.base_offset + n for n in range(batch.count)])
 
-            self.life.broker.store(self._producer(sent.topic, sent.producer), batch, told)
+            producer = self._producer(sent.topic, sent.producer)
+            self.life.broker.store(producer, batch, told, expected_offset=sent.expected)
 
         def kept(offsets: list[int]) -> None:
             # The bits of those known before are turned round.
@@ -243,7 +272,9 @@ class Customer:
         acks: Sequence[tuple[Key, str, int]] = (),
     ) -> Request:
         """Send messages to several topics and acknowledge others, all or nothing."""
-        sends = [(topic, (self._payload(topic, size),)) for topic, size in parts]
+        sends: list[tuple[str, tuple[bytes, ...]]] = [
+            (topic, (self._payload(topic, size),)) for topic, size in parts
+        ]
         transaction = Transacted(word, sends, list(acks))
         self.promises.transactions.append(transaction)
         for key, topic, offset in acks:
@@ -295,7 +326,8 @@ class Customer:
         inbox = Inbox()
 
         def issue(tell: Tell) -> None:
-            self.promises.subscriptions.setdefault(key, MAYBE)
+            if self.promises.subscriptions.get(key) != YES:
+                self.promises.subscriptions[key] = MAYBE
             self.life.subscribe(options, tell, inbox)
 
         def kept(attachment: Attachment) -> None:
@@ -411,6 +443,32 @@ class Customer:
 
         def kept(_: object) -> None:
             self.promises.saved[key, name] = YES
+            self._synced()
+
+        return Request(issue, kept)
+
+    def drop_cursor(self, key: Key, name: str) -> Request:
+        """Forget a place."""
+
+        def issue(tell: Tell) -> None:
+            self.promises.saved[key, name] = MAYBE
+            self.life.broker.durables.drop_cursor(*key, name, tell)
+
+        def kept(_: object) -> None:
+            self.promises.saved[key, name] = NO
+            self._synced()
+
+        return Request(issue, kept)
+
+    def pause(self, key: Key, *, paused: bool) -> Request:
+        """Let a subscription rest, or go on."""
+
+        def issue(tell: Tell) -> None:
+            self.promises.paused[key] = MAYBE
+            self.life.broker.durables.pause(*key, tell, paused=paused)
+
+        def kept(_: object) -> None:
+            self.promises.paused[key] = YES if paused else NO
             self._synced()
 
         return Request(issue, kept)

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from tests.crash.machine import Backend, OpenBackend, on_disk
+
 from ister.base import Origin, Position
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
@@ -28,7 +30,7 @@ from ister.broker import (
 )
 from ister.codec import Batch
 from ister.log import FileBackend, LogOptions
-from ister.testing import Crash, FaultyDisk, VirtualClock
+from ister.testing import FaultyDisk, VirtualClock
 
 T = TypeVar("T")
 
@@ -99,7 +101,7 @@ class Inbox:
 
 
 class Answer:
-    """What somebody who asked was told: once, or not yet. `kept` is called with what is no error."""
+    """What somebody who asked was told: once, or not yet. `kept` gets what is no error."""
 
     def __init__(self, kept: Callable[[Any], object]) -> None:
         self.told = 0
@@ -132,36 +134,47 @@ class Chores:
         if not self._jobs:
             return False
         call, done = self._jobs.popleft()
-        done(_in_thread(call))
+        result: Any
+        try:
+            result = self.call(call)
+        except Exception as error:  # noqa: BLE001 - whoever gave the call is told
+            result = error
+        done(result)
         return True
 
+    def call(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a call."""
+        return call()
 
-def _in_thread(call: Callable[[], Any]) -> Any:
-    """Return the result of a call, or the error that it raised: but not a crash.
 
-    In a thread of its own, because what compacts lowers the priority of the one it runs in.
-    """
-    results: list[Any] = []
+class ChoresAside(Chores):
+    """Works in a thread, because what compacts lowers the priority of the one it runs in."""
 
-    def work() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:  # noqa: BLE001 - raised again, or whoever asked is told
-            results.append(error)
+    def call(self, call: Callable[[], Any]) -> Any:
+        results: list[Any] = []
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if isinstance(results[0], Crash):
-        raise results[0]
-    return results[0]
+        def work() -> None:
+            try:
+                results.append(call())
+            except BaseException as error:  # noqa: BLE001 - raised again, a crash included
+                results.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        return results[0]
 
 
 class Life:
     """See the module."""
 
-    def __init__(self, disk: FaultyDisk, *, now_ms: int) -> None:
+    def __init__(
+        self, disk: FaultyDisk, *, now_ms: int, open_backend: OpenBackend = on_disk
+    ) -> None:
         self.disk = disk
+        self.open_backend = open_backend
         self.clock = VirtualClock(now_ms)
         self.broker = Broker(
             name="crashing",
@@ -171,14 +184,19 @@ class Life:
             open_local=None,
         )
         self._soon: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._chores = Chores()
+        self._chores = [Chores(), ChoresAside()]
         self._channel = 0
-        self.vault = self._open()
-        self.broker.adopt(self.vault)
+        backend = open_backend(disk)
+        self.has_files = isinstance(backend, FileBackend)
+        self.vault = self._open(backend)
+        self.broker.adopt(self.vault, is_object=not self.has_files)
 
-    def _open(self) -> Vault:
+    def _open(self, backend: Backend) -> Vault:
         worker = InlineWorker(self._call_soon)
-        workers = Workers(writing=worker, reading=worker, housekeeping=self._chores)
+        housekeeping, compacting = self._chores
+        workers = Workers(
+            writing=worker, reading=worker, housekeeping=housekeeping, compacting=compacting
+        )
         options = LogOptions(
             segment_bytes=SEGMENT_BYTES,
             segment_entries=SEGMENT_ENTRIES,
@@ -187,7 +205,7 @@ class Life:
             now_ms=self.clock.now_ms,
         )
         return open_vault(
-            FileBackend(self.disk),
+            backend,
             options,
             workers=lambda: workers,
             clock=self.clock,
@@ -222,9 +240,10 @@ class Life:
     def tidy(self) -> None:
         """Do what is to be done in the background, and what follows from it."""
         for _ in range(TURNS_MAX):
-            if not self._chores.work():
-                return
+            worked = [chores.work() for chores in self._chores]
             self.settle()
+            if not any(worked):
+                return
         raise AssertionError("there is no end to the chores")
 
     def close(self) -> None:
@@ -254,9 +273,7 @@ class Life:
             answer.tell(error)
         return answer
 
-    def subscribe(
-        self, options: SubscribeOptions, tell: Callable[..., None], inbox: Inbox
-    ) -> None:
+    def subscribe(self, options: SubscribeOptions, tell: Callable[..., None], inbox: Inbox) -> None:
         """Attach a consumer; `tell` gets the attachment."""
         self._channel += 1
         self.broker.subscribers.subscribe(

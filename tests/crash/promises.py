@@ -26,6 +26,7 @@ class Sent:
     sequence: int
     payloads: tuple[bytes, ...]
     ids: tuple[str, ...] | None = None
+    expected: int | None = None
     # Acknowledged before it is on the disk.
     soft: bool = False
     # The offset of each message.
@@ -74,6 +75,7 @@ class Promises:
     subscriptions: dict[Key, frozenset[bool]] = field(default_factory=dict)
     options: dict[Key, SubscribeOptions] = field(default_factory=dict)
     saved: dict[tuple[Key, str], frozenset[bool]] = field(default_factory=dict)
+    paused: dict[Key, frozenset[bool]] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     transactions: list[Transacted] = field(default_factory=list)
     stands: dict[tuple[Key, str], list[Stand]] = field(default_factory=dict)
@@ -88,6 +90,11 @@ class Promises:
         """Something was answered after a sync: what was written before it is on the disk too."""
         for sent in self.sent:
             sent.safe = sent.safe or sent.answered is not None
+
+    def forget_messages(self, topic: str) -> None:
+        """A topic is gone with everything in it, and may be made anew."""
+        self.sent = [sent for sent in self.sent if sent.topic != topic]
+        self.stands = {place: s for place, s in self.stands.items() if place[1] != topic}
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,7 @@ class Found:
     partitions: dict[str, int]
     cursors: dict[Key, dict[str, Cursor]]
     saved: dict[Key, list[str]]
+    paused: set[Key]
     transactions: dict[str, list[int]]
     ledger: bytes
 
@@ -131,6 +139,7 @@ def look(life: Life) -> Found:
     topics = {name: _stored(life, life.broker.streams.by_name[name]) for name in names}
     cursors: dict[Key, dict[str, Cursor]] = {}
     saved = {}
+    paused = set()
     for record in ledger.subscriptions.values():
         key = (record.created.pattern, record.created.name)
         if not record.cursors and not is_wildcard(key[0]):
@@ -138,11 +147,14 @@ def look(life: Life) -> Found:
         assert key not in cursors, f"two subscriptions {key}"
         cursors[key] = {ledger.topics[n].name: cursor for n, cursor in record.cursors.items()}
         saved[key] = sorted(record.saved)
+        if record.paused:
+            paused.add(key)
     return Found(
         topics,
         dict(ledger.partitioned),
         cursors,
         saved,
+        paused,
         dict(ledger.transactions),
         ledger.encode(),
     )
@@ -189,7 +201,10 @@ def _check_topics(found: Found, promises: Promises) -> None:
     known = {
         part
         for name in promises.topics
-        for part in (name, *(partition_name(name, n) for n in range(promises.partitions.get(name, 0))))
+        for part in (
+            name,
+            *(partition_name(name, n) for n in range(promises.partitions.get(name, 0))),
+        )
     }
     known.update(promises.doomed.values())
     assert set(found.topics) <= known, f"nobody made {set(found.topics) - known}"
@@ -267,6 +282,9 @@ def _check_subscriptions(found: Found, promises: Promises) -> None:
     for (key, name), allowed in promises.saved.items():
         if key in found.saved:
             assert (name in found.saved[key]) in allowed, f"{name} of {key} is not as it should"
+    for key, allowed in promises.paused.items():
+        if key in found.cursors:
+            assert (key in found.paused) in allowed, f"{key} rests: {key in found.paused}"
     for (key, topic), stands in promises.stands.items():
         if key in found.cursors and topic in found.topics:
             cursor = found.cursors[key].get(topic)

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -72,25 +73,46 @@ LIES = r"""
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-static int faulty(void) {
-    const char *switch_file = getenv("FAULTY_SYNC");
-    return switch_file && access(switch_file, F_OK) == 0;
+static int faulty(const char *name) {
+    const char *switch_file = getenv(name);
+    if (!switch_file || access(switch_file, F_OK)) return 0;
+    errno = EIO;
+    return 1;
 }
 
-int fdatasync(int fd) {
-    int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
-    if (faulty()) { errno = EIO; return -1; }
-    return real(fd);
-}
+#define SYNC(name)                                                        \
+    int name(int fd) {                                                    \
+        int (*real)(int) = dlsym(RTLD_NEXT, #name);                       \
+        return faulty("FAULTY_SYNC") ? -1 : real(fd);                     \
+    }
+SYNC(fdatasync)
+SYNC(fsync)
 
-int fsync(int fd) {
-    int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
-    if (faulty()) { errno = EIO; return -1; }
-    return real(fd);
-}
+/* Positional reads, which journal files are read with. */
+#define READ(name)                                                        \
+    ssize_t name(int fd, void *to, size_t size, off_t position) {         \
+        ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); \
+        return faulty("FAULTY_READ") ? -1 : real(fd, to, size, position); \
+    }
+READ(pread)
+READ(pread64)
+
+/* Half of it is written before the error comes. */
+#define WRITE(name)                                                       \
+    ssize_t name(int fd, const struct iovec *from, int count, off_t position, int flags) { \
+        ssize_t (*real)(int, const struct iovec *, int, off_t, int) = dlsym(RTLD_NEXT, #name); \
+        if (!faulty("FAULTY_WRITE")) return real(fd, from, count, position, flags); \
+        real(fd, from, (count + 1) / 2, position, flags);                 \
+        errno = EIO;                                                      \
+        return -1;                                                        \
+    }
+WRITE(pwritev2)
+WRITE(pwritev64v2)
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
@@ -102,11 +124,14 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 """
 
 
-def faulty_sync(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have the brokers started from now on fail every fsync while the file returned exists."""
+def faulty_calls(folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> Path:
+    """Have every `sync`, `read` or `write` of brokers started from now on fail with EIO.
+
+    But only while the file exists that is returned.
+    """
     _preload(folder, monkeypatch)
-    switch = folder / "sync-fails"
-    monkeypatch.setenv("FAULTY_SYNC", str(switch))
+    switch = folder / f"{call}-fails"
+    monkeypatch.setenv(f"FAULTY_{call.upper()}", str(switch))
     return switch
 
 
@@ -118,8 +143,8 @@ def wrong_clock(folder: Path, monkeypatch: pytest.MonkeyPatch, offset_s: int) ->
 
 def _preload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("calls to the system can be replaced on Linux only, with a C compiler")
     source, library = folder / "lies.c", folder / "lies.so"
     source.write_text(LIES)
     _run_or_skip([compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"])

@@ -185,7 +185,7 @@ def test_a_subscription_is_described_for_people(stream: Shell) -> None:
 def test_purging_drops_messages_and_keeps_offsets(stream: Shell) -> None:
     result = stream.run("topics", "purge", TOPIC, "--before", "4", "--yes")
     assert b"drops 4 messages" in result.stderr
-    assert b"4 messages of /default/orders are gone" in result.stderr
+    assert b"dropped 4 messages of /default/orders" in result.stderr
     assert stream.run("read", TOPIC).stdout == lines(*range(4, 10))
 
     stream.run("topics", "purge", TOPIC, "--yes")
@@ -235,6 +235,8 @@ asyncio.run(main())
     assert moved == {"topic": TOPIC, "subscription": "billing", "moved": 2}
     assert stream.run("read", TOPIC, "--start", "10").stdout == lines(8, 9)
     assert b"0 dead letters" in stream.run("subs", "redrive", *SUB).stderr
+    result = stream.run("subs", "redrive", SUB[0], "misspelt", code=66)
+    assert b"no subscription 'misspelt'" in result.stderr
 
 
 BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [

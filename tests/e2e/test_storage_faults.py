@@ -15,7 +15,7 @@ from tests.e2e.disks import (
     BATCH,
     contents,
     entries,
-    faulty_sync,
+    faulty_calls,
     fill_disk,
     flip_bit,
     overwrite,
@@ -235,13 +235,14 @@ async def test_a_broker_starts_on_a_full_disk_and_serves_what_is_there(tmp_path:
             await writer.check()
 
 
-# A disk whose syncs fail.
+# A disk that fails.
 
 
-async def test_a_failed_sync_acknowledges_nothing_and_the_broker_recovers_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["sync", "write"])
+async def test_a_failed_write_acknowledges_nothing_and_the_broker_recovers_by_itself(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch = faulty_sync(tmp_path, monkeypatch)
+    switch = faulty_calls(tmp_path, monkeypatch, call)
     with running(tmp_path) as broker:
         async with writing(broker) as writer:
             for _ in range(3):
@@ -262,6 +263,30 @@ async def test_a_failed_sync_acknowledges_nothing_and_the_broker_recovers_by_its
             await asyncio.to_thread(broker.kill)
             await asyncio.to_thread(broker.restart)
             await writer.check()
+
+
+async def test_a_failed_read_delays_a_consumer_and_hides_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = faulty_calls(tmp_path, monkeypatch, "read")
+    with running(tmp_path) as broker:
+        async with writing(broker) as writer:
+            # Nobody listens: they are not kept in memory.
+            for _ in range(5):
+                await writer.send()
+            switch.touch()
+            async with writer.client.subscribe(TOPIC, "s", start="earliest") as sub:
+                assert await sub.fetch(1, timeout=0.5) == []
+                with pytest.raises(ister.IsterError):
+                    await read_all(writer.client)
+                # Writes have nothing to do with it.
+                await writer.send()
+
+                switch.unlink()
+                messages = [await sub.receive(WAIT_S) for _ in range(6)]
+
+    assert {msg.offset: msg.payload for msg in messages} == writer.acknowledged
+    assert [msg.attempt for msg in messages] == [1] * 6
 
 
 # Damaged files.

@@ -6,8 +6,10 @@ from collections.abc import Callable
 import msgspec
 from tests.unit.codec.strategies import resealed
 
-from ister.base import EARLIEST, LATEST, Position
+from ister.base import EARLIEST, LATEST, Position, StreamSettings
+from ister.broker.durable import LIFE_BITS, TRACK_BITS
 from ister.codec import Codec, available, encode
+from ister.testing.clock import START_MS
 from ister.wire import (
     BACKOFF_DELAY,
     AbortTransaction,
@@ -19,6 +21,7 @@ from ister.wire import (
     CommitTransaction,
     CreateNamespace,
     CreateTopic,
+    DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
     Hello,
@@ -28,6 +31,10 @@ from ister.wire import (
     Opcode,
     OpenProducer,
     OpenReader,
+    PauseSubscription,
+    PurgeTopic,
+    SaveCursor,
+    Seek,
     Subscribe,
     ack_frames,
     control_frame,
@@ -45,6 +52,16 @@ PATTERNS = [*TOPICS, "/default/*", "/default/>", "/default/>", "/default/p"]
 FRAME_HEADER_BYTES = 16
 
 Dialogue = list[bytes]
+
+SETTINGS = [
+    None,
+    StreamSettings(),
+    StreamSettings(durability="memory"),
+    StreamSettings(durability="os", max_messages=10),
+    StreamSettings(retention="workqueue"),
+    StreamSettings(retention="interest"),
+    StreamSettings(retention="compact", ttl_ms=1_000),
+]
 
 
 def hello(number: int) -> bytes:
@@ -68,7 +85,7 @@ def batch(rng: random.Random, *, replies: bool = False) -> tuple[bytes, bytes]:
         if replies
         else None,
         producer=b"" if replies and rng.random() < 0.5 else b"p",
-        first_sequence=rng.choice([0, 1, 2**64 - 1]),
+        first_sequence=rng.choice([0, 1, rng.randint(0, 500), 2**64 - 1]),
         codec=rng.choice(available()) if rng.random() < 0.3 else Codec.NONE,
     )
 
@@ -97,6 +114,7 @@ def consuming(rng: random.Random) -> Dialogue:
         policy=rng.choice(["least_loaded", "round_robin", "random"]),
         key_filters=rng.choice([[], [], ["a*"], ["a*", "?1"]]),
         filters=rng.choice([{}, {}, {"x": "1"}]),
+        start=rng.choice([EARLIEST, EARLIEST, LATEST]),
     )
     frames = [control_frame(wanted, sequence=1)]
     for _ in range(rng.randint(0, 8)):
@@ -115,7 +133,12 @@ def consuming(rng: random.Random) -> Dialogue:
 def runs(rng: random.Random) -> list[tuple[int, int, int]]:
     """Runs of leases that may or may not be there."""
     starts = [rng.choice([0, 0, 1, 5, 2**63 - 100]) for _ in range(rng.choice([1, 1, 2, 9]))]
-    return [(rng.randint(0, 3), start, start + rng.choice([1, 1, 2, 100])) for start in starts]
+    first = START_MS << LIFE_BITS << TRACK_BITS
+    lease = first + (rng.randint(0, 3) << TRACK_BITS) + rng.choice([0, 0, 1])
+    return [
+        (rng.choice([lease, lease, 3]), start, start + rng.choice([1, 1, 2, 100]))
+        for start in starts
+    ]
 
 
 def settling(rng: random.Random) -> Dialogue:
@@ -178,6 +201,18 @@ def administering(rng: random.Random) -> Dialogue:
     commands: list[Command] = [
         CreateTopic(topic="/default/p", partitions=rng.choice([0, 2, 2, 3])),
         CreateTopic(topic=rng.choice(TOPICS)),
+        CreateTopic(topic=rng.choice(TOPICS), kind="stream", stream=rng.choice(SETTINGS)),
+        CreateTopic(topic="/default/p", kind="stream", partitions=2),
+        PurgeTopic(topic=rng.choice(TOPICS), before=rng.choice([-1, 0, 5, 2**62])),
+        Seek(topic=rng.choice(PATTERNS), subscription="s", to=rng.choice([EARLIEST, LATEST])),
+        SaveCursor(topic=rng.choice(PATTERNS), subscription="s", name="n"),
+        Seek(
+            topic=rng.choice(PATTERNS),
+            subscription="s",
+            to=Position(origin="snapshot", name="n"),
+        ),
+        PauseSubscription(topic=rng.choice(PATTERNS), subscription="s", paused=rng.random() < 0.5),
+        DeleteSubscription(topic=rng.choice(PATTERNS), subscription="s"),
         CreateNamespace(namespace=rng.choice(["default", "shop"])),
         DeleteTopic(topic=rng.choice(["/default/a", "/default/p", "/default/a.b"])),
         ListTopics(pattern=rng.choice(["", "/default/>", "/default/p"]), limit=rng.randint(-1, 9)),

@@ -6,18 +6,29 @@ follow from it, so a failing case is run again by its number.
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from structlog.testing import capture_logs
 from tests.fuzz.dialogues import SESSIONS, dialogue, spoil
 
 from ister.base.limits import Limits
-from ister.broker import Broker
+from ister.broker import (
+    Broker,
+    InlineWorker,
+    StreamTopic,
+    TailBudget,
+    Vault,
+    Workers,
+    open_vault,
+)
 from ister.codec import Batch
+from ister.log import FileBackend, LogOptions
+from ister.objects import MemoryDisk
 from ister.server.native import NativeDoor, NativeSession
 from ister.testing import VirtualClock
-from ister.wire import Opcode, decode_command
+from ister.wire import LEASE, Opcode, decode_command
 from ister.wire.frames import FrameReader, body_limits
 
 # Small enough for a case to meet every one of them.
@@ -89,11 +100,41 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
+        self.leased: list[int] = []
+        # What an event loop would do in a later turn.
+        self.ready: deque[Callable[[], object]] = deque()
         self.broker = Broker(
-            name="fuzz", limits=LIMITS, clock=self.clock, random_slot=self.rng.randrange
+            name="fuzz",
+            limits=LIMITS,
+            clock=self.clock,
+            random_slot=self.rng.randrange,
+            open_local=self._open_vault,
         )
+        if self.rng.random() < 0.5:
+            self.broker.create_topic("/default/a", kind="stream")
+            self.broker.create_topic("/default/p", kind="stream", partitions=2)
+        self.settle()
         self.door = StrictDoor(self.broker, busy_poll_us=0)
         self.clients: list[tuple[NativeSession, NotingTransport, bytearray]] = []
+
+    def _open_vault(self) -> Vault:
+        worker = InlineWorker(self._call_soon)
+        return open_vault(
+            FileBackend(MemoryDisk()),
+            LogOptions(now_ms=self.clock.now_ms, segment_bytes=1 << 20),
+            workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
+            clock=self.clock,
+            budget=TailBudget(20_000),
+            call_soon=self._call_soon,
+        )
+
+    def _call_soon(self, call: Callable[..., object], *args: object) -> None:
+        self.ready.append(lambda: call(*args))
+
+    def settle(self) -> None:
+        """Let everything happen that waits for a turn of the loop."""
+        while self.ready:
+            self.ready.popleft()()
 
     def connect(self, number: int, frames: list[bytes]) -> None:
         """Add a client that has `frames` to say."""
@@ -116,6 +157,11 @@ class World:
                 live.remove(client)
                 continue
             self._step(session, unsaid)
+            if self.ready and self.rng.random() < 0.2:
+                self.ready.popleft()()
+            elif self.rng.random() < 0.7:
+                self.settle()
+        self.settle()
 
     def _step(self, session: NativeSession, unsaid: bytearray) -> None:
         chance = self.rng.random()
@@ -128,7 +174,8 @@ class World:
         elif unsaid and session.writable:
             # As a socket does: into whatever buffer the session offers.
             buffer = session.get_buffer(-1)
-            size = min(self.rng.choice([1, 16, 100, 1_000, 100_000]), len(buffer), len(unsaid))
+            # Mostly less than a few frames: who asks for something should wait for the answer.
+            size = min(self.rng.choice([1, 16, 100, 100, 1_000, 100_000]), len(buffer), len(unsaid))
             buffer[:size] = unsaid[:size]
             session.buffer_updated(size)
             del unsaid[:size]
@@ -138,28 +185,39 @@ class World:
     def check(self) -> None:
         """Nothing is left of clients that are gone, and they were sent nothing but the protocol."""
         report = self.broker.report()
-        assert (report.queued_bytes, report.subscriptions, report.connections) == (0, 0, 0)
+        assert (report.queued_bytes, report.connections) == (0, 0)
+        assert report.storage_error == ""
+        assert report.subscriptions == len(self.broker.durables)
         assert report.messages_dropped >= 0
         assert report.messages_out >= 0
         assert not self.broker.budget.holders
-        assert not self.broker._reply_sinks
-        assert not self.broker._wildcards
+        assert not self.broker.replies.sinks
+        assert not self.broker.subscribers._wildcards
+        for durable in self.broker.durables:
+            assert not durable.consumers
         assert self.door._buffered_bytes == 0
         for topic in self.broker._topics.values():
-            assert (topic.producers, topic.subscriptions) == (0, [])
+            assert topic.producers == 0
             assert topic.next_offset == topic.messages_in
+            assert isinstance(topic, StreamTopic) or topic.subscriptions == []
         for _, transport, _ in self.clients:
-            _check_sent(bytes(transport.written))
+            self.leased += _check_sent(bytes(transport.written))
 
 
-def _check_sent(data: bytes) -> None:
+def _check_sent(data: bytes) -> list[int]:
+    """Look at every frame; return the sizes of leased batches."""
+    leased = []
     reader = FrameReader(body_limits(LIMITS.batch_bytes_max + 4_096))
     for opcode, _, _, body in reader.receive(data):
-        if opcode in (Opcode.DELIVER, Opcode.REPLY):
-            Batch(body).verify(message_bytes_max=LIMITS.message_bytes_max)
+        if opcode in (Opcode.DELIVER, Opcode.DELIVER_LEASED, Opcode.REPLY):
+            start = LEASE.size if opcode == Opcode.DELIVER_LEASED else 0
+            Batch(body[start:]).verify(message_bytes_max=LIMITS.message_bytes_max)
+            if start:
+                leased.append(len(body))
         elif opcode == Opcode.CONTROL:
             decode_command(body)
     assert reader.buffered_bytes == 0, "a frame was sent in part"
+    return leased
 
 
 def play(seed: int) -> World:

@@ -8,8 +8,9 @@ Doors call it from one thread; nothing in here waits. Always true:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from typing import cast
 
 from ister.base import (
     DEFAULT_NAMESPACE,
@@ -61,6 +62,9 @@ from ister.broker.transactions import Offsets, Transaction, TransactionAck, Tran
 from ister.broker.vault import Vault
 from ister.codec import Batch, Column
 
+# Nobody sends so many messages; above it, sums would not fit where they are kept.
+SEQUENCE_MAX = 2**62
+
 
 @dataclass(slots=True)
 class Producer:
@@ -111,6 +115,7 @@ class Broker:
             new_number=self._new_number,
             durables=self.durables,
             open_local=open_local,
+            on_opened=self.adopt,
         )
 
         self._transactions = Transactions(self.streams.vaults, self._plain_stream)
@@ -340,6 +345,8 @@ class Broker:
         self._check_batch(topic.name, batch, producer)
         if batch.columns & Column.REPLY:
             raise WrongKindError(topic.name, "stream", "requests are for live topics")
+        if batch.first_sequence > SEQUENCE_MAX:
+            raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
         topic.publish(producer.name, batch, told, expected_offset=expected_offset)
 
     def stage(self, transaction: Transaction, slot: int, batch: Batch) -> None:
@@ -430,6 +437,12 @@ class Broker:
     ) -> None:
         partitioned = topic if names != [topic] else ""
         vault = self.streams.vault_for(settings.durability)
+        if topic in self._topics or topic in self._partitioned:
+            # It was in the data folder, which was opened only now: somebody else has filled it.
+            partitions = len(names) if partitioned else 0
+            first = self._check_same(topic, "stream", partitions, settings)
+            cast("StreamTopic", first).vault.committer.after(done)
+            return
         namespace = namespace_of(topic)
         if namespace != DEFAULT_NAMESPACE and namespace not in vault.ledger.namespaces:
             vault.record([NamespaceCreated(namespace)], ignore)
@@ -475,7 +488,7 @@ class Broker:
         if first.kind != kind:
             raise TopicExistsError(topic, f"as a {first.kind} topic")
         if isinstance(first, StreamTopic) and stream not in (None, first.record.settings):
-            raise TopicExistsError(topic, f"with other settings: {first.record.settings}")
+            raise TopicExistsError(topic, _difference(first.record.settings))
         return first
 
     def _add_live(self, name: TopicName) -> Topic:
@@ -528,3 +541,9 @@ class Broker:
     def _is_partition(self, name: str) -> bool:
         found = find_partition(name)
         return found is not None and found[0] in self._partitioned
+
+
+def _difference(settings: StreamSettings) -> str:
+    """Return how a stream is set that somebody wants to be otherwise."""
+    told = [f"{name} {value}" for name, value in asdict(settings).items() if value]
+    return f"with {', '.join(told)}: use it as it is, or delete it first"

@@ -131,8 +131,7 @@ class Committer:
         group = self.log.take()
         waiting, self._waiting = self._waiting, []
         if group is None:
-            for done in waiting:
-                done(None)
+            self._tell_all(waiting, None)
             self._tell(self._idle)
             return
         self._committing = waiting
@@ -157,8 +156,7 @@ class Committer:
         # The next group first: the disk works while we tell everybody about this one.
         if self.log.collecting:
             self._begin()
-        for done in waiting:
-            done(None)
+        self._tell_all(waiting, None)
         for call in self.after_commit:
             call()
         if not self.full:
@@ -180,8 +178,7 @@ class Committer:
         self._committing_bytes = 0
         # Everybody's state first, so that whoever is told finds it taken back.
         self._on_failed()
-        for done in waiting:
-            done(self.error)
+        self._tell_all(waiting, self.error)
         self._tell(self._relieved)
         self._tell(self._idle)
         self._retry_later()
@@ -202,6 +199,14 @@ class Committer:
         self.error = None
         self._logger.info("storage_recovered")
         self.kick()
+
+    def _tell_all(self, waiting: list[Done], error: IsterError | None) -> None:
+        """Tell everybody: who fails on it must not keep it from the others."""
+        for done in waiting:
+            try:
+                done(error)
+            except Exception:  # A bug costs one answer, not those of a group.
+                self._logger.exception("internal_error")
 
     def _tell(self, calls: list[Callable[[], object]]) -> None:
         told = calls[:]

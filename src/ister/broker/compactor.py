@@ -76,8 +76,9 @@ class Compactor:
         now_ms = self._clock.now_ms()
         policy = CompactionPolicy(
             keyed={
+                # What holds the last message stays, so that whoever walks a topic finds its end.
                 t.topic: KeyPolicy(
-                    safe_offset=t.next_offset, tombstones_before_ms=now_ms - TOMBSTONES_MS
+                    safe_offset=t.next_offset - 1, tombstones_before_ms=now_ms - TOMBSTONES_MS
                 )
                 for t in topics
                 if t.settings.retention == Retention.COMPACT

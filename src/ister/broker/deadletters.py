@@ -38,9 +38,10 @@ class DeadLetters:
 
         What has to be read first is left: call again when it is there.
         """
+        dead = track.deliveries.exhausted(LETTERS_AT_ONCE)
         waiting = [
             (offset, failures)
-            for offset, failures in track.deliveries.exhausted(LETTERS_AT_ONCE)
+            for offset, failures in dead
             if offset not in track.burying and offset not in track.committing
         ]
         while waiting:
@@ -51,6 +52,9 @@ class DeadLetters:
             here = {offset: failures for offset, failures in waiting if offset < end}
             waiting = waiting[len(here) :]
             slots = slots_of(batch, list(here))
+            if track.held_back and track.gate is not None:
+                keys = batch.keys or [None] * batch.count
+                track.gate.admit([keys[s] for s in slots], [batch.offsets[s] for s in slots])
             gone = sorted(here.keys() - {batch.offsets[s] for s in slots})
             if gone:
                 track.subscription.on_letters_gone(track, gone)
@@ -58,6 +62,8 @@ class DeadLetters:
                 self._bury(track, batch, some, [here[batch.offsets[s]] for s in some])
             batch.forget_columns()
         track.end_reading(Again.DEAD_LETTER)
+        if len(dead) < LETTERS_AT_ONCE:
+            track.held_back = False
 
     def _bury(self, track: Track, batch: Batch, slots: list[int], failures: list[int]) -> None:
         subscription, epoch = track.subscription, track.deliveries.epoch
@@ -72,6 +78,8 @@ class DeadLetters:
             if isinstance(topic, IsterError):
                 done(topic)
                 return
+            if epoch != track.deliveries.epoch or track.topic.deleted:
+                return  # The subscription was moved meanwhile: the message is not dead any more.
             try:
                 _store(track, topic, letters, offsets, done)
             except IsterError as error:

@@ -20,7 +20,7 @@ from ister.broker.flight import Flight
 from ister.broker.keyed import Parking
 from ister.broker.sifting import fresh, runs_between, slots_between, slots_of
 from ister.broker.track import Again, Track
-from ister.codec import Batch
+from ister.codec import Batch, Column
 from ister.subscriptions import NewRun, Policy, SubscriptionType, in_turn, to_least_loaded
 
 if TYPE_CHECKING:
@@ -142,10 +142,8 @@ class Dispatch:
     def _hand_out_new(self, track: Track, room: int) -> bool:
         """Hand out messages for the first time, of one batch; return whether to go on."""
         deliveries, record = track.deliveries, track.topic.record
-        if track.held_back:
-            if deliveries.any_exhausted:
-                return False
-            track.held_back = False
+        if track.held_up or track.held_back:
+            return False
         runs = deliveries.next_new(record.next_offset, runs_max=1)
         if not runs:
             return False
@@ -153,6 +151,10 @@ class Dispatch:
         batch = track.new_batch(start)
         if batch is None:
             return False
+        if self._single and self._is_whole(batch, runs[0], record.settings.ttl_ms, room):
+            # What most batches are: one consumer takes all of it, as it is.
+            self._lease(self._consumers[0], track, batch, attempt)
+            return deliveries.position < record.next_offset
         batch_end = batch.offsets[-1] + 1
         slots: Sequence[int]
         if end >= batch_end:
@@ -173,10 +175,23 @@ class Dispatch:
             self._pass_over(track, runs, cut, [batch.offsets[s] for s in chosen])
         if chosen and not self._hand_out(track, batch, chosen, attempt):
             return False
-        if track.deliveries.position >= batch_end:
+        position = deliveries.position
+        if position >= batch_end:
             # What was cut out of it or looked up in it is of no use any more.
             batch.forget_columns()
-        return True
+        return position < record.next_offset
+
+    def _is_whole(self, batch: Batch, run: NewRun, ttl_ms: int, room: int) -> bool:
+        """Whether a batch can go to the one consumer without a look at its messages."""
+        count = batch.count
+        return (
+            not batch.columns & _LOOKED_AT
+            and batch.base_offset == run.start
+            and run.end - run.start >= count <= room
+            and count <= self._consumers[0].credit_count
+            and not ttl_ms
+            and self._subscription.filter.takes_all
+        )
 
     def _pass_over(
         self, track: Track, runs: Sequence[NewRun], cut: int, offsets: Sequence[int]
@@ -199,8 +214,11 @@ class Dispatch:
         first = deliveries.due(now_ms, 1)
         if not first:
             track.end_reading(Again.REDELIVERY)
+            track.held_up = False
             return False
         batch = track.old_batch(first[0].offsets[0], Again.REDELIVERY)
+        # While it is read nothing that lies behind it may go, when order is all that counts.
+        track.held_up = batch is None and self._single
         if batch is None:
             return False
         end = batch.offsets[-1] + 1
@@ -290,7 +308,10 @@ class Dispatch:
             part = batch.slice(slots.start, slots.start + count)
         else:
             part = batch.select(slots[:count])
-        subscription = self._subscription
+        self._lease(consumer, track, part, attempt)
+        return count
+
+    def _lease(self, consumer: Consumer, track: Track, part: Batch, attempt: int) -> None:
         lease = track.deliveries.lease(
             part.offsets,
             consumer=consumer.identity,
@@ -301,7 +322,9 @@ class Dispatch:
         self._flight.touch(track)
         if lease.deadline_ms < track.watched_ms:
             self._alarm.watch(track, lease.deadline_ms)
-        consumer.send_leased(
-            track.topic, part, lease.number, lease.attempt, subscription.acks.ack_timeout_ms
-        )
-        return count
+        timeout_ms = self._subscription.acks.ack_timeout_ms
+        consumer.send_leased(track.topic, part, lease.number, attempt, timeout_ms)
+
+
+# Columns that tell which messages are handed out, or that there are holes between their offsets.
+_LOOKED_AT = Column.ATTRIBUTES | Column.OFFSET

@@ -44,6 +44,8 @@ LISTED_FLOORS_MAX = 100
 # How often stored messages that could not be read, or dead letters that could not be written, are
 # tried again.
 RETRY_MS = 1_000
+# How long letters wait that their topic did not take, until an operator has seen to it.
+BURY_AGAIN_MS = 30_000
 
 # A lease number tells its track: the low bits are the slot of the track in its subscription. The
 # high ones start at the millisecond the broker was started, times 2^5: as long as a subscription
@@ -171,8 +173,7 @@ class DurableSubscription:
 
     def on_loaded(self, track: Track) -> None:
         """Stored messages have been read."""
-        if track.deliveries.any_exhausted:
-            self._undertaker.bury(track)
+        self._bury(track)
         self.dispatch.add(track)
         self.dispatch.pump()
 
@@ -370,6 +371,7 @@ class DurableSubscription:
     def ack(self, runs: Sequence[Run]) -> list[Run]:
         """Acknowledge runs of leased messages; return the runs whose lease is over."""
         refused: list[Run] = []
+        last: Track | None = None
         for number, start, end in runs:
             track = self.track_of_lease(number)
             if track is None or end <= start:
@@ -377,7 +379,10 @@ class DurableSubscription:
                 continue
             left = track.deliveries.ack(number, start, end)
             if not left:
-                self._on_acked(track, start, end)
+                # A consumer that settles one message at a time sends thousands of runs at once.
+                if track is not last or track.gate is not None:
+                    self._on_acked(track, start, end)
+                    last = track
                 continue
             refused += [(number, *run) for run in left]
             taken_start = start
@@ -408,6 +413,7 @@ class DurableSubscription:
     def nack(self, runs: Sequence[TimedRun], backoff_delay: int) -> list[Run]:
         """Give messages back, to be delivered again after a delay."""
         refused: list[Run] = []
+        failed: dict[Track, None] = {}
         now_ms = self._clock.monotonic_ms()
         for number, start, end, delay in runs:
             track = self.track_of_lease(number)
@@ -417,6 +423,8 @@ class DurableSubscription:
             delay_ms = None if delay == backoff_delay else delay
             left = track.deliveries.nack(number, start, end, now_ms=now_ms, delay_ms=delay_ms)
             refused += [(number, *run) for run in left]
+            failed[track] = None
+        for track in failed:
             self._on_failed(track)
         self.dispatch.pump()
         return refused
@@ -472,8 +480,7 @@ class DurableSubscription:
         self.vault.on_acked(track)
         self._flight.touch(track)
         self.dispatch.add(track)
-        if track.deliveries.any_exhausted:
-            self._undertaker.bury(track)
+        self._bury(track)
         self._watch(track)
 
     def _expire(self, track: Track, now_ms: int) -> None:
@@ -491,10 +498,14 @@ class DurableSubscription:
         now_ms = self._clock.monotonic_ms()
         for track in tracks:
             self._expire(track, now_ms)
-            if track.deliveries.any_exhausted:
-                # Of a former life of the broker, or what could not be written the last time.
-                self._undertaker.bury(track)
+            # Of a former life of the broker, or what could not be written the last time.
+            self._bury(track)
         self.dispatch.pump()
+
+    def _bury(self, track: Track) -> None:
+        """Put what was delivered too often among the dead letters, unless that failed just now."""
+        if track.deliveries.any_exhausted and self._clock.monotonic_ms() >= track.bury_again_ms:
+            self._undertaker.bury(track)
 
     def on_letters_gone(self, track: Track, offsets: Sequence[int]) -> None:
         """Messages that were to become dead letters are not there any more."""
@@ -512,20 +523,21 @@ class DurableSubscription:
             return  # Moved in the meantime, which comes behind it in the journal.
         track.burying.difference_update(offsets)
         now_ms = self._clock.monotonic_ms()
-        if isinstance(error, StorageFailedError):
-            self._alarm.watch(track, now_ms + RETRY_MS)
+        if error is not None:
+            # They wait, and nothing is lost.
+            delay_ms = RETRY_MS
+            if not isinstance(error, StorageFailedError):
+                # A topic that takes no letters, say.
+                delay_ms = BURY_AGAIN_MS
+                self._logger.warning(
+                    "not_buried", topic=track.topic.name, subscription=self.name, reason=str(error)
+                )
+            track.bury_again_ms = now_ms + delay_ms
+            self._alarm.watch(track, track.bury_again_ms)
             return
         for offset in offsets:
-            if error is None:
-                track.deliveries.skip(offset, offset + 1)
-                self._on_acked(track, offset, offset + 1)
-            else:
-                track.deliveries.spare(offset, now_ms=now_ms)
-        if error is not None:
-            self._logger.warning(
-                "not_buried", topic=track.topic.name, subscription=self.name, reason=str(error)
-            )
-            self._watch(track)
+            track.deliveries.skip(offset, offset + 1)
+            self._on_acked(track, offset, offset + 1)
         if track.deliveries.any_exhausted:
             # In another turn: when none can be buried, each would tell of the next.
             self._alarm.watch(track, now_ms)

@@ -19,6 +19,7 @@ from ister.base import (
     Retention,
     is_wildcard,
     matches,
+    parse_plain,
     parse_topic,
 )
 from ister.base.errors import (
@@ -87,6 +88,8 @@ class Durables:
         self._undertaker = undertaker
         self._subscriptions_max = subscriptions_max
         self._by_key: dict[tuple[str, str], list[DurableSubscription]] = {}
+        # Those the journal does not have yet, with everybody else who waits for that.
+        self._making: dict[DurableSubscription, list[Found]] = {}
 
     def __iter__(self) -> Iterator[DurableSubscription]:
         for some in self._by_key.values():
@@ -180,10 +183,14 @@ class Durables:
         missing = [topic for topic in topics if not durable.covers(topic.name)]
         if missing:
             self._cover(durable, missing)
+        waiting = self._making.get(durable)
         if wanted.acks is None or wanted.acks == durable.acks:
-            done(durable)
+            if waiting is None:
+                done(durable)
+            else:
+                waiting.append(done)
             return
-        if durable.consumers:
+        if durable.consumers or waiting is not None:
             raise SubscriptionMismatchError(
                 durable.pattern, durable.name, f"other ack settings: {durable.acks}"
             )
@@ -255,15 +262,16 @@ class Durables:
             changes.append(CursorMoved(created.subscription, number, offsets[number]))
 
         def on_done(error: IsterError | None) -> None:
-            if error is not None:
+            if error is None:
+                ledger.subscriptions[created.subscription] = record
+            else:
                 self._forget(durable, "it could not be stored")
-                done(error)
-                return
-            ledger.subscriptions[created.subscription] = record
-            done(durable)
+            for told in self._making.pop(durable):
+                told(error or durable)
 
         vault.record(changes, on_done, apply=False)
         durable = self._make(record, vault)
+        self._making[durable] = [done]
         for topic in topics:
             durable.add_topic(topic, record.cursors[topic.record.topic])
 
@@ -394,6 +402,7 @@ class Durables:
 
     def save_cursor(self, pattern: str, name: str, saved: str, done: Done) -> None:
         """Keep where a subscription stands under a name."""
+        parse_plain(saved, "the name of a saved cursor")
         found = self.get(pattern, name)
         for durable in found:
             if len(durable.record.saved) >= SNAPSHOTS_MAX and saved not in durable.record.saved:

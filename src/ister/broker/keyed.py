@@ -80,6 +80,8 @@ class Parking:
         if gate is None:
             return
         for offset in gate.done_within(start, end):
+            if track.deliveries.is_exhausted(offset):
+                continue  # It is on its way to the dead letters, and the next waits for that.
             key = gate.key_of(offset)
             self._park(track, self._roster.ring.owner(key) or "", [(offset, key)])
 

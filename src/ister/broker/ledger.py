@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 
 from ister.base import StreamSettings
-from ister.base.errors import CorruptedError
+from ister.base.errors import BadBatchError, CorruptedError
 from ister.broker.changes import (
     Acked,
     Change,
@@ -114,7 +114,7 @@ class Ledger:
                 for part in batches:
                     self.on_batch(part.topic, Batch(part.body), sequenced=False)
                 self.on_changes(decode_changes(changes))
-        except ValueError as error:
+        except (ValueError, BadBatchError) as error:
             raise CorruptedError(
                 f"segment {entry.segment}", entry.position, f"entry makes no sense: {error}"
             ) from error

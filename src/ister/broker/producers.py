@@ -1,11 +1,12 @@
 """What a stream remembers of its producers and of message ids, so that a repetition is known.
 
 Always true:
-- a producer's messages are numbered from 0 without holes, and `next_sequence` is the number of
-  the next one to be stored;
+- a producer's messages are numbered from 0, and `next_sequence` is one more than the highest
+  number stored; below it there is a hole where a batch was refused and a later one was not;
 - memory is bounded: the producer silent for longest and the oldest ids make room.
 """
 
+from bisect import insort
 from collections import OrderedDict
 from itertools import islice
 
@@ -31,6 +32,8 @@ class ProducerRecord(msgspec.Struct, array_like=True):
     def on_stored(self, first_sequence: int, base_offset: int, count: int) -> None:
         """Remember a batch that is in the journal. Once more changes nothing."""
         if first_sequence < self.next_sequence:
+            if self.is_hole(first_sequence, count):
+                insort(self.runs, (first_sequence, base_offset, count))
             return
         self.next_sequence = first_sequence + count
         if self.runs:
@@ -41,6 +44,17 @@ class ProducerRecord(msgspec.Struct, array_like=True):
         self.runs.append((first_sequence, base_offset, count))
         if len(self.runs) > 2 * RUNS_REMEMBERED:
             del self.runs[:RUNS_REMEMBERED]
+
+    def is_hole(self, first_sequence: int, count: int) -> bool:
+        """Tell whether none of these was ever stored; not of what is forgotten by now."""
+        if first_sequence >= self.next_sequence:
+            return True
+        end = first_sequence + count
+        return (
+            bool(self.runs)
+            and first_sequence >= self.runs[0][0]
+            and not any(first < end and first + n > first_sequence for first, _, n in self.runs)
+        )
 
     def offset_of(self, sequence: int) -> int:
         """Return where a message was stored, or `OFFSET_UNKNOWN` when that is long ago."""
@@ -73,6 +87,11 @@ class Producers:
         """Return the number of the next message of a producer."""
         found = self.records.get(name)
         return found.next_sequence if found is not None else 0
+
+    def is_hole(self, name: str, first_sequence: int, count: int) -> bool:
+        """Tell whether none of these messages of a producer was ever stored."""
+        found = self.records.get(name)
+        return found is None or found.is_hole(first_sequence, count)
 
 
 class IdWindow:

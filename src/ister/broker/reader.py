@@ -57,6 +57,7 @@ class Reader:
         self._credit_bytes = 0
         self._ended = False
         self._pumping = False
+        self._shared = shared
         self._window = Window(topic, shared, self._on_loaded)
         topic.followers.append(self)
 
@@ -76,6 +77,12 @@ class Reader:
                 pass
         finally:
             self._pumping = False
+        if self._shared.crowded and not self._may_send:
+            self._window.clear()
+
+    @property
+    def _may_send(self) -> bool:
+        return self._credit_count > 0 and self._credit_bytes > 0 and self._sink.writable
 
     @property
     def listening(self) -> bool:
@@ -110,11 +117,15 @@ class Reader:
         if self.position < topic.first_offset:
             self._stop(OffsetGoneError(topic.name, self.position, topic.first_offset))
             return False
-        if self._credit_count <= 0 or self._credit_bytes <= 0 or not self._sink.writable:
+        if not self._may_send:
             return False
         batch = self._window.batch_at(self.position)
         if batch is None:
-            return False
+            if self._window.loading:
+                return False
+            # Compaction has left nothing from here on, or all of it would be read now.
+            self.position = end
+            return True
         part = cut(batch, self.position, end)
         if part is None:
             # Compaction has left nothing between here and the end.

@@ -89,9 +89,9 @@ class StreamTopic:
         self.messages_dropped = 0
         self._sync = record.settings.durability in (Durability.FSYNC, Durability.OBJECT)
         self._in_memory = record.settings.durability == Durability.MEMORY
-        # Of batches that are not committed yet.
+        # Of batches that are not committed yet: by producer, the first number and the end of each.
         self._stamped_ms = 0
-        self._pending_sequences: dict[str, int] = {}
+        self._pending_sequences: dict[str, dict[int, int]] = {}
         self._pending_ids: dict[str, int] = {}
 
     @property
@@ -116,8 +116,6 @@ class StreamTopic:
             return
         if expected_offset is not None and expected_offset != self.appended:
             raise OffsetMismatchError(self.name, expected_offset, self.appended)
-        if name:
-            self._pending_sequences[name] = batch.first_sequence + batch.count
         if batch.columns & Column.ID and self.record.settings.dedup_window_ms:
             known = self._known_ids(batch)
             if any(offset is not None for offset in known):
@@ -129,8 +127,8 @@ class StreamTopic:
     def _is_repeated(self, name: str, batch: Batch) -> bool:
         """Whether a batch of a producer was stored before, or is about to be."""
         sequence, due = batch.first_sequence, self.next_sequence(name)
-        # A higher one is new: what lies between was refused.
-        if sequence >= due:
+        # A higher one is new: what lies between was refused; and so is that when it comes again.
+        if sequence >= due or self._is_hole(name, batch):
             return False
         if sequence + batch.count <= due:
             return True
@@ -139,8 +137,21 @@ class StreamTopic:
             raise SequenceError(self.name, name, sequence, due)
         return False
 
-    def _store(self, batch: Batch, told: Told) -> None:
+    def _is_hole(self, name: str, batch: Batch) -> bool:
+        """Whether none of a batch is stored or about to be, though later ones are."""
+        first, end = batch.first_sequence, batch.first_sequence + batch.count
+        pending = self._pending_sequences.get(name, {})
+        if any(other < end and other_end > first for other, other_end in pending.items()):
+            return False
+        return self.record.producers.is_hole(name, first, batch.count)
+
+    def _store(self, batch: Batch, told: Told, *, sequenced: int = 0) -> None:
+        """Store a batch; `sequenced` messages of its producer, if more were sent than are new."""
         self.stamp(batch)
+        if name := batch.producer_bytes:
+            first = batch.first_sequence
+            pending = self._pending_sequences.setdefault(name.decode(errors="replace"), {})
+            pending[first] = first + (sequenced or batch.count)
         self.vault.log.append(
             Kind.BATCH,
             self.record.topic,
@@ -178,15 +189,19 @@ class StreamTopic:
         self.messages_in += batch.count
         self.bytes_in += batch.size_bytes
         name = batch.producer_bytes.decode(errors="replace")
-        if self._pending_sequences.get(name) == self.record.producers.next_sequence(name):
-            del self._pending_sequences[name]
+        pending = self._pending_sequences.get(name)
+        if pending is not None:
+            pending.pop(batch.first_sequence, None)
+            if not pending:
+                del self._pending_sequences[name]
         if self._pending_ids and batch.columns & Column.ID:
             for message_id in batch.ids or ():
                 self._pending_ids.pop(message_id or "", None)
         # What nobody listens to is not kept in memory: who comes later reads it from the log.
         if any(follower.listening for follower in self.followers):
             self.tail.append(batch)
-        for follower in self.followers:
+        # A copy: a reader that has come to its end leaves.
+        for follower in tuple(self.followers):
             follower.on_new()
 
     def on_failed(self) -> None:
@@ -197,8 +212,9 @@ class StreamTopic:
 
     def next_sequence(self, name: str) -> int:
         """Return the number the next message of a producer should have."""
+        stored = self.record.producers.next_sequence(name)
         pending = self._pending_sequences.get(name)
-        return self.record.producers.next_sequence(name) if pending is None else pending
+        return stored if pending is None else max(stored, *pending.values())
 
     def _answer_again(self, name: str, batch: Batch, told: Told) -> None:
         """Tell a producer of a batch that is stored, or about to be, where it is."""
@@ -227,9 +243,12 @@ class StreamTopic:
         find, pending = self.record.ids.find, self._pending_ids
         known: list[int | None] = []
         fresh: dict[str, int] = {}
+        # The offset of the next message that is new.
+        following = self.appended
         for message_id in ids:
             if message_id is None:
                 known.append(None)
+                following += 1
                 continue
             offset = pending.get(message_id)
             if offset is None:
@@ -238,7 +257,8 @@ class StreamTopic:
                 # The second of two in one batch is known by the first, whose offset this will be.
                 offset = fresh.get(message_id)
                 if offset is None:
-                    fresh[message_id] = self.appended + known.count(None)
+                    fresh[message_id] = following
+                    following += 1
             known.append(offset)
         return known
 
@@ -261,7 +281,7 @@ class StreamTopic:
         if new:
             rest = batch.unstamped(new)
             self._remember_ids(rest)
-            self._store(rest, tell)
+            self._store(rest, tell, sequenced=batch.count)
         else:
             # What it repeats may still be on its way to the disk.
             self.vault.committer.add(lambda error: tell(error, None))
@@ -287,8 +307,18 @@ class StreamTopic:
 
     def find_time(self, time_ms: int, done: Callable[[int | Exception], object]) -> None:
         """Find the offset of the first message published at or after a time."""
-        topic, log = self.record.topic, self.vault.log
-        self.vault.reading.run(lambda: log.find_time(topic, time_ms), done)
+
+        def on_found(found: int | Exception) -> None:
+            if isinstance(found, FileNotFoundError):
+                # Rewritten and removed since this was planned; once more, by the present index.
+                self.vault.reading.run(self._plan_time(time_ms), done)
+            else:
+                done(found)
+
+        self.vault.reading.run(self._plan_time(time_ms), on_found)
+
+    def _plan_time(self, time_ms: int) -> Callable[[], int]:
+        return self.vault.log.plan_time(self.record.topic, time_ms)
 
     def time_of(self, offset: int) -> int | None:
         """Return about when the message at `offset` was published, if that is known cheaply."""

@@ -40,7 +40,9 @@ class Streams:
         new_number: Callable[[], int],
         durables: Durables,
         open_local: Callable[[], Vault] | None = None,
+        on_opened: Callable[[Vault], object] | None = None,
     ) -> None:
+        """`on_opened` has the vault that `open_local` gives adopted, by this and whoever else."""
         self.vaults: list[Vault] = []
         # See `Committer.after_commit`.
         self.after_commit: list[Callable[[], object]] = []
@@ -49,6 +51,7 @@ class Streams:
         self._clock = clock
         self._new_number = new_number
         self._open_local = open_local
+        self._on_opened = on_opened or self.adopt
         self._local: Vault | None = None
         self._object: Vault | None = None
         self._closed = False
@@ -82,7 +85,7 @@ class Streams:
         if self._local is None:
             if self._open_local is None:
                 raise BadRequestError("this broker keeps no streams: start it with `--data DIR`")
-            self.adopt(self._open_local())
+            self._on_opened(self._open_local())
         assert self._local is not None
         return self._local
 
@@ -207,6 +210,9 @@ class Streams:
     def _retain(self, topic: StreamTopic) -> None:
         """Drop what a topic need not keep any more."""
         settings = topic.record.settings
+        if topic.record.ids.ids:
+            # Where nothing more is published, nobody else would.
+            topic.record.ids.forget(older_than_ms=self._clock.now_ms() - settings.dedup_window_ms)
         if settings.retention in (Retention.INTEREST, Retention.WORKQUEUE):
             floors = self.durables.floors(topic)
             if floors:

@@ -111,6 +111,7 @@ class Subscribers:
         if is_wildcard(pattern) or not streams:
             self._attach_live(attachment, wanted, known=options.partitions)
         if not streams:
+            consumer.held = None
             done(attachment)
             return
         self._attach_durable(attachment, wanted, streams, done)
@@ -230,8 +231,10 @@ class Subscribers:
             attachment.durables.append(found)
             if rest:
                 self._attach_durable(attachment, wanted, rest, done)
-            else:
-                done(attachment)
+                return
+            # Everybody who could know them was asked; a client may name very many.
+            attachment.consumer.held = None
+            done(attachment)
 
         try:
             self._durables.open(wanted, here, on_found)

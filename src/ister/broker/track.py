@@ -31,6 +31,7 @@ class Track:
         "_shared",
         "_window",
         "_windows",
+        "bury_again_ms",
         "burying",
         "committing",
         "counted",
@@ -38,6 +39,7 @@ class Track:
         "deliveries",
         "gate",
         "held_back",
+        "held_up",
         "leases",
         "moved",
         "numbers",
@@ -75,12 +77,16 @@ class Track:
         self.parked_count = 0
         # Key-shared with ordering: one message of a key at a time.
         self.gate = KeyGate() if subscription.ordered else None
-        # With ordering: dead letters found at the start go first, as the gate has not seen them.
+        # With ordering: whether there are dead messages that the gate has to see before others.
         self.held_back = self.gate is not None and self.deliveries.any_exhausted
         # Which of the subscription's moves it follows.
         self.moved = 0
+        # Whether new messages have to wait for redeliveries that are being read.
+        self.held_up = False
         # On their way to the dead letters.
         self.burying: set[int] = set()
+        # Not before this time: it has just failed.
+        self.bury_again_ms = 0
         # Acknowledged by transactions that the journal does not have yet.
         self.committing = OffsetSet()
         # What `Flight` has counted of it.
@@ -123,9 +129,11 @@ class Track:
         self.deliveries.use(cursor)
         self.close()
         self.burying.clear()
+        self.bury_again_ms = 0
         self.committing.clear()
         self.gate = KeyGate() if ordered else None
         self.held_back = ordered and self.deliveries.any_exhausted
+        self.held_up = False
 
     def take_changes(self) -> tuple[Runs, FailedRuns]:
         """Return what is to be written to the journal, and forget it."""

@@ -250,7 +250,16 @@ class Vault:
                 self.workers.housekeeping.run(plan.sweep, self._on_swept)
             done(error)
 
-        self.workers.housekeeping.run(plan.run, on_done)
+        def on_committed(error: IsterError | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                self.workers.housekeeping.run(plan.run, on_done)
+
+        # Some changes are in the ledger before they are in the journal: a cursor that is moved, a
+        # topic that is covered. When the journal does not take them they are taken back, and a
+        # restart must not find them in a snapshot.
+        self.committer.after(on_committed)
 
     def _on_swept(self, error: Exception | None) -> None:
         if error is not None:

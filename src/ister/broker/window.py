@@ -31,6 +31,11 @@ class ReadAhead:
         share = READ_AHEAD_BYTES // max(self.windows, 1)
         return min(READ_BYTES, max(READ_BYTES_MIN, share))
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the smallest reads are too much: who cannot use what it has read lets go."""
+        return self.windows * READ_BYTES_MIN > READ_AHEAD_BYTES
+
 
 class Window:
     """The batches of one stream from some offset on."""
@@ -88,6 +93,11 @@ class Window:
             self._load(offset)
         return None
 
+    @property
+    def loading(self) -> bool:
+        """Whether a read is under way; when not, what was asked for and not given is not stored."""
+        return self._loading
+
     def clear(self) -> None:
         """Forget what was read: the next offset asked for may be anywhere."""
         self._life += 1
@@ -113,8 +123,8 @@ class Window:
                 self._on_loaded(result)
                 return
             self._batches.extend(result)
-            if result:
-                self._on_loaded(None)
+            # Also when it is nothing: what was planned is gone, and who asks again is told so.
+            self._on_loaded(None)
 
         self._loading = self._topic.load(offset, self._shared.read_bytes, done)
 

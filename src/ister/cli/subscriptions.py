@@ -15,6 +15,7 @@ from ister.cli.terminal import (
     UrlOption,
     YesOption,
     confirm,
+    counted,
     run,
     say,
     write_json,
@@ -264,12 +265,21 @@ def redrive(
       ister subs redrive /default/orders billing
       ister subs redrive /default/orders billing --count 100
     """
+
+    async def work(client: Client) -> int:
+        moved = await client.redrive(topic, subscription, count=count)
+        rows = [] if moved else await client.subscriptions(topic)
+        if not moved and all(row.subscription != subscription for row in rows):
+            # A name that is spelt wrong has no dead letters either.
+            raise SubscriptionNotFoundError(topic, subscription)
+        return moved
+
     with _busy(f"moving dead letters of {subscription} back"):
-        moved = _with_client(url, lambda client: client.redrive(topic, subscription, count=count))
+        moved = _with_client(url, work)
     if as_json:
         write_json({"topic": topic, "subscription": subscription, "moved": moved})
     else:
-        say(f"{moved:,} dead letters of subscription {subscription} are back on {topic}")
+        say(f"{counted(moved, 'dead letter')} of subscription {subscription} moved back to {topic}")
 
 
 def _with_client(url: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
@@ -308,7 +318,8 @@ def _figures(row: SubscriptionReport) -> str:
     """Return what whoever moves or deletes a subscription should know."""
     assert row.cursor is not None
     return (
-        f"{len(row.consumers)} consumers, {row.cursor.lag:,} messages not acknowledged, "
+        f"{counted(len(row.consumers), 'consumer')}, "
+        f"{counted(row.cursor.lag, 'message')} not acknowledged, "
         f"{row.cursor.in_flight:,} of them in flight"
     )
 
@@ -332,7 +343,7 @@ def _write_cursor(row: SubscriptionReport, cursor: CursorReport) -> None:
     )
     settings = cursor.settings
     write_table(
-        ("ACK TIMEOUT", "MAX DELIVERIES", "BACKOFF", "IN FLIGHT MAX", "ORDERED", "DEAD LETTERS"),
+        ("ACK TIMEOUT", "MAX DELIVERIES", "BACKOFF", "IN FLIGHT MAX", "ORDERED", "LETTERS GO TO"),
         [
             (
                 rounded_span(settings.ack_timeout_ms),

@@ -96,6 +96,11 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     console.print(table)
 
 
+def counted(count: int, what: str) -> str:
+    """Return `1 message`, or `1,000 messages`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def confirm(what: str, *, yes: bool) -> None:
     """Say what will happen, and go on only if the user agrees. Exit code 1 if not."""
     say(what)

@@ -12,6 +12,7 @@ from ister.cli.terminal import (
     UrlOption,
     YesOption,
     confirm,
+    counted,
     run,
     say,
     write_json,
@@ -203,8 +204,9 @@ def purge_topic(
         raise WrongKindError(topic, rows[0].kind, "it keeps nothing that could be purged")
     messages = sum(_kept(row, before) for row in rows)
     which = "" if before is None else f" before offset {before:,}"
-    confirm(f"drops {messages:,} messages of {topic}{which}, acknowledged or not", yes=yes)
-    say(f"{run(purge()):,} messages of {topic} are gone")
+    what = counted(messages, "message")
+    confirm(f"drops {what} of {topic}{which}, acknowledged or not", yes=yes)
+    say(f"dropped {counted(run(purge()), 'message')} of {topic}")
 
 
 @topics.command("delete")
@@ -232,14 +234,15 @@ def delete_topic(
     consumers = sum(len(one.consumers) for one in subscriptions)
     parts = "" if rows[0].topic == topic else f" with its {len(rows)} partitions"
     text = (
-        f"deletes topic {topic}{parts}: {sum(r.producers for r in rows)} producers and "
-        f"{consumers} consumers use it"
+        f"deletes topic {topic}{parts}, used by "
+        f"{counted(sum(r.producers for r in rows), 'producer')} and "
+        f"{counted(consumers, 'consumer')}"
     )
     if rows[0].stream is not None:
         durable = sum(one.cursor is not None and one.topic == topic for one in subscriptions)
         text += (
-            f"; its {sum(_kept(row, None) for row in rows):,} messages and {durable} durable "
-            "subscriptions go with it"
+            f", with its {counted(sum(_kept(row, None) for row in rows), 'message')} and "
+            f"{counted(durable, 'durable subscription')}"
         )
     confirm(text, yes=yes)
     run(delete())

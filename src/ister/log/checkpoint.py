@@ -106,8 +106,14 @@ class Checkpoint:
         self._remove_old()
 
     def sweep(self) -> None:
-        """Remove the segments nobody refers to any more. For a worker, after `checkpointed`."""
+        """Remove the segments nobody refers to any more. For a worker, after `checkpointed`.
+
+        Fences stay: a former owner that was stopped for long would make the chunk anew, and take
+        what it writes for safe. A start removes them when there are many.
+        """
         for segment in self.dead:
+            if segment.is_fence:
+                continue
             if segment.place is Place.REMOTE and self.remote is not None:
                 self.remote.remove(segment.name)
             else:

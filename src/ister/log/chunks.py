@@ -21,10 +21,20 @@ from ister.log.manifest import Manifest
 from ister.log.options import LogOptions
 from ister.log.recovery import FIRST_ENTRY, Apply, RecoveryReport, add_extents
 from ister.log.scan import Scan, corrupted, owner_of, read_file_header
-from ister.log.segment import CHUNKS, SEGMENTS, Place, Segment, chunk_name, number_of
+from ister.log.segment import (
+    CHUNKS,
+    FENCE_BYTES_MAX,
+    SEGMENTS,
+    Place,
+    Segment,
+    chunk_name,
+    number_of,
+)
 
 # Chunks that a former owner may add while a new one tries to put its fence behind them.
 FENCE_ATTEMPTS_MAX = 1_000
+# Fences of former starts that stay: whoever was stopped so many starts ago does not come back.
+FENCES_KEPT = 16
 
 
 class ChunkJournal:
@@ -171,11 +181,17 @@ class ChunkReplay:
         """Replay every chunk the snapshot may not have, and return the number that comes next."""
         replay_from = self._manifest.replay_from if self._manifest else 1
         numbers = self._present(replay_from)
-        chunks = [(n, self._backend.get(chunk_name(n))) for n in numbers]
-        firsts = [self._header(number, data)[1].first_entry for number, data in chunks]
-        for slot, (number, data) in enumerate(chunks):
-            self._replay(number, data, min(firsts[slot + 1 :], default=None))
-        return replay_from + len(chunks)
+        held: tuple[int, bytes] | None = None
+        for number in numbers:
+            data = self._backend.get(chunk_name(number))
+            if held is not None:
+                # The next chunk is enough to know: where chunks begin never goes back, because
+                # what was committed is never voided.
+                self._replay(*held, self._header(number, data)[1].first_entry)
+            held = (number, data)
+        if held is not None:
+            self._replay(*held, None)
+        return replay_from + len(numbers)
 
     def _present(self, replay_from: int) -> list[int]:
         numbers = [n for n in map(number_of, self._backend.names(CHUNKS)) if n >= 0]
@@ -186,7 +202,8 @@ class ChunkReplay:
             if segment.name not in present:
                 raise CorruptedError(segment.name, 0, "the object is missing")
         named = {segment.name for segment in segments}
-        self.leftovers = [chunk_name(n) for n in numbers if n < replay_from and n not in known]
+        unknown = [n for n in numbers if n < replay_from and n not in known]
+        self.leftovers = self._without_fences(unknown)
         # Rewritten, but no manifest came to name it.
         self.leftovers += [n for n in self._backend.names(SEGMENTS) if n not in named]
         found = [n for n in numbers if n >= replay_from]
@@ -194,6 +211,27 @@ class ChunkReplay:
             if number != replay_from + slot:
                 raise CorruptedError(chunk_name(replay_from + slot), 0, "the object is missing")
         return found
+
+    def _without_fences(self, numbers: list[int]) -> list[str]:
+        """Return the names of these chunks without the newest fences, which are still needed."""
+        fences = 0
+        leftovers = []
+        for number in reversed(numbers):
+            if fences < FENCES_KEPT and self._is_fence(number):
+                fences += 1
+            else:
+                leftovers.append(chunk_name(number))
+        return leftovers[::-1]
+
+    def _is_fence(self, number: int) -> bool:
+        name = chunk_name(number)
+        if self._backend.size(name) > FENCE_BYTES_MAX:
+            return False
+        data = self._backend.get(name)
+        try:
+            return self._header(number, data)[0].size_bytes == len(data)
+        except CorruptedError:
+            return False
 
     def _header(self, number: int, data: bytes) -> tuple[Header, FileHeader]:
         name = chunk_name(number)

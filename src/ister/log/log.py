@@ -1,16 +1,17 @@
 """A log: one journal for everything durable, its sealed files, and what is known about them.
 
 Who calls what:
-- the event loop: `append`, `take`, `committed`, `failed`, `plan`, `plan_checkpoint`,
-  `checkpointed` and everything that only looks. None of them blocks.
+- the event loop: `append`, `take`, `committed`, `failed`, `plan`, `plan_time`,
+  `plan_checkpoint`, `checkpointed` and everything that only looks. None of them blocks.
 - one worker at a time: `write`, `sync`, `recover`, `close`.
-- any worker: `ReadPlan.run`, `find_time`, `Checkpoint.run`, `Checkpoint.sweep`.
+- any worker: `ReadPlan.run`, what `plan_time` returns, `Checkpoint.run`, `Checkpoint.sweep`.
 
 A group goes `append` … `take` → `write` → `sync` (if `needs_sync`) → `committed`; when `write` or
 `sync` raises, → `failed`, then `recover` until it returns.
 """
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from ister.log.ports import Buffer
 from ister.log.reading import Reader, ReadPlan, find_time_in, rows_of_span
 from ister.log.recovery import RecoveryReport
 from ister.log.rewriting import Rewrite
-from ister.log.segment import Place, Segment
+from ister.log.segment import Place, Segment, Span
 
 # Chunks between two checkpoints: each is an object to read at the next start.
 CHUNKS_PER_CHECKPOINT = 256
@@ -244,10 +245,16 @@ class Log:
         if closed is not None:
             segment, found = window_of_spans(*closed, bytes_max)
         else:
+            opened = self.index.open_segment
             found = self.index.find_open(topic, offset, bytes_max)
-            if found is None or self.index.open_segment is None:
+            if self.index.open_segment is not opened or (
+                found is None and self.index.find_span(topic, offset) is not None
+            ):
+                # Sealed between two looks: what was found may be of either file, or of neither.
+                return self._plan(topic, offset, bytes_max)
+            if found is None or opened is None:
                 return None
-            segment = self.index.open_segment
+            segment = opened
         return ReadPlan(
             self.reader,
             segment,
@@ -259,13 +266,34 @@ class Log:
         )
 
     def find_time(self, topic: int, time_ms: int) -> int:
-        """Return the offset of the first message published at `time_ms` or later. For a worker.
+        """Return the offset of the first message published at `time_ms` or later. Blocks.
 
         It is `next_offset` when there is none.
         """
+        return self.plan_time(topic, time_ms)()
+
+    def plan_time(self, topic: int, time_ms: int) -> Callable[[], int]:
+        """Return what does so in a worker; `FileNotFoundError` means that a new plan is needed.
+
+        The index is looked at here: in another thread, a file that is sealed between two looks
+        would be missed, and retention by age would take what is in it for gone.
+        """
+        if self._recovered is not None:
+            self._settle()
         spans = list(self.index.spans(topic))
         open_segment, open_rows = self.index.open_segment, self.index.open_rows(topic)
         end = self.next_offset(topic)
+        return lambda: self._find_time(topic, time_ms, spans, open_segment, open_rows, end)
+
+    def _find_time(
+        self,
+        topic: int,
+        time_ms: int,
+        spans: list[Span],
+        open_segment: Segment | None,
+        open_rows: "array[int]",
+        end: int,
+    ) -> int:
         for span in spans:
             if span.last_ms >= time_ms:
                 rows = rows_of_span(self.reader, span, topic)

@@ -195,6 +195,12 @@ class ReadPlan:
             size += stored.batch.size_bytes
             if size >= self._bytes_max:
                 break
+        if not batches:
+            raise CorruptedError(
+                self.segment.name,
+                found.position,
+                f"message {self.offset} of topic {self.topic} is not where it should be",
+            )
         return batches
 
 

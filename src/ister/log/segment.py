@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+# A chunk with a header and nothing else is smaller, whatever its key is wrapped by.
+FENCE_BYTES_MAX = 2_048
+
 
 class Place(StrEnum):
     """Where a segment lies."""
@@ -50,6 +53,11 @@ class Segment:
     def name(self) -> str:
         """Its name on the disk or in the store."""
         return chunk_name(self.number) if self.place is Place.CHUNK else segment_name(self.number)
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it is a chunk without entries, there to keep a former owner out."""
+        return self.place is Place.CHUNK and not self.entries and self.size_bytes <= FENCE_BYTES_MAX
 
     @property
     def has_footer(self) -> bool:

@@ -336,6 +336,10 @@ class Deliveries:
         """Whether some messages failed too often."""
         return bool(self._exhausted)
 
+    def is_exhausted(self, offset: int) -> bool:
+        """Tell whether a message failed too often."""
+        return offset in self._exhausted
+
     def exhausted(self, count_max: int) -> list[tuple[int, int]]:
         """Return messages that failed too often, with their failures: for the dead letters.
 

@@ -10,6 +10,8 @@ from random import Random
 from tests.unit.broker.streambench import TOPIC, Delivered, Member, StreamBench, saved
 
 from ister.broker.durable import GRACE_MS
+from ister.testing import Fault
+from ister.testing.disk import Action
 
 # Every time is a multiple of this, so that moving on by it meets each deadline exactly.
 TICK_MS = 50
@@ -91,6 +93,8 @@ class Model:
             (self.resume, 3),
             (self.restart, 2),
             (self.purge, 1),
+            (self.fail_disk, 1),
+            (self.fail_to_seek, 1),
         ]
         if self.type in ("exclusive", "failover"):
             steps.append((self.ack_through, 4))
@@ -221,9 +225,9 @@ class Model:
                 message.deadline_ms = self.now_ms + extension_ms
             assert member.extend(*some, extension_ms=extension_ms) == []
 
-    def tick(self) -> None:
+    def tick(self, times: int = 0) -> None:
         self.take_all()
-        for _ in range(self.random.choice((1, 2, 5, 30))):
+        for _ in range(times or self.random.choice((1, 2, 5, 30))):
             self.bench.advance(TICK_MS)
             for message in self.messages:
                 if message.holder and message.deadline_ms <= self.now_ms:
@@ -285,6 +289,33 @@ class Model:
         self.bench.broker.purge(TOPIC, before, lambda _: None)
         self.bench.settle()
 
+    def fail_disk(self) -> None:
+        """Have the journal fail, and recover; what is acknowledged stays so."""
+        self.take_all()
+        action: Action = self.random.choice(("write", "sync"))
+        self.bench.disk.fail(Fault(actions=(action,)))
+        sent = self.bench.send([b"never stored"])
+        assert sent.error is not None
+        # What failed in the meantime is kept for the journal as well.
+        self.ack()
+        self.nack()
+        self.recover()
+
+    def fail_to_seek(self) -> None:
+        """Have a seek taken back: only the leases are void."""
+        self.take_all()
+        self.bench.disk.fail(Fault(actions=["sync"]))
+        for message in self.messages:
+            message.free()
+            message.due_ms = 0
+        assert self.bench.seek(len(self.messages)) is not None
+        self.recover()
+
+    def recover(self) -> None:
+        """Wait until the journal is good again, and letters that it did not take are written."""
+        self.tick(2_500 // TICK_MS)
+        assert self.bench.vault.committer.error is None
+
     # The reference
 
     @property
@@ -312,9 +343,7 @@ class Model:
             return []
         name = self.random.choice(sorted(self.members))
         held = [
-            d
-            for d in self.held
-            if self.is_current(d) and self.messages[d.offset].holder == name
+            d for d in self.held if self.is_current(d) and self.messages[d.offset].holder == name
         ]
         if not held:
             return []

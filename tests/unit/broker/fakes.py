@@ -62,6 +62,9 @@ class FakeSink:
     ) -> None:
         self.batches.append((channel, topic.name, batch))
 
+    def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
+        raise AssertionError("live consumers have no leases")
+
     def slow_consumer(self, channel: int, dropped: int) -> None:
         self.slow.append((channel, dropped))
 

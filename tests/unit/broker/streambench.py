@@ -128,6 +128,12 @@ class Outcome:
         assert len(self.told) == 1, f"told {len(self.told)} times"
         return self.told[0]
 
+    @property
+    def error(self) -> IsterError | None:
+        """What went wrong, if anything."""
+        assert self.result is None or isinstance(self.result, IsterError)
+        return self.result
+
 
 @dataclass(slots=True)
 class Member:
@@ -216,11 +222,14 @@ class StreamBench:
         disk: FaultyDisk | None = None,
         *,
         tail_bytes: int = 1 << 24,
+        # Small: a restart looks at all of it.
+        segment_bytes: int = 1 << 20,
         random_slot: Callable[[int], int] = lambda _: 0,
         **limits: int,
     ) -> None:
         self.disk = FaultyDisk() if disk is None else disk
         self._tail_bytes = tail_bytes
+        self._segment_bytes = segment_bytes
         self._limits = Limits(**limits)
         self._random_slot = random_slot
         self._ready: deque[Callable[[], object]] = deque()
@@ -257,7 +266,7 @@ class StreamBench:
         worker = InlineWorker(self._call_soon)
         return open_vault(
             FileBackend(self.disk),
-            LogOptions(now_ms=self.clock.now_ms),
+            LogOptions(now_ms=self.clock.now_ms, segment_bytes=self._segment_bytes),
             workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
             clock=self.clock,
             budget=TailBudget(self._tail_bytes),
@@ -418,7 +427,7 @@ class StreamBench:
         outcome = Outcome()
         getattr(self.broker.durables, action)(*args, outcome, **options)
         self.settle()
-        return outcome.result
+        return outcome.error
 
     def seek(
         self, to: str | int | Position, topic: str = TOPIC, subscription: str = "s"
@@ -430,7 +439,7 @@ class StreamBench:
         outcome = Outcome()
         self.vault.confirm(outcome)
         self.settle()
-        return outcome.result
+        return outcome.error
 
     def report(self, topic: str = TOPIC, subscription: str = "s") -> Any:
         """Return the figures of a durable subscription."""
@@ -438,7 +447,7 @@ class StreamBench:
         return next(r for r in rows if r.topic == topic and r.subscription == subscription)
 
     def lag(self, topic: str = TOPIC, subscription: str = "s") -> int:
-        return self.report(topic, subscription).cursor.lag
+        return int(self.report(topic, subscription).cursor.lag)
 
     # Transactions
 

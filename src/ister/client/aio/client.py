@@ -45,6 +45,7 @@ from ister.client.session import (
     ack_settings,
     check_receiving,
     milliseconds,
+    offset_of,
     parse_url,
     position_of,
     stream_settings,
@@ -399,7 +400,7 @@ class Client:
 
     async def purge(self, topic: str, *, before: int | None = None) -> int:
         """Drop the messages of a stream before an offset, or all; return how many it were."""
-        at = -1 if before is None else position_of(before, "before").at
+        at = -1 if before is None else offset_of(before, "before")
         return (await self.link.call(PurgeTopic(topic=topic, before=at), Purged)).messages
 
     async def delete_topic(self, topic: str) -> None:

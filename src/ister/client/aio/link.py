@@ -46,9 +46,8 @@ SCRATCH_BYTES = 64 * 1024
 
 Address = tuple[str, int]
 
-# A connection that lasted this long was a good one: the next attempt comes almost at once again.
-# One that ends sooner counts as a failure, or a broker that takes a client in and throws it out
-# would be asked twenty times a second.
+# After a lost connection the next attempt comes almost at once. Not when the broker has thrown us
+# out sooner than this: it would be asked twenty times a second, and have the same to say.
 STEADY_MS = 1_000
 
 
@@ -328,7 +327,8 @@ class BrokerLink:
             if self._lost is not None and connected:
                 reason = await self._lost
                 logger.warning("connection_lost", reason=reason, next="reconnecting")
-                if self.clock.monotonic_ms() - since_ms >= STEADY_MS:
+                lasted_ms = self.clock.monotonic_ms() - since_ms
+                if self._failed is None or lasted_ms >= STEADY_MS:
                     attempt = 0
             connected = False
             attempt += 1

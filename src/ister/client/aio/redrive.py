@@ -7,6 +7,8 @@ neither: sending it and acknowledging it are one transaction.
 import re
 from typing import TYPE_CHECKING
 
+from ister.base import is_wildcard, matches
+from ister.base.errors import BadRequestError
 from ister.client.aio.subscription import Message
 from ister.codec import Attributes
 
@@ -42,6 +44,8 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
 
     Those that are there now, when `count` is `None`.
     """
+    if count is not None and count < 1:
+        raise BadRequestError(f"count is a number above 0, or None for all, not {count!r}")
     letters = await _letters_topic(client, topic, subscription)
     if not any(row.topic == letters for row in await client.topics(letters)):
         return 0  # None was ever needed.
@@ -56,14 +60,14 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
         buffer_bytes=LETTERS_BYTES,
     ) as sub:
         left = await _lag(client, letters)
-        if count is not None:
-            left = min(left, count)
-        while left > 0:
+        while left > 0 and (count is None or moved < count):
             some = await sub.fetch(min(left, LETTERS_AT_ONCE), timeout=client.link.timeout_s)
             if not some:
                 break
             # Subscriptions may share a topic for their letters: the others' stay.
-            own = [m for m in some if m.attributes.get(OWNER, subscription) == subscription]
+            own = [m for m in some if _is_of(m, topic, subscription)]
+            if count is not None:
+                own = own[: count - moved]
             async with client.transaction() as tx:
                 for msg in own:
                     origin = msg.attributes.get(ORIGIN, topic)
@@ -73,6 +77,12 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
             moved += len(own)
             left -= len(some)
     return moved
+
+
+def _is_of(msg: Message, topic: str, subscription: str) -> bool:
+    """Whether a letter is one of a subscription on a topic, on its partitions, or on a pattern."""
+    origin = msg.attributes.get(ORIGIN, topic)
+    return msg.attributes.get(OWNER, subscription) == subscription and matches(topic, origin)
 
 
 def _original(msg: Message) -> Attributes:
@@ -85,6 +95,10 @@ async def _letters_topic(client: "Client", topic: str, subscription: str) -> str
         named = row.cursor.settings.dead_letter_topic if row.cursor is not None else ""
         if row.subscription == subscription and named:
             return named
+    if is_wildcard(topic):
+        raise BadRequestError(
+            f"the dead letters of {topic} are kept topic by topic: name one without wildcards"
+        )
     # As the broker names it; also of a subscription that was deleted since.
     word = re.sub(r"[^\w-]", "_", subscription)
     return f"{topic}-{word}-dlq"

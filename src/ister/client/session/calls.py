@@ -84,4 +84,6 @@ def _check_types(command: Command) -> None:
     try:
         decode_command(msgspec.msgpack.encode(command))
     except (ProtocolError, TypeError, ValueError, OverflowError) as error:
-        raise BadRequestError(f"an argument is of the wrong type: {error}") from None
+        # What msgspec found, without our words for a broken peer.
+        reason = error.__cause__ or error
+        raise BadRequestError(f"an argument is of the wrong type: {reason}") from None

@@ -1,6 +1,7 @@
 """What an application gave us to send: checked before it is put among other messages."""
 
 import math
+from collections.abc import Mapping
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
@@ -54,6 +55,8 @@ def check_extras(key: str | None, attributes: Attributes | None, message_id: str
         raise BadRequestError(f"a message id is text of at most {MESSAGE_ID_BYTES_MAX} bytes")
     if attributes is None:
         return
+    if not isinstance(attributes, Mapping):
+        raise BadRequestError(f"attributes are a mapping of text to text, not {attributes!r}")
     if len(attributes) > ATTRIBUTES_COUNT_MAX:
         raise BadRequestError(f"a message has at most {ATTRIBUTES_COUNT_MAX} attributes")
     for name, value in attributes.items():

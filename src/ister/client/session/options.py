@@ -40,6 +40,13 @@ def position_of(place: Place, what: str = "start") -> Position:
     )
 
 
+def offset_of(place: object, what: str) -> int:
+    """Return `place`, which has to be an offset."""
+    if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < 2**63:
+        return place
+    raise BadRequestError(f"{what} {place!r} is no offset: they are whole numbers from 0 on")
+
+
 def time_ms(time: datetime, what: str) -> int:
     """Return a time in milliseconds since 1970."""
     if time.tzinfo is None:
@@ -68,8 +75,9 @@ def check_receiving(
         raise BadRequestError(f"key_filters is a list of globs, as [{key_filters!r}]")
     if not all(isinstance(text, str) for item in (filters or {}).items() for text in item):
         raise BadRequestError(f"filters are text by text, not {filters!r}")
-    if not (0 < buffer_count <= CREDIT_MAX and 0 < buffer_bytes <= CREDIT_MAX):
-        raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes")
+    sizes: tuple[object, ...] = (buffer_count, buffer_bytes)
+    if not all(isinstance(size, int) and 0 < size <= CREDIT_MAX for size in sizes):
+        raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes, in whole numbers")
 
 
 def ack_settings(

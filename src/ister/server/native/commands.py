@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
 from ister.broker import Attachment, Reader, SubscribeOptions, Transaction, open_reader
+from ister.server.native.streams import end_transaction
 from ister.wire import (
     AbortTransaction,
     BeginTransaction,
@@ -54,6 +55,9 @@ Reply = Callable[[Command | IsterError], object]
 TRANSACTIONS_MAX = 64
 
 CHANNEL_MAX = 0xFFFF_FFFF
+
+# Also of readers. What waits for a journal or a disk counts.
+_CONSUMERS_MAX = "consumers_per_connection_max"
 
 
 def answer(session: "NativeSession", command: Command, reply: Reply) -> None:
@@ -133,7 +137,7 @@ def _close_producer(session: "NativeSession", command: CloseProducer, reply: Rep
 def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> None:
     channel = command.channel
     _check_open(session, channel)
-    session.check_room(len(session.consumers), "consumers_per_connection_max")
+    session.check_room(len(session.consumers) + len(session.opening), _CONSUMERS_MAX)
     session.opening.add(channel)
 
     def on_attached(found: Attachment | IsterError) -> None:
@@ -215,7 +219,7 @@ def _pause(session: "NativeSession", command: PauseSubscription, reply: Reply) -
 def _open_reader(session: "NativeSession", command: OpenReader, reply: Reply) -> None:
     channel = command.channel
     _check_open(session, channel)
-    session.check_room(len(session.readers), "consumers_per_connection_max")
+    session.check_room(len(session.readers) + len(session.opening), _CONSUMERS_MAX)
     partitions = session.broker.partition_count(command.topic)
     if partitions:
         reply(ReaderOpened(start=0, end=0, partitions=partitions))
@@ -265,11 +269,12 @@ def _begin(session: "NativeSession", command: BeginTransaction, reply: Reply) ->
     if len(session.transactions) >= TRANSACTIONS_MAX:
         raise BadRequestError(f"a connection has at most {TRANSACTIONS_MAX} open transactions")
     session.transactions[command.channel] = Transaction(command.transaction)
+    session.begun_ms[command.channel] = session.broker.clock.monotonic_ms()
     reply(Done())
 
 
 def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) -> None:
-    transaction = session.transactions.pop(command.channel, None)
+    transaction = end_transaction(session, command.channel)
     if transaction is None:
         raise BadRequestError(f"no transaction is open on channel {command.channel}")
     if transaction.error is not None:
@@ -286,7 +291,7 @@ def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) 
 
 
 def _abort(session: "NativeSession", command: AbortTransaction, reply: Reply) -> None:
-    session.transactions.pop(command.channel, None)
+    end_transaction(session, command.channel)
     reply(Done())
 
 

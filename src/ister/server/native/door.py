@@ -72,6 +72,8 @@ class NativeDoor:
         # Whether frames are being acted on, after which everything dirty is flushed.
         self.reading = False
         self.pool = PlacePool()
+        # Of transactions that are neither committed nor aborted.
+        self.staged_bytes = 0
         # What sockets read into, one after the other; frames are copied out at once.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._sessions: set[NativeSession] = set()

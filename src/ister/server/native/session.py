@@ -23,7 +23,14 @@ from ister.base.limits import BATCH_BYTES_EXCESS
 from ister.broker import Attachment, Producer, Reader, StreamTopic, Topic, Transaction
 from ister.codec import Batch, Codec, available
 from ister.server.native.commands import answer
-from ister.server.native.streams import acknowledge, stage, store
+from ister.server.native.streams import (
+    acknowledge,
+    end_old_transactions,
+    end_transaction,
+    hold_up_if_full,
+    stage,
+    store,
+)
 from ister.wire import (
     CREDIT,
     ActiveChanged,
@@ -86,6 +93,8 @@ class NativeSession(asyncio.BufferedProtocol):
         self.consumers: dict[int, Attachment] = {}
         self.readers: dict[int, Reader] = {}
         self.transactions: dict[int, Transaction] = {}
+        # When each of them was begun.
+        self.begun_ms: dict[int, int] = {}
         # Channels of consumers and readers that wait for a journal or a disk.
         self.opening: set[int] = set()
         self._transport: asyncio.Transport | None = None
@@ -120,7 +129,9 @@ class NativeSession(asyncio.BufferedProtocol):
             self.broker.close_producer(producer)
         # Copies: whoever is told may be detached here as well.
         attachments, readers = list(self.consumers.values()), list(self.readers.values())
-        for held in (self.producers, self.consumers, self.readers, self.transactions):
+        for channel in list(self.transactions):
+            end_transaction(self, channel)
+        for held in (self.producers, self.consumers, self.readers):
             held.clear()
         self.opening.clear()
         for attachment in attachments:
@@ -155,9 +166,10 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def hold_up(self) -> None:
         """Read no more for now: a journal has enough to write."""
-        if not self._held_up and self._transport is not None:
+        transport = self._transport
+        if not self._held_up and transport is not None and not transport.is_closing():
             self._held_up = True
-            self._transport.pause_reading()
+            transport.pause_reading()
 
     def go_on(self) -> None:
         """The journal has caught up."""
@@ -353,6 +365,11 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def pulse(self, now_ms: int) -> bool:
         """Send a ping when it is time; return whether the peer is dead."""
+        if self.begun_ms:
+            end_old_transactions(self, now_ms)
+        if self._held_up:
+            # We do not listen: what it says is not heard before the journal has caught up.
+            self.connection.heard_ms = now_ms
         if self.connection.pulse(now_ms) is Pulse.DEAD:
             return True
         self.flush()
@@ -508,6 +525,8 @@ class NativeSession(asyncio.BufferedProtocol):
             raise
         except IsterError as error:
             reply(error)
+        for vault in self.broker.streams.vaults:
+            hold_up_if_full(self, vault)
 
     def check_room(self, held: int, limit: str) -> None:
         """Raise `LimitReachedError` when this connection has too many of something."""

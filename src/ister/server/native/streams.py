@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ister.base.errors import IsterError
-from ister.broker import Attachment, Producer, Vault
+from ister.base.errors import IsterError, LimitReachedError, TransactionError
+from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
+from ister.broker import Attachment, Producer, Transaction, Vault
 from ister.codec import Batch
 from ister.wire import (
     BACKOFF_DELAY,
@@ -20,6 +21,9 @@ from ister.wire import (
 
 if TYPE_CHECKING:
     from ister.server.native.session import NativeSession
+
+# Staged by all connections and neither committed nor aborted: eight of the largest transactions.
+STAGED_BYTES_MAX = 512 * MIB
 
 
 def store(session: "NativeSession", producer: Producer, frame: Frame, batch: Batch) -> None:
@@ -39,10 +43,14 @@ def store(session: "NativeSession", producer: Producer, frame: Frame, batch: Bat
     expected = batch.base_offset if opcode == Opcode.PUBLISH_EXPECT else None
     session.broker.store(producer, batch, told, expected_offset=expected)
     assert producer.stream is not None
-    committer = producer.stream.vault.committer
-    if committer.full:
+    hold_up_if_full(session, producer.stream.vault)
+
+
+def hold_up_if_full(session: "NativeSession", vault: Vault) -> None:
+    """Read no more from a session while a journal has enough to write."""
+    if vault.committer.full:
         session.hold_up()
-        committer.on_relief(session.go_on)
+        vault.committer.on_relief(session.go_on)
 
 
 def acknowledge(session: "NativeSession", attachment: Attachment | None, frame: Frame) -> None:
@@ -105,7 +113,35 @@ def stage(session: "NativeSession", frame: Frame) -> None:
     transaction = session.transactions.get(channel)
     if transaction is None or transaction.error is not None:
         return
+    door = session.door
+    counted = transaction.size_bytes
     try:
         session.broker.stage(transaction, slot, Batch(body))
+        door.staged_bytes += transaction.size_bytes - counted
+        counted = transaction.size_bytes
+        if door.staged_bytes > STAGED_BYTES_MAX:
+            raise LimitReachedError("staged_bytes_max", STAGED_BYTES_MAX)
     except IsterError as error:
+        door.staged_bytes -= counted
+        transaction.size_bytes = 0
         transaction.fail(error)
+
+
+def end_old_transactions(session: "NativeSession", now_ms: int) -> None:
+    """Let go of what was staged too long ago; who commits it is told."""
+    for channel, begun_ms in session.begun_ms.items():
+        transaction = session.transactions[channel]
+        if transaction.error is None and now_ms - begun_ms >= TRANSACTION_TIMEOUT_MS:
+            session.door.staged_bytes -= transaction.size_bytes
+            transaction.size_bytes = 0
+            reason = f"it took longer than {TRANSACTION_TIMEOUT_MS // 1000} seconds"
+            transaction.fail(TransactionError(transaction.word, reason))
+
+
+def end_transaction(session: "NativeSession", channel: int) -> Transaction | None:
+    """Take a transaction from a session: it is committed, aborted, or its client is gone."""
+    transaction = session.transactions.pop(channel, None)
+    session.begun_ms.pop(channel, None)
+    if transaction is not None:
+        session.door.staged_bytes -= transaction.size_bytes
+    return transaction

@@ -1,0 +1,352 @@
+"""Durable subscriptions on many topics: patterns, partitions, topics that come and go."""
+
+import pytest
+from tests.unit.broker.streambench import TOPIC, LeaseSink, StreamBench, saved
+
+from ister.base import Position
+from ister.base.errors import BadRequestError, SubscriptionNotFoundError, TopicNotFoundError
+from ister.codec import Batch, encode
+
+EU = "/default/orders.eu"
+US = "/default/orders.us"
+ALL = "/default/orders.*"
+
+
+@pytest.fixture
+def bench() -> StreamBench:
+    bench = StreamBench()
+    bench.create(EU)
+    bench.create(US)
+    return bench
+
+
+# Patterns
+
+
+def test_a_pattern_covers_every_stream_it_matches(bench: StreamBench) -> None:
+    bench.create("/default/others")
+    member = bench.consume(ALL)
+    for topic in (EU, US, "/default/others"):
+        bench.publish(b"0", topic=topic)
+
+    assert [(m.topic, m.offset) for m in member.messages] == [(EU, 0), (US, 0)]
+    assert member.ack(*member.messages) == []
+    assert bench.lag(ALL) == 0
+
+
+def test_a_stream_that_appears_later_is_covered_from_its_start(bench: StreamBench) -> None:
+    member = bench.consume(ALL, start="latest")
+    bench.create("/default/orders.asia")
+    bench.publish(b"0", topic="/default/orders.asia")
+
+    assert [m.topic for m in member.messages] == ["/default/orders.asia"]
+
+
+def test_a_stream_that_appears_while_nobody_is_there_is_covered(bench: StreamBench) -> None:
+    bench.consume(ALL, start="latest").leave()
+    bench.create("/default/orders.asia")
+    bench.publish(b"0", topic="/default/orders.asia")
+    bench.restart("none")
+
+    assert [m.topic for m in bench.consume(ALL).messages] == ["/default/orders.asia"]
+
+
+def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) -> None:
+    members = [
+        bench.subscribe("/default/new.*", "s", type="shared", owner=str(n)) for n in range(2)
+    ]
+    sinks = [sink for sink, _ in members]
+    attachments = [outcome.result for _, outcome in members]
+    for attachment in attachments:
+        attachment.consumer.grant(100, 1 << 20)
+    bench.create("/default/new.one")
+    bench.publish(*[b"x"] * 10, topic="/default/new.one")
+
+    assert sorted(m.offset for sink in sinks for m in sink.messages) == list(range(10))
+    assert all(sink.messages for sink in sinks)
+    # What their leases belong to was told before.
+    assert [sink.lives for sink in sinks] == [[a.life] for a in attachments]
+
+
+def test_consumers_of_live_topics_get_every_partition_that_appears(bench: StreamBench) -> None:
+    sink, outcome = bench.subscribe("/default/new.*", "s")
+    outcome.result.consumer.grant(100, 1 << 20)
+    bench.create("/default/new.one", partitions=3)
+    for number in range(3):
+        bench.publish(b"x", topic=f"/default/new.one-part-{number}")
+
+    assert sorted(m.topic for m in sink.messages) == [
+        f"/default/new.one-part-{number}" for number in range(3)
+    ]
+
+
+def test_a_pattern_gets_live_topics_and_streams(bench: StreamBench) -> None:
+    member = bench.consume(ALL)
+    live = bench.broker.open_producer("/default/orders.live", "p")
+    head, body = encode([b"live"], producer=b"p")
+    bench.broker.publish(live, Batch(head + body))
+    bench.publish(b"stored", topic=EU)
+
+    assert member.sink.live == [b"live"]
+    assert member.payloads == [b"stored"]
+
+
+def test_a_consumer_that_left_is_not_attached_to_a_stream_that_appears(
+    bench: StreamBench,
+) -> None:
+    _, outcome = bench.subscribe("/default/new.*", "s")
+    attachment = outcome.result
+    bench.broker.create_topic("/default/new.one", kind="stream")
+    # The subscription is being stored while its consumer goes.
+    bench.broker.subscribers.unsubscribe(attachment)
+    bench.settle()
+
+    assert attachment.durables == []
+    assert bench.consume("/default/new.*", "s").attachment.active
+
+
+def test_a_pattern_does_not_cover_the_dead_letters_of_its_own(bench: StreamBench) -> None:
+    member = bench.consume(ALL, acks={"max_deliveries": 1})
+    bench.publish(b"0", topic=EU)
+    member.nack(*member.take())
+
+    assert [m.payload for m in bench.stored(f"{EU}-s-dlq")] == [b"0"]
+    assert member.offsets == []
+    member.leave()
+    assert bench.consume(ALL, acks={"max_deliveries": 1}).offsets == []
+    bench.restart()
+    assert bench.consume(ALL).offsets == []
+    # Another one does.
+    assert bench.consume(ALL, "other").offsets == [0, 0]
+
+
+def test_a_pattern_does_not_cover_a_named_topic_of_its_dead_letters(bench: StreamBench) -> None:
+    acks = {"max_deliveries": 1, "dead_letter_topic": "/default/orders.dead"}
+    member = bench.consume(ALL, acks=acks)
+    bench.publish(b"0", topic=EU)
+    member.nack(*member.take())
+    assert member.offsets == []
+    member.leave()
+
+    again = bench.consume(ALL)
+    assert again.offsets == []
+    assert [m.payload for m in bench.stored("/default/orders.dead")] == [b"0"]
+
+
+def test_a_topic_cannot_hold_its_own_dead_letters(bench: StreamBench) -> None:
+    with pytest.raises(BadRequestError):
+        bench.consume(EU, acks={"dead_letter_topic": EU})
+
+
+def test_deleting_a_subscription_by_pattern_takes_its_consumers_from_live_topics_as_well(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(ALL)
+    assert bench.change("delete", ALL, "s") is None
+
+    assert member.sink.closed == ["the subscription was deleted"]
+    assert member.attachment.live is not None
+    assert member.attachment.live.consumers == []
+
+
+def test_a_lease_of_one_topic_does_not_fit_another(bench: StreamBench) -> None:
+    member = bench.consume(ALL)
+    bench.publish(b"0", topic=EU)
+    bench.publish(b"0", topic=US)
+    one, other = member.messages
+
+    assert one.lease != other.lease
+    member.ack(one)
+    assert bench.report(ALL).cursor.floors == {EU: 1, US: 0}
+
+
+# Seeking
+
+
+def test_seeking_moves_all_topics(bench: StreamBench) -> None:
+    bench.publish(b"0", b"1", topic=EU)
+    bench.publish(b"0", b"1", topic=US)
+    member = bench.consume(ALL)
+    member.ack(*member.take())
+    assert bench.seek(1, ALL) is None
+
+    assert sorted((m.topic, m.offset) for m in member.messages) == [(EU, 1), (US, 1)]
+
+
+def test_a_topic_that_was_not_there_starts_over_with_a_saved_cursor(bench: StreamBench) -> None:
+    member = bench.consume(ALL)
+    bench.publish(b"0", topic=EU)
+    member.ack(*member.take())
+    bench.change("save_cursor", ALL, "s", "then")
+    bench.create("/default/orders.asia")
+    bench.publish(b"0", topic="/default/orders.asia")
+    bench.publish(b"1", topic=EU)
+    member.ack(*member.take())
+    assert bench.seek(saved("then"), ALL) is None
+
+    assert sorted((m.topic, m.offset) for m in member.messages) == [
+        ("/default/orders.asia", 0),
+        (EU, 1),
+    ]
+
+
+# Topics that go
+
+
+def test_the_other_topics_go_on_when_one_is_deleted(bench: StreamBench) -> None:
+    member = bench.consume(ALL)
+    bench.publish(b"0", topic=EU)
+    bench.publish(b"0", topic=US)
+    messages = member.take()
+    bench.broker.delete_topic(EU)
+    bench.settle()
+
+    assert member.ack(*messages) == [messages[0].run]
+    bench.publish(b"1", topic=US)
+    assert member.take_offsets() == [1]
+    bench.advance(30_000)
+    assert member.take_offsets() == [1]
+    assert bench.report(ALL).topics == 1
+
+
+def test_a_topic_made_anew_is_another_topic(bench: StreamBench) -> None:
+    member = bench.consume(ALL)
+    bench.publish(b"old", topic=EU)
+    (old,) = member.take()
+    bench.broker.delete_topic(EU)
+    bench.settle()
+    bench.create(EU)
+    bench._producers.clear()
+    bench.publish(b"new", topic=EU, sequence=0)
+    (new,) = member.take()
+
+    assert new.payload == b"new"
+    assert new.lease != old.lease
+    assert member.ack(old) == [old.run]
+    assert member.ack(new) == []
+    bench.restart("none")
+    assert bench.lag(ALL) == 1
+
+
+def test_the_place_of_a_deleted_topic_is_used_again(bench: StreamBench) -> None:
+    member = bench.consume(ALL)
+    for number in range(50):
+        bench.create(f"/default/orders.{number}")
+        bench.broker.delete_topic(f"/default/orders.{number}")
+        bench.settle()
+    bench.publish(b"0", topic=EU)
+
+    assert len(member.durable._slots) == 3
+    assert member.offsets == [0]
+
+
+def test_consumers_of_a_deleted_topic_are_closed(bench: StreamBench) -> None:
+    member = bench.consume(EU)
+    bench.publish(b"0", topic=EU)
+    (message,) = member.take()
+    bench.broker.delete_topic(EU)
+    bench.settle()
+
+    assert member.sink.closed == [f"topic {EU} was deleted"]
+    assert member.ack(message) == [message.run]
+    with pytest.raises(SubscriptionNotFoundError):
+        bench.seek("earliest", EU)
+    bench.advance(60_000)
+    bench.restart("none")
+    assert len(bench.broker.durables) == 0
+
+
+def test_a_crash_between_the_end_of_a_topic_and_of_its_subscription_leaves_none(
+    bench: StreamBench,
+) -> None:
+    bench.consume(EU).leave()
+    # As the journal is when the broker stops before the second change.
+    bench.broker.streams.delete([bench.topic(EU)], lambda _: None)
+    bench.settle()
+    bench.restart()
+
+    assert len(bench.broker.durables) == 0
+    bench.create(EU)
+    bench.publish(b"0", topic=EU, sequence=0)
+    assert bench.consume(EU).offsets == [0]
+
+
+def test_a_dead_letter_on_its_way_does_no_harm_when_its_topic_is_deleted(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(EU, acks={"max_deliveries": 1})
+    bench.publish(b"0", topic=EU)
+    message = member.take()[0]
+    member.attachment.nack([(*message.run, 0)], -1)
+    bench.broker.delete_topic(EU)
+    bench.settle()
+
+    assert member.sink.closed
+    with pytest.raises(TopicNotFoundError):
+        bench.broker.streams_of(EU)
+
+
+# Partitions
+
+
+def test_a_partitioned_stream_is_one_subscription(bench: StreamBench) -> None:
+    bench.create(TOPIC, partitions=3)
+    member = bench.consume(TOPIC)
+    for number in range(3):
+        bench.publish(b"0", b"1", topic=f"{TOPIC}-part-{number}")
+    member.ack(*[m for m in member.messages if m.offset == 0])
+    assert bench.confirm() is None
+    bench.restart("none")
+    again = bench.consume(TOPIC)
+
+    assert sorted((m.topic, m.offset) for m in again.messages) == [
+        (f"{TOPIC}-part-{number}", 1) for number in range(3)
+    ]
+
+
+def test_the_dead_letters_of_partitions_go_to_one_topic(bench: StreamBench) -> None:
+    bench.create(TOPIC, partitions=2)
+    member = bench.consume(TOPIC, acks={"max_deliveries": 1})
+    for number in range(2):
+        bench.publish(b"%d" % number, topic=f"{TOPIC}-part-{number}")
+    member.nack(*member.take())
+
+    assert sorted(m.payload for m in bench.stored(f"{TOPIC}-s-dlq")) == [b"0", b"1"]
+
+
+# Cost
+
+
+def test_thousands_of_resting_topics_cost_nothing_for_a_message_of_another() -> None:
+    bench = StreamBench()
+    count = 2_000
+    for number in range(count):
+        bench.broker.create_topic(f"/default/t.{number}", kind="stream")
+    bench.settle()
+    member = bench.consume("/default/t.*", start="latest", acks={"in_flight_max": 1})
+    looked_at = []
+    durable = member.durable
+    original = durable.dispatch._hand_out_new
+
+    def look(track: object, room: int) -> bool:
+        looked_at.append(track)
+        return original(track, room)  # type: ignore[arg-type]
+
+    durable.dispatch._hand_out_new = look  # type: ignore[method-assign]
+    for _ in range(3):
+        bench.publish(b"x", topic="/default/t.7")
+        member.ack(*member.take())
+
+    assert len(looked_at) <= 8
+
+
+def test_a_seek_of_nothing_is_done_at_once() -> None:
+    bench = StreamBench()
+    bench.create(EU)
+    sink = LeaseSink()
+    bench.consume(ALL, sink=sink)
+    bench.broker.delete_topic(EU)
+    bench.settle()
+
+    assert bench.seek(Position(origin="time", at=0), ALL) is None
+    assert bench.seek("earliest", ALL) is None

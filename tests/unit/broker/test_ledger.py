@@ -1,0 +1,248 @@
+"""The ledger: a fold over the journal that any restart repeats."""
+
+import pytest
+
+from ister.base import AckSettings, StreamSettings
+from ister.base.errors import CorruptedError
+from ister.broker.changes import (
+    Acked,
+    Change,
+    CursorDropped,
+    CursorMoved,
+    CursorSaved,
+    Failed,
+    NamespaceCreated,
+    PartitionedCreated,
+    PartitionedDeleted,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionPaused,
+    TopicCreated,
+    TopicDeleted,
+    TopicTrimmed,
+    TransactionDone,
+    decode_changes,
+    encode_changes,
+)
+from ister.broker.ledger import TRANSACTIONS_REMEMBERED_MAX, Ledger
+from ister.broker.producers import IdWindow, Producers
+from ister.codec import Batch, encode
+from ister.log import Entry, Kind
+from ister.subscriptions import Cursor
+
+SUBSCRIPTION = SubscriptionCreated(
+    3,
+    "/default/a",
+    "s",
+    "shared",
+    "random",
+    {"a": "b*"},
+    ["k"],
+    AckSettings(max_deliveries=7, backoff_ms=(1, 2)),
+)
+
+# One of each, in an order that makes sense.
+CHANGES: list[Change] = [
+    NamespaceCreated("team"),
+    PartitionedCreated("/default/p", 2),
+    PartitionedCreated("/default/q", 4),
+    PartitionedDeleted("/default/q"),
+    TopicCreated(1, "/default/a", StreamSettings(max_age_ms=5)),
+    TopicCreated(2, "/default/b", StreamSettings()),
+    TopicTrimmed(1, 2),
+    SUBSCRIPTION,
+    SubscriptionCreated(4, "/default/b", "t", "exclusive", "random", {}, [], AckSettings()),
+    CursorMoved(3, 1, 4),
+    CursorMoved(3, 2, 0),
+    Acked(3, 1, [(4, 6), (8, 9)]),
+    Failed(3, 1, [(6, 8, 2)]),
+    CursorSaved(3, "then", {1: Cursor(5).encode()}),
+    CursorSaved(3, "later", {1: Cursor(6).encode()}),
+    CursorDropped(3, "later"),
+    SubscriptionPaused(3, True),
+    TransactionDone("word", [7, 8], 1_000),
+    TopicDeleted(2),
+    SubscriptionDeleted(4),
+]
+
+
+def ledger_of(changes: list[Change]) -> Ledger:
+    ledger = Ledger()
+    ledger.on_changes(changes)
+    return ledger
+
+
+def batch(
+    *payloads: bytes, base_offset: int = 0, time_ms: int = 0, sequence: int = 0, ids: object = None
+) -> Batch:
+    head, body = encode(payloads, producer=b"p", first_sequence=sequence, ids=ids)  # type: ignore[arg-type]
+    made = Batch(head + body)
+    made.stamp(base_offset, time_ms)
+    return made
+
+
+def test_changes_come_back_from_bytes_as_they_were() -> None:
+    assert decode_changes(encode_changes(CHANGES)) == CHANGES
+
+
+def test_bytes_that_are_no_changes_are_refused() -> None:
+    for body in (b"", b"\x01", encode_changes(CHANGES)[:-1], b"\x91\x92\xa5Weird\x01"):
+        with pytest.raises(ValueError, match=r"."):
+            decode_changes(body)
+
+
+def test_the_ledger_says_what_the_changes_said() -> None:
+    ledger = ledger_of(CHANGES)
+    record = ledger.subscriptions[3]
+
+    assert ledger.namespaces == {"team"}
+    assert ledger.partitioned == {"/default/p": 2}
+    assert {n: (t.name, t.first_offset) for n, t in ledger.topics.items()} == {1: ("/default/a", 2)}
+    assert list(ledger.subscriptions) == [3]
+    assert (record.created, record.paused, list(record.saved)) == (SUBSCRIPTION, True, ["then"])
+    assert list(record.cursors) == [1]
+    assert (record.cursors[1].floor, record.cursors[1].acked.runs()) == (6, [(8, 9)])
+    assert record.cursors[1].failures_of(7) == 2
+    assert ledger.transactions == {"word": [7, 8]}
+    assert (ledger.topic_number, ledger.subscription_number) == (2, 4)
+
+
+@pytest.mark.parametrize("start", range(len(CHANGES)))
+def test_replaying_the_end_of_the_journal_on_a_newer_snapshot_changes_nothing(start: int) -> None:
+    whole = ledger_of(CHANGES)
+    restored = Ledger()
+    restored.restore(whole.encode())
+    restored.on_changes(CHANGES[start:])
+
+    assert restored.encode() == whole.encode()
+
+
+def test_a_snapshot_brings_everything_back() -> None:
+    ledger = ledger_of(CHANGES)
+    for start in (0, 2, 4):
+        stored = batch(b"x", b"y", base_offset=start, sequence=start, ids=[str(start), None])
+        ledger.on_batch(1, stored)
+    restored = Ledger()
+    restored.restore(ledger.encode())
+
+    assert restored.encode() == ledger.encode()
+    record = restored.topics[1]
+    assert record.next_offset == 6
+    assert record.producers.next_sequence("p") == 6
+    assert record.ids.find("2", newer_than_ms=-1) == 2
+
+
+def test_a_batch_stored_twice_counts_once() -> None:
+    ledger = ledger_of([TopicCreated(1, "/default/a", StreamSettings())])
+    for _ in range(2):
+        ledger.on_batch(1, batch(b"0", b"1"))
+        ledger.on_batch(1, batch(b"2", base_offset=2, sequence=2))
+    record = ledger.topics[1]
+
+    assert record.next_offset == 3
+    assert record.producers.record("p").runs == [(0, 0, 3)]
+
+
+def test_what_is_said_of_topics_and_subscriptions_that_are_gone_is_of_no_interest() -> None:
+    ledger = Ledger()
+    ledger.on_batch(9, batch(b"x"))
+    ledger.on_changes(
+        [
+            TopicTrimmed(9, 5),
+            Acked(9, 9, [(0, 1)]),
+            CursorMoved(9, 9, 1),
+            SUBSCRIPTION,
+            CursorMoved(3, 9, 1),
+            Acked(3, 9, [(0, 1)]),
+            Failed(3, 9, [(0, 1, 1)]),
+        ]
+    )
+
+    assert ledger.topics == {}
+    assert ledger.subscriptions[3].cursors == {}
+
+
+def test_a_topic_never_begins_earlier_again() -> None:
+    ledger = ledger_of(
+        [TopicCreated(1, "/default/a", StreamSettings()), TopicTrimmed(1, 7), TopicTrimmed(1, 3)]
+    )
+
+    assert ledger.topics[1].first_offset == 7
+
+
+def test_applying_what_is_read_leaves_nothing_to_be_written() -> None:
+    ledger = ledger_of(CHANGES)
+    cursor = ledger.subscriptions[3].cursors[1]
+
+    assert cursor.take_changes() == []
+    assert cursor.take_failures() == []
+
+
+def test_ack_settings_that_change_keep_the_cursors() -> None:
+    ledger = ledger_of(CHANGES)
+    other = SubscriptionCreated(3, "/default/a", "s", "shared", "random", {}, [], AckSettings())
+    ledger.on_changes([other])
+
+    assert ledger.subscriptions[3].created is other
+    assert ledger.subscriptions[3].cursors[1].floor == 6
+
+
+def test_the_oldest_transactions_are_forgotten() -> None:
+    ledger = Ledger()
+    for number in range(TRANSACTIONS_REMEMBERED_MAX + 2):
+        ledger.on_changes([TransactionDone(str(number), [number], 0)])
+
+    assert len(ledger.transactions) == TRANSACTIONS_REMEMBERED_MAX
+    assert "1" not in ledger.transactions
+    assert "2" in ledger.transactions
+
+
+@pytest.mark.parametrize("kind", [Kind.BATCH, Kind.CHANGES, Kind.TRANSACTION])
+def test_an_entry_that_makes_no_sense_is_corruption(kind: int) -> None:
+    entry = Entry(
+        kind=kind,
+        topic=1,
+        number=1,
+        count=1,
+        body=memoryview(b"no sense at all"),
+        segment=7,
+        position=64,
+    )
+
+    with pytest.raises(CorruptedError, match="segment 7"):
+        Ledger().apply(entry)
+
+
+# Producers and ids
+
+
+def test_the_producer_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ister.broker.producers.PRODUCERS_REMEMBERED_MAX", 2)
+    producers = Producers()
+    for name in ("a", "b", "a", "c"):
+        producers.record(name).on_stored(producers.next_sequence(name), 0, 1)
+
+    assert list(producers.records) == ["a", "c"]
+    assert producers.next_sequence("b") == 0
+
+
+def test_the_oldest_of_too_many_ids_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ister.broker.producers.DEDUP_IDS_MAX", 2)
+    window = IdWindow()
+    for offset, message_id in enumerate("abc"):
+        window.add(message_id, offset, 10)
+    window.forget(older_than_ms=0)
+
+    assert [window.find(i, newer_than_ms=0) for i in "abc"] == [None, 1, 2]
+
+
+def test_an_id_is_known_for_as_long_as_its_window() -> None:
+    window = IdWindow()
+    window.add("a", 5, 100)
+
+    assert window.find("a", newer_than_ms=99) == 5
+    assert window.find("a", newer_than_ms=100) is None
+    window.forget(older_than_ms=100)
+    assert len(window.ids) == 1
+    window.forget(older_than_ms=101)
+    assert len(window.ids) == 0

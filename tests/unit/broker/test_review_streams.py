@@ -1,0 +1,241 @@
+"""What a stream keeps to when a disk fails, a topic is empty, or a batch as large as can be."""
+
+from time import perf_counter
+from typing import Any
+
+import pytest
+from tests.unit.broker.streambench import TOPIC, Outcome, StreamBench, _position
+
+from ister.base import StreamSettings
+from ister.base.errors import IsterError, StorageFailedError
+from ister.base.limits import BATCH_COUNT_MAX
+from ister.broker import Broker, Reader, open_reader
+from ister.broker.window import READ_AHEAD_BYTES, READ_BYTES_MIN
+from ister.codec import Batch
+from ister.testing.disk import Fault
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def bench() -> StreamBench:
+    return StreamBench()
+
+
+class ReaderSink:
+    """The outside end of a reader."""
+
+    def __init__(self) -> None:
+        self.writable = True
+        self.offsets: list[int] = []
+        self.ended: list[IsterError | None] = []
+
+    def deliver(self, channel: int, topic: Any, batch: Batch) -> None:
+        self.offsets += batch.offsets
+
+    def reader_ended(self, channel: int, error: IsterError | None) -> None:
+        self.ended.append(error)
+
+
+def read_all(bench: StreamBench, *, credit: int = 1_000_000) -> ReaderSink:
+    """Read a topic from its start to its present end."""
+    sink = ReaderSink()
+    opened: list[Reader | IsterError] = []
+    open_reader(
+        bench.topic(),
+        _position("earliest"),
+        _position("latest"),
+        opened.append,
+        durables=bench.broker.durables,
+        sink=sink,
+        channel=1,
+    )
+    bench.settle()
+    assert isinstance(opened[0], Reader)
+    opened[0].grant(credit, 1 << 30)
+    bench.settle()
+    return sink
+
+
+def test_a_batch_of_as_many_ids_as_fit_does_not_stop_the_broker(bench: StreamBench) -> None:
+    bench.create()
+
+    def seconds(count: int) -> float:
+        ids = [f"{count}-{n}" for n in range(count)]
+        start_s = perf_counter()
+        bench.publish(*([b""] * count), ids=ids)
+        return perf_counter() - start_s
+
+    few_s = max(seconds(BATCH_COUNT_MAX // 16), 0.01)
+
+    assert seconds(BATCH_COUNT_MAX) < 48 * few_s
+
+
+def test_the_second_of_two_with_one_id_is_told_the_offset_of_the_first(bench: StreamBench) -> None:
+    bench.create()
+
+    offsets = bench.publish(b"a", b"b", b"a", b"c", b"b", ids=["a", "b", "a", None, "b"])
+
+    assert offsets == [0, 1, ~0, 2, ~1]
+
+
+def test_a_seek_that_failed_is_not_found_in_a_checkpoint_after_a_restart(
+    bench: StreamBench,
+) -> None:
+    bench.create()
+    bench.consume(credit=0)
+    bench.publish(b"a", b"b")
+    bench.restart()
+    bench.create("/default/other")  # In another file, so that the first is not replayed again.
+    sought, written = Outcome(), Outcome()
+    bench.broker.durables.seek(TOPIC, "s", _position("latest"), sought)
+    bench.vault.checkpoint(written)
+    bench.disk.fail(Fault(actions=("sync",), prefix="segments/"))
+    bench.settle()
+    assert isinstance(sought.result, StorageFailedError)
+    bench.disk.heal()
+    bench.advance(1_500)
+    assert bench.vault.committer.error is None
+
+    bench.restart()
+
+    assert bench.consume().payloads == [b"a", b"b"]
+
+
+def test_a_checkpoint_beside_a_change_is_written_once_that_is_in_the_journal(
+    bench: StreamBench,
+) -> None:
+    bench.create()
+    bench.consume(credit=0)
+    bench.publish(b"a", b"b")
+    sought, written = Outcome(), Outcome()
+    bench.broker.durables.seek(TOPIC, "s", _position("latest"), sought)
+    bench.vault.checkpoint(written)
+    bench.settle()
+
+    assert (sought.result, written.result) == (None, None)
+    bench.restart()
+    assert bench.consume().payloads == []
+
+
+def test_a_reader_ends_where_compaction_has_left_nothing_up_to_the_end(bench: StreamBench) -> None:
+    bench.create(retention="compact")
+    bench.publish(b"a", keys=["k"])
+    bench.publish(b"", keys=["k"])
+    bench.restart(after_ms=25 * HOUR_MS)
+    bench.create("/default/other")  # Rolls the file that was found.
+    bench.vault.compactor.look()
+    bench.settle()
+    bench.vault.checkpoint(Outcome())
+    bench.settle()
+
+    sink = read_all(bench)
+
+    assert (sink.offsets, sink.ended) == ([], [None])
+
+
+def test_a_file_sealed_while_a_time_is_looked_for_is_looked_at_as_well(bench: StreamBench) -> None:
+    bench.create()
+    bench.publish(b"a")
+    bench.restart()
+    jobs: list[Any] = []
+    bench.vault.reading = Jobs(jobs)  # type: ignore[assignment]
+    found = Outcome()
+    bench.topic().find_time(0, found)
+    spans = bench.vault.log.index.spans
+
+    def seal_meanwhile(topic: int) -> list[Any]:
+        before = list(spans(topic))
+        if len(bench.vault.log.segments) == 0:
+            bench.publish(b"b", name="q")
+        return before
+
+    bench.vault.log.index.spans = seal_meanwhile  # type: ignore[method-assign]
+    call, done = jobs.pop()
+    done(call())
+
+    assert found.result == 0
+
+
+def test_a_time_is_looked_for_again_where_a_file_was_removed_meanwhile(bench: StreamBench) -> None:
+    bench.create()
+    bench.publish(b"a")
+    jobs: list[Any] = []
+    bench.vault.reading = Jobs(jobs)  # type: ignore[assignment]
+    found = Outcome()
+    bench.topic().find_time(0, found)
+    _, done = jobs.pop()
+    done(FileNotFoundError("segments/1"))
+    call, done = jobs.pop()
+    done(call())
+
+    assert found.result == 0
+
+
+def test_a_thousand_readers_that_take_one_message_each_keep_nothing_else_in_memory() -> None:
+    bench = StreamBench(tail_bytes=1)
+    bench.create()
+    for number in range(8):
+        bench.publish(bytes([number]) * 60_000)
+    sinks = [read_all(bench, credit=1) for _ in range(1_000)]
+
+    assert all(sink.offsets == [0] for sink in sinks)
+    assert bench.broker.durables.shared.windows <= READ_AHEAD_BYTES // READ_BYTES_MIN
+
+
+class Jobs:
+    """A worker that does nothing before a test does it."""
+
+    def __init__(self, jobs: list[Any]) -> None:
+        self._jobs = jobs
+
+    def run(self, call: Any, done: Any) -> None:
+        self._jobs.append((call, done))
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+def test_ids_are_forgotten_after_their_time_also_where_nothing_more_is_published(
+    bench: StreamBench,
+) -> None:
+    bench.create(dedup_window_ms=60_000)
+    bench.publish(b"a", ids=["a"])
+
+    bench.advance(62_000)
+
+    assert not bench.topic().record.ids.ids
+
+
+def test_what_a_client_says_it_holds_is_not_kept_once_it_is_attached(bench: StreamBench) -> None:
+    bench.create()
+
+    member = bench.consume(held=list(range(1_000)))
+
+    assert member.attachment.consumer.held is None
+
+
+def test_a_data_folder_that_was_filled_meanwhile_is_taken_over_with_its_topics() -> None:
+    bench = StreamBench()
+    late = Broker(
+        name="late",
+        limits=bench._limits,
+        clock=bench.clock,
+        random_slot=lambda _: 0,
+        open_local=bench._open,
+    )
+    bench.create("/default/theirs")
+    bench.publish(b"a", topic="/default/theirs")
+    bench.broker = late
+
+    outcome = Outcome()
+    late.create_topic("/default/theirs", outcome, kind="stream")
+    bench.settle()
+
+    assert outcome.result is None
+    assert [t.next_offset for t in late.streams_of("/default/theirs")] == [1]
+    other = Outcome()
+    with pytest.raises(IsterError, match="other settings"):
+        late.create_topic(
+            "/default/theirs", other, kind="stream", stream=StreamSettings(durability="os")
+        )

@@ -1,0 +1,426 @@
+"""Transactions: all of it or nothing, once, and never by a zombie."""
+
+import errno
+
+import pytest
+from tests.unit.broker.streambench import TOPIC, Member, Outcome, StreamBench
+
+from ister.base.errors import (
+    BadRequestError,
+    LimitReachedError,
+    StorageFailedError,
+    TopicNotFoundError,
+    TransactionError,
+    WrongKindError,
+)
+from ister.base.limits import TRANSACTION_BATCHES_MAX
+from ister.broker import Transaction
+from ister.broker import transactions as module
+from ister.testing import Crash, Fault, Keep
+
+OUT = "/default/out"
+KEEPS: tuple[Keep, ...] = ("none", "all", "torn")
+MORE = "/default/more"
+
+
+@pytest.fixture
+def bench() -> StreamBench:
+    bench = StreamBench()
+    for topic in (TOPIC, OUT, MORE):
+        bench.create(topic)
+    return bench
+
+
+def stored(bench: StreamBench, topic: str = OUT) -> list[bytes]:
+    return [message.payload for message in bench.stored(topic)]
+
+
+def process(bench: StreamBench, member: Member, word: str = "word") -> Outcome:
+    """Acknowledge what a consumer has, and publish a result for each, in one transaction."""
+    transaction = bench.begin(word)
+    messages = member.take()
+    bench.stage(transaction, 0, *(b"result of " + m.payload for m in messages))
+    return bench.commit(transaction, [OUT], [(member, m) for m in messages])
+
+
+# All of it
+
+
+def test_batches_and_acknowledgements_are_carried_out_together(bench: StreamBench) -> None:
+    bench.publish(b"0", b"1")
+    member = bench.consume()
+    messages = member.take()
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a", b"b")
+    bench.stage(transaction, 1, b"c")
+    bench.stage(transaction, 0, b"d")
+    outcome = bench.commit(transaction, [OUT, MORE], [(member, messages[1])])
+
+    assert outcome.result == [0, 0, 2]
+    assert stored(bench) == [b"a", b"b", b"d"]
+    assert stored(bench, MORE) == [b"c"]
+    assert bench.lag() == 1
+    bench.restart("none")
+    assert stored(bench) == [b"a", b"b", b"d"]
+    assert bench.consume().offsets == [0]
+
+
+def test_consumers_see_nothing_before_the_journal_has_it(bench: StreamBench) -> None:
+    reader = bench.consume(OUT)
+    bench.publish(b"0")
+    member = bench.consume()
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+    outcome = bench.commit(transaction, [OUT], [(member, member.messages[0])], settle=False)
+    assert (outcome.told, reader.offsets, bench.lag()) == ([], [], 1)
+
+    bench.settle()
+    assert (reader.payloads, bench.lag()) == ([b"a"], 0)
+
+
+def test_a_transaction_may_acknowledge_only_or_send_only(bench: StreamBench) -> None:
+    bench.publish(b"0")
+    member = bench.consume()
+
+    assert bench.commit(bench.begin("1"), [], [(member, member.messages[0])]).result == []
+    assert bench.lag() == 0
+    sending = bench.begin("2")
+    bench.stage(sending, 0, b"a")
+    assert bench.commit(sending, [OUT]).result == [0]
+    assert bench.commit(bench.begin("3")).result == []
+
+
+def test_an_acknowledged_message_does_not_come_again_when_its_lease_would_end(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"0")
+    member = bench.consume()
+    process(bench, member)
+    bench.advance(60_000)
+
+    assert member.offsets == []
+    assert bench.report().cursor.in_flight == 0
+
+
+def test_a_transaction_makes_room_in_flight(bench: StreamBench) -> None:
+    bench.publish(b"0", b"1")
+    member = bench.consume(acks={"in_flight_max": 1})
+    process(bench, member)
+
+    assert member.offsets == [1]
+
+
+def test_acknowledgements_of_several_subscriptions_are_one_transaction(bench: StreamBench) -> None:
+    bench.publish(b"0")
+    one, other = bench.consume(subscription="one"), bench.consume(subscription="other")
+    bench.commit(bench.begin(), [], [(one, one.messages[0]), (other, other.messages[0])])
+
+    assert bench.lag(subscription="one") == bench.lag(subscription="other") == 0
+
+
+# Or nothing
+
+
+def test_a_lease_that_is_over_aborts_all_of_it(bench: StreamBench) -> None:
+    bench.publish(b"0", b"1")
+    zombie = bench.consume(type="shared", credit=2)
+    other = bench.consume(type="shared")
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"zombie")
+    messages = zombie.take()
+    bench.advance(30_000)
+    acked = [(zombie, message) for message in messages]
+    outcome = bench.commit(transaction, [OUT], acked)
+
+    assert isinstance(outcome.result, TransactionError)
+    assert stored(bench) == []
+    assert bench.lag() == 2
+    assert other.messages
+
+
+def test_a_message_that_somebody_else_has_acknowledged_aborts_a_zombie(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"0")
+    zombie = bench.consume(type="shared", credit=1)
+    (message,) = zombie.take()
+    bench.advance(30_000)
+    other = bench.consume(type="shared")
+    other.ack(*other.messages)
+    assert bench.lag() == 0
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"zombie")
+
+    outcome = bench.commit(transaction, [OUT], [(zombie, message)])
+    assert isinstance(outcome.result, TransactionError)
+    assert stored(bench) == []
+
+
+def test_one_lost_lease_among_many_aborts_all_of_it(bench: StreamBench) -> None:
+    bench.publish(b"0", b"1", b"2")
+    member = bench.consume()
+    messages = member.take()
+    member.ack(messages[1])
+    outcome = bench.commit(bench.begin(), [], [(member, message) for message in messages])
+
+    assert isinstance(outcome.result, TransactionError)
+    assert bench.lag() == 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        ("/default/none", TopicNotFoundError),
+        ("/default/live", WrongKindError),
+        ("/default/parts", BadRequestError),
+    ],
+)
+def test_a_topic_that_cannot_be_sent_to_aborts_all_of_it(
+    bench: StreamBench, topic: str, error: type[Exception]
+) -> None:
+    bench.broker.create_topic("/default/live")
+    bench.create("/default/parts", partitions=2)
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+    bench.stage(transaction, 1, b"b")
+
+    assert isinstance(bench.commit(transaction, [OUT, topic]).result, error)
+    assert stored(bench) == []
+
+
+def test_a_batch_for_a_topic_that_is_not_named_aborts_all_of_it(bench: StreamBench) -> None:
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+    bench.stage(transaction, 1, b"b")
+
+    assert isinstance(bench.commit(transaction, [OUT]).result, BadRequestError)
+    assert stored(bench) == []
+
+
+def test_a_transaction_needs_a_word(bench: StreamBench) -> None:
+    assert isinstance(bench.commit(bench.begin("")).result, BadRequestError)
+
+
+def test_a_transaction_holds_so_much_and_no_more(
+    bench: StreamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRANSACTION_BYTES_MAX", 1_000)
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"x" * 500)
+
+    with pytest.raises(LimitReachedError):
+        bench.stage(transaction, 0, b"x" * 500)
+    full = Transaction("full", batches=[(0, transaction.batches[0][1])] * TRANSACTION_BATCHES_MAX)
+    with pytest.raises(LimitReachedError):
+        bench.stage(full, 0, b"x")
+
+
+# Once
+
+
+def test_a_commit_repeated_under_the_same_word_is_answered_alike(bench: StreamBench) -> None:
+    bench.publish(b"0")
+    member = bench.consume()
+    message = member.messages[0]
+    for _ in range(2):
+        transaction = bench.begin()
+        bench.stage(transaction, 0, b"a")
+        assert bench.commit(transaction, [OUT], [(member, message)]).result == [0]
+    bench.restart("none")
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+
+    # Its lease is long void, and its topic is gone.
+    bench.broker.delete_topic(MORE)
+    bench.settle()
+    again = bench.consume()
+    assert bench.commit(transaction, [OUT, MORE], [(again, message)]).result == [0]
+    assert stored(bench) == [b"a"]
+
+
+def test_a_commit_repeated_while_the_first_is_on_its_way_is_carried_out_once(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"0")
+    member = bench.consume()
+    outcomes = []
+    for _ in range(3):
+        transaction = bench.begin()
+        bench.stage(transaction, 0, b"a")
+        acked = [(member, member.messages[0])]
+        outcomes.append(bench.commit(transaction, [OUT], acked, settle=False))
+    bench.settle()
+
+    assert [outcome.result for outcome in outcomes] == [[0], [0], [0]]
+    assert stored(bench) == [b"a"]
+
+
+def test_words_are_remembered_by_a_checkpoint(bench: StreamBench) -> None:
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+    bench.commit(transaction, [OUT])
+    bench.vault.checkpoint(lambda _: None)
+    bench.settle()
+    bench.restart("none")
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+
+    assert bench.commit(transaction, [OUT]).result == [0]
+    assert stored(bench) == [b"a"]
+
+
+def test_two_transactions_cannot_acknowledge_the_same_message(bench: StreamBench) -> None:
+    bench.publish(b"0")
+    member = bench.consume()
+    outcomes = []
+    for word in ("one", "other"):
+        transaction = bench.begin(word)
+        bench.stage(transaction, 0, word.encode())
+        acked = [(member, member.messages[0])]
+        outcomes.append(bench.commit(transaction, [OUT], acked, settle=False))
+    bench.settle()
+
+    assert outcomes[0].result == [0]
+    assert isinstance(outcomes[1].result, TransactionError)
+    assert stored(bench) == [b"one"]
+
+
+def test_who_gets_a_message_that_is_being_committed_cannot_commit_it_again(
+    bench: StreamBench,
+) -> None:
+    first = bench.consume(type="shared", credit=1)
+    bench.publish(b"0")
+    (message,) = first.take()
+    transaction = bench.begin("first")
+    bench.stage(transaction, 0, b"first")
+    outcome = bench.commit(transaction, [OUT], [(first, message)], settle=False)
+    # Its consumer gives it back before the journal has the transaction.
+    first.attachment.nack([(*message.run, 0)], -1)
+    second = bench.subscribe(type="shared")[1].result
+    second.consumer.grant(1, 1 << 20)
+    (again,) = second.consumer.sink.messages
+    zombie = bench.begin("second")
+    bench.stage(zombie, 0, b"second")
+    refused = Outcome()
+    with pytest.raises(TransactionError):
+        bench.broker.commit(zombie, [OUT], [(second.durables, *again.run)], refused)
+    bench.settle()
+
+    assert outcome.result == [0]
+    assert stored(bench) == [b"first"]
+    assert bench.lag() == 0
+
+
+def test_a_message_that_is_being_committed_does_not_become_a_dead_letter(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(acks={"max_deliveries": 1})
+    bench.publish(b"0")
+    (message,) = member.take()
+    outcome = bench.commit(bench.begin(), [], [(member, message)], settle=False)
+    member.attachment.nack([(*message.run, 0)], -1)
+    bench.settle()
+    bench.advance(100)
+
+    assert outcome.result == []
+    assert bench.report().cursor.dead_lettered == 0
+    assert bench.lag() == 0
+
+
+def test_a_seek_while_a_transaction_is_on_its_way_brings_its_messages_back(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"0")
+    member = bench.consume()
+    (message,) = member.take()
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+    bench.commit(transaction, [OUT], [(member, message)], settle=False)
+    bench.seek("earliest")
+
+    assert member.take_offsets() == [0]
+    assert bench.lag() == 1
+    bench.restart("none")
+    assert bench.consume().offsets == [0]
+    assert stored(bench) == [b"a"]
+
+
+# When the disk fails
+
+
+@pytest.mark.parametrize("action", ["write", "sync"])
+def test_of_a_transaction_that_the_disk_did_not_take_nothing_is_seen(
+    bench: StreamBench, action: str
+) -> None:
+    bench.publish(b"0")
+    member = bench.consume()
+    reader = bench.consume(OUT)
+    (message,) = member.take()
+    bench.disk.fail(Fault(errno.EIO, actions=(action,)))  # type: ignore[arg-type]
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+    outcome = bench.commit(transaction, [OUT], [(member, message)])
+    assert isinstance(outcome.result, StorageFailedError)
+    assert (reader.offsets, bench.lag()) == ([], 1)
+
+    # The lease still holds: the same transaction can be tried again.
+    bench.advance(1_000)
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+    assert bench.commit(transaction, [OUT], [(member, message)]).result == [0]
+    assert (reader.payloads, bench.lag()) == ([b"a"], 0)
+    bench.restart("none")
+    assert stored(bench) == [b"a"]
+    assert bench.consume().offsets == []
+
+
+def test_a_transaction_is_refused_while_storage_fails(bench: StreamBench) -> None:
+    bench.disk.fail(Fault(lasting=True))
+    bench.send([b"0"])
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"a")
+
+    assert isinstance(bench.commit(transaction, [OUT]).result, StorageFailedError)
+
+
+def test_a_crash_leaves_all_of_a_transaction_or_nothing() -> None:
+    """Stops at every change of the disk, in the middle of a run of transactions."""
+
+    def made() -> StreamBench:
+        bench = StreamBench()
+        for topic in (TOPIC, OUT, MORE):
+            bench.create(topic)
+        bench.publish(*(b"%d" % n for n in range(4)))
+        return bench
+
+    def work(bench: StreamBench) -> list[int]:
+        member = bench.consume(credit=0)
+        done = []
+        for number in range(4):
+            member.grant(1)
+            (message,) = member.take()
+            transaction = bench.begin(str(number))
+            bench.stage(transaction, 0, message.payload)
+            bench.stage(transaction, 1, message.payload)
+            bench.commit(transaction, [OUT, MORE], [(member, message)])
+            done.append(number)
+        return done
+
+    bench = made()
+    start = len(bench.disk.operations)
+    assert work(bench) == [0, 1, 2, 3]
+    end = len(bench.disk.operations)
+    assert end - start >= 8
+    for number in range(start, end):
+        for keep in KEEPS:
+            bench = made()
+            bench.disk.crash_at(number)
+            with pytest.raises(Crash):
+                work(bench)
+            bench.restart(keep)
+            out, more = stored(bench, OUT), stored(bench, MORE)
+            member = bench.consume()
+
+            assert out == more
+            # What was not sent on is still there to be worked on, and nothing else.
+            assert out + member.payloads == [b"0", b"1", b"2", b"3"]
