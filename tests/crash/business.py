@@ -136,6 +136,8 @@ def day_of_transactions(customer: Customer) -> None:
         apart=True,
     )
     do(customer.purge(PLAIN, 2), customer.drop_cursor(FAN, "here"))
+    # Not on the disk yet when the checkpoint is begun.
+    do(send(SOFT, "s", 15))
     tend(customer)
     do(send(PLAIN, "q", 30, 600), customer.unsubscribe(GONE), apart=True)
     customer.life.tidy()

@@ -1,12 +1,14 @@
 """The kinds of log that every test of this folder is run on."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import structlog
+from structlog.typing import EventDict
 from tests.crash.machine import History, Machine, OpenBackend, check, content, in_store, on_disk
 from tests.crash.workload import live_until_crash, log_options
 
@@ -93,11 +95,18 @@ def promised(history: History, keep: Keep) -> int:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """What a broker has to say of a thousand failures helps nobody, and takes its time."""
+    """What a broker has to say of a thousand failures helps nobody; but its own bugs do."""
     before = structlog.get_config()
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        processors=[_raise_bugs],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         cache_logger_on_first_use=False,
     )
     yield
     structlog.configure(**before)
+
+
+def _raise_bugs(_: object, __: str, event: EventDict) -> EventDict:
+    if event["event"] == "internal_error":
+        raise AssertionError("the broker met a bug of its own, and went on") from sys.exception()
+    raise structlog.DropEvent

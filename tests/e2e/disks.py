@@ -75,7 +75,6 @@ LIES = r"""
 #include <stdlib.h>
 #include <sys/types.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 static int faulty(const char *name) {
@@ -113,14 +112,6 @@ READ(pread64)
     }
 WRITE(pwritev2)
 WRITE(pwritev64v2)
-
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
-    int failed = real(clock, now);
-    const char *offset = getenv("CLOCK_OFFSET_S");
-    if (!failed && offset && clock == CLOCK_REALTIME) now->tv_sec += atol(offset);
-    return failed;
-}
 """
 
 
@@ -133,12 +124,6 @@ def faulty_calls(folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> Pa
     switch = folder / f"{call}-fails"
     monkeypatch.setenv(f"FAULTY_{call.upper()}", str(switch))
     return switch
-
-
-def wrong_clock(folder: Path, monkeypatch: pytest.MonkeyPatch, offset_s: int) -> None:
-    """Have the brokers started from now on believe that it is earlier or later."""
-    _preload(folder, monkeypatch)
-    monkeypatch.setenv("CLOCK_OFFSET_S", str(offset_s))
 
 
 def _preload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from tests.unit.codec.strategies import resealed
 
 from ister.base import EARLIEST, LATEST, Position, StreamSettings
-from ister.broker.durable import LIFE_BITS, TRACK_BITS
+from ister.broker.leasenumbers import LIFE_BITS, TRACK_BITS
 from ister.codec import Codec, available, encode
 from ister.testing.clock import START_MS
 from ister.wire import (

@@ -97,6 +97,6 @@ class Attachment:
             return act(self.durables[0], runs)
         refused: list[Run] = []
         for run in runs:
-            owner = next((d for d in self.durables if d.holds(*run[:3])), None)
+            owner = next((d for d in self.durables if d.track_of_lease(run[0]) is not None), None)
             refused += act(owner, [run]) if owner is not None else [run[:3]]
         return refused

@@ -62,6 +62,8 @@ from ister.broker.transactions import Offsets, Transaction, TransactionAck, Tran
 from ister.broker.vault import Vault
 from ister.codec import Batch, Column
 
+# With more connections than this, a commit never holds up the event loop.
+QUIET_CONNECTIONS_MAX = 4
 # Nobody sends so many messages; above it, sums would not fit where they are kept.
 SEQUENCE_MAX = 2**62
 
@@ -126,6 +128,8 @@ class Broker:
     def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
         """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""
         self.streams.adopt(vault, is_object=is_object)
+        if not is_object:
+            vault.committer.at_once = self._is_quiet
         ledger = vault.ledger
         self._namespaces |= ledger.namespaces
         for topic in vault.topics.values():
@@ -414,6 +418,10 @@ class Broker:
         )
 
     # Inner workings
+
+    def _is_quiet(self) -> bool:
+        """Whether so few are connected that nobody minds if the loop waits for a quick disk."""
+        return 0 < self.connections <= QUIET_CONNECTIONS_MAX
 
     def _new_number(self) -> int:
         self._topic_number += 1

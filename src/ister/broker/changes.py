@@ -133,6 +133,15 @@ class TransactionDone(_Change, frozen=True):
     time_ms: int
 
 
+class Sequenced(_Change, frozen=True):
+    """Messages of a producer were taken, though not all were stored: some had known ids."""
+
+    topic: int
+    producer: str
+    first_sequence: int
+    count: int
+
+
 Change: TypeAlias = (
     NamespaceCreated
     | PartitionedCreated
@@ -149,6 +158,7 @@ Change: TypeAlias = (
     | CursorSaved
     | CursorDropped
     | TransactionDone
+    | Sequenced
 )
 
 encode_changes = msgspec.msgpack.Encoder().encode

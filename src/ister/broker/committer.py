@@ -31,6 +31,10 @@ def ignore(_: IsterError | None) -> None:
 
 # How often a failed storage is tried again.
 RETRY_S = 1.0
+# A group that may be written in the event loop, and what the disk may take for it: a turn of the
+# loop with a large frame in it takes as long.
+AT_ONCE_BYTES = 4 * 1024
+AT_ONCE_S = 0.0005
 # What may wait for the disk before producers are not read from any more: a quarter of a second
 # at 250 MB/s, so that a disk with pauses is still kept busy.
 COMMITTING_BYTES_MAX = 64 * 1024 * 1024
@@ -63,6 +67,11 @@ class Committer:
         self._committing_bytes = 0
         self._scheduled = False
         self._closed = False
+        # Whether a small group may be written in the event loop, when the disk is quick: going to
+        # a thread and back costs as much as such a disk does. Whoever has few connections to
+        # serve says so.
+        self.at_once: Callable[[], bool] = lambda: False
+        self._commit_s = 1.0
         # Called after everybody was told of a commit: doors send what that has set off.
         self.after_commit: list[Callable[[], object]] = []
         self._relieved: list[Callable[[], object]] = []
@@ -136,15 +145,28 @@ class Committer:
             return
         self._committing = waiting
         self._committing_bytes = group.size_bytes
-        self._worker.run(lambda: self._write(group), lambda e: self._end(group, e))
+        if group.size_bytes <= AT_ONCE_BYTES and self._commit_s <= AT_ONCE_S and self.at_once():
+            self._end(group, self._try_write(group))
+        else:
+            self._worker.run(lambda: self._write(group), lambda e: self._end(group, e))
+
+    def _try_write(self, group: Group) -> Exception | None:
+        try:
+            self._write(group)
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            return error
+        return None
 
     def _write(self, group: Group) -> None:
-        """Runs in the worker's thread."""
+        """Write and sync; mostly in the worker's thread."""
         start_s = perf_counter()
         self.log.write(group)
         if group.needs_sync:
             self.log.sync(group)
-        self.figures.add(perf_counter() - start_s, group.size_bytes)
+        took_s = perf_counter() - start_s
+        self.figures.add(took_s, group.size_bytes)
+        # What to expect of the next one: as bad as the worst of late.
+        self._commit_s = max(took_s, self._commit_s * 0.9)
 
     def _end(self, group: Group, error: Exception | None) -> None:
         if error is not None:

@@ -9,13 +9,12 @@ Always true:
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
 from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
-from ister.broker.changes import Acked, Runs, encode_changes
-from ister.broker.sifting import TTL_ATTRIBUTE, slots_of
+from ister.broker.changes import Acked, Change, encode_changes
+from ister.broker.sifting import TTL_ATTRIBUTE, runs_of, slots_of
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Again, Track
 from ister.codec import Batch, Column, encode
@@ -46,6 +45,9 @@ class DeadLetters:
         ]
         while waiting:
             batch = track.old_batch(waiting[0][0], Again.DEAD_LETTER)
+            if batch is None and track.is_gone(Again.DEAD_LETTER):
+                track.subscription.on_letters_gone(track, [waiting.pop(0)[0]])
+                continue
             if batch is None:
                 return
             end = batch.offsets[-1] + 1
@@ -69,7 +71,8 @@ class DeadLetters:
         subscription, epoch = track.subscription, track.deliveries.epoch
         offsets = [batch.offsets[s] for s in slots]
         letters = dead_letters(track, batch, slots, failures)
-        track.burying.update(offsets)
+        for run in runs_of(offsets):
+            track.burying.add(*run)
 
         def done(error: IsterError | None) -> None:
             subscription.on_buried(track, epoch, offsets, error)
@@ -115,14 +118,14 @@ def _store(
     offsets: list[int],
     done: Callable[[IsterError | None], object],
 ) -> None:
-    vault = track.topic.vault
-    if topic.vault is not vault:
-        topic.publish("", letters, lambda error, _: done(error))
-        return
+    vault = topic.vault
     vault.committer.check()
     topic.stamp(letters)
-    acked = Acked(*track.numbers, runs_of(offsets))
-    vault.log.append_transaction([letter_part(topic, letters)], encode_changes([acked]))
+    changes: list[Change] = []
+    if vault is track.topic.vault:
+        changes.append(Acked(*track.numbers, runs_of(offsets)))
+    # Not published as by a producer: two topics may have messages with one id, which are two.
+    vault.log.append_transaction([topic.part(letters)], encode_changes(changes))
 
     def on_done(error: IsterError | None) -> None:
         if error is None:
@@ -130,28 +133,6 @@ def _store(
         done(error)
 
     vault.committer.add(on_done)
-
-
-def letter_part(
-    topic: StreamTopic, batch: Batch
-) -> tuple[int, int, int, int, tuple[bytes, memoryview]]:
-    """Return a stamped batch as a part of a journal transaction."""
-    return (
-        topic.record.topic,
-        batch.base_offset,
-        batch.publish_time_ms,
-        batch.count,
-        (batch.stamp_bytes(), batch.tail),
-    )
-
-
-def runs_of(offsets: Sequence[int]) -> Runs:
-    """Return rising offsets as runs."""
-    runs = []
-    for _, group in groupby(enumerate(offsets), key=lambda place: place[1] - place[0]):
-        run = [offset for _, offset in group]
-        runs.append((run[0], run[-1] + 1))
-    return runs
 
 
 def dead_letter_topic(track: Track) -> str:

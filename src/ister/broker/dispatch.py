@@ -150,6 +150,9 @@ class Dispatch:
         start, end, attempt = runs[0]
         batch = track.new_batch(start)
         if batch is None:
+            if track.is_gone():
+                # Compaction has left nothing up to the end.
+                self._skip(track, start, record.next_offset)
             return False
         if self._single and self._is_whole(batch, runs[0], record.settings.ttl_ms, room):
             # What most batches are: one consumer takes all of it, as it is.
@@ -216,7 +219,11 @@ class Dispatch:
             track.end_reading(Again.REDELIVERY)
             track.held_up = False
             return False
-        batch = track.old_batch(first[0].offsets[0], Again.REDELIVERY)
+        offset = first[0].offsets[0]
+        batch = track.old_batch(offset, Again.REDELIVERY)
+        if batch is None and track.is_gone(Again.REDELIVERY):
+            self._skip(track, offset, offset + 1)
+            return True
         # While it is read nothing that lies behind it may go, when order is all that counts.
         track.held_up = batch is None and self._single
         if batch is None:

@@ -10,26 +10,27 @@ each. Always true:
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import count
 from typing import Any, Protocol
 
 import structlog
 
-from ister.base import Clock, CursorReport, SubscriptionReport
+from ister.base import Clock, SubscriptionReport
 from ister.base.errors import (
     IsterError,
     StorageFailedError,
     SubscriptionMismatchError,
     SubscriptionNotFoundError,
 )
-from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.alarm import Alarm
 from ister.broker.changes import SubscriptionCreated
 from ister.broker.consumer import Consumer
 from ister.broker.dispatch import Dispatch
 from ister.broker.flight import Flight
+from ister.broker.leasenumbers import SLOTS_MAX, lease_numbers, slot_of
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.roster import Roster
+from ister.broker.sifting import runs_of
+from ister.broker.standing import report_of
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
 from ister.broker.vault import Vault
@@ -39,20 +40,11 @@ from ister.subscriptions import Cursor, Filter, Policy, SubscriptionType
 # A consumer whose connection broke may come back and go on with what it holds; after this its
 # messages go to others.
 GRACE_MS = 5_000
-# Topics of a subscription whose floors stand in a listing: 255 B of name each.
-LISTED_FLOORS_MAX = 100
 # How often stored messages that could not be read, or dead letters that could not be written, are
 # tried again.
 RETRY_MS = 1_000
 # How long letters wait that their topic did not take, until an operator has seen to it.
 BURY_AGAIN_MS = 30_000
-
-# A lease number tells its track: the low bits are the slot of the track in its subscription. The
-# high ones start at the millisecond the broker was started, times 2^5: as long as a subscription
-# makes fewer than 32,000 leases a second on one topic, no life of a broker repeats a number.
-TRACK_BITS = 17
-TRACKS_MAX = 1 << TRACK_BITS
-LIFE_BITS = 5
 
 Run = tuple[int, int, int]
 TimedRun = tuple[int, int, int, int]
@@ -90,6 +82,7 @@ class DurableSubscription:
         by_key = self.type is SubscriptionType.KEY_SHARED
         self.filter = Filter(created.filters, () if by_key else created.key_filters)
         self.vault = vault
+        self._journal = 0 if vault.name == "local" else 1
         self.roster = Roster(self.type)
         self.consumers = self.roster.consumers
         self.messages_out = 0
@@ -138,10 +131,11 @@ class DurableSubscription:
 
     def _new_slot(self) -> tuple[int, Iterator[int]]:
         slot = len(self._slots)
-        if slot >= TRACKS_MAX:
+        if slot >= SLOTS_MAX:
             raise AssertionError("topics_max is above what a subscription can cover")
         self._slots.append(None)
-        return slot, count((self.vault.life << LIFE_BITS << TRACK_BITS) + slot, 1 << TRACK_BITS)
+        life_ms = self.vault.life
+        return slot, lease_numbers(life_ms=life_ms, journal=self._journal, slot=slot)
 
     def remove_topic(self, topic: StreamTopic) -> None:
         """Cover a topic no more. Harmless if that is so."""
@@ -455,15 +449,11 @@ class DurableSubscription:
         self._on_acked(track, start, end)
         self.dispatch.on_settled()
 
-    def holds(self, number: int, start: int, end: int) -> bool:
-        """Whether a run is leased under that number, in this subscription."""
-        track = self.track_of_lease(number)
-        return track is not None and not track.deliveries.refusals(number, start, end)
-
     def track_of_lease(self, number: int) -> Track | None:
         """Return the track that a lease number belongs to, if there is one."""
-        slot = number & (TRACKS_MAX - 1)
-        return self._slots[slot] if slot < len(self._slots) else None
+        journal, slot = slot_of(number)
+        known = journal == self._journal and slot < len(self._slots)
+        return self._slots[slot] if known else None
 
     def _on_acked(self, track: Track, start: int, end: int) -> None:
         if start < end:
@@ -491,8 +481,10 @@ class DurableSubscription:
             self._watch(track)
 
     def _watch(self, track: Track) -> None:
-        """Look at a track when its next lease or delay ends."""
+        """Look at a track when its next lease or delay ends, or dead letters are to be tried."""
         self._alarm.watch(track, track.deliveries.next_due_ms())
+        if track.deliveries.any_exhausted and track.bury_again_ms > self._clock.monotonic_ms():
+            self._alarm.watch(track, track.bury_again_ms)
 
     def _on_due(self, tracks: list[Track]) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -509,9 +501,9 @@ class DurableSubscription:
 
     def on_letters_gone(self, track: Track, offsets: Sequence[int]) -> None:
         """Messages that were to become dead letters are not there any more."""
-        for offset in offsets:
-            track.deliveries.skip(offset, offset + 1)
-            self._on_acked(track, offset, offset + 1)
+        for start, end in runs_of(offsets):
+            track.deliveries.skip(start, end)
+            self._on_acked(track, start, end)
 
     def on_buried(
         self, track: Track, epoch: int, offsets: Sequence[int], error: IsterError | None
@@ -521,7 +513,8 @@ class DurableSubscription:
             self.dead_lettered += len(offsets)
         if epoch != track.deliveries.epoch or self.closed:
             return  # Moved in the meantime, which comes behind it in the journal.
-        track.burying.difference_update(offsets)
+        for run in runs_of(offsets):
+            track.burying.discard(*run)
         now_ms = self._clock.monotonic_ms()
         if error is not None:
             # They wait, and nothing is lost.
@@ -533,61 +526,20 @@ class DurableSubscription:
                     "not_buried", topic=track.topic.name, subscription=self.name, reason=str(error)
                 )
             track.bury_again_ms = now_ms + delay_ms
-            self._alarm.watch(track, track.bury_again_ms)
+            self._watch(track)
             return
-        for offset in offsets:
-            track.deliveries.skip(offset, offset + 1)
-            self._on_acked(track, offset, offset + 1)
+        for start, end in runs_of(offsets):
+            track.deliveries.skip(start, end)
+            self._on_acked(track, start, end)
         if track.deliveries.any_exhausted:
             # In another turn: when none can be buried, each would tell of the next.
             self._alarm.watch(track, now_ms)
         self.dispatch.add(track)
         self.dispatch.pump()
 
-    # Reports
-
     def report(self) -> SubscriptionReport:
         """Return the figures of this subscription, and of its first consumers."""
-        created = self.record.created
-        tracks = list(self.tracks)
-        return SubscriptionReport(
-            topic=self.pattern,
-            subscription=self.name,
-            type=self.type.value,
-            policy=self.policy.value,
-            filters=created.filters,
-            key_filters=created.key_filters,
-            topics=len(tracks),
-            messages_out=self.messages_out + sum(c.delivered for c in self.consumers),
-            messages_dropped=0,
-            consumers=[
-                c.report(active=self.roster.is_active(c))
-                for c in self.consumers[:LISTED_CONSUMERS_MAX]
-            ],
-            cursor=CursorReport(
-                settings=self.acks,
-                lag=sum(t.cursor.unacked_count(t.topic.next_offset) for t in tracks),
-                in_flight=sum(t.deliveries.in_flight for t in tracks),
-                in_flight_bytes=sum(t.deliveries.in_flight_bytes for t in tracks),
-                oldest_unacked_ms=self._oldest_unacked_ms(tracks),
-                redelivered=sum(t.deliveries.redelivered for t in tracks),
-                dead_lettered=self.dead_lettered,
-                refused=sum(t.deliveries.refused for t in tracks),
-                paused=self.record.paused,
-                snapshots=sorted(self.record.saved),
-                floors={t.topic.name: t.cursor.floor for t in tracks[:LISTED_FLOORS_MAX]},
-            ),
-        )
-
-    def _oldest_unacked_ms(self, tracks: list[Track]) -> int:
-        now_ms = self._clock.now_ms()
-        ages = [
-            now_ms - time_ms
-            for t in tracks
-            if t.cursor.floor < t.topic.next_offset
-            and (time_ms := t.topic.time_of(t.cursor.floor)) is not None
-        ]
-        return max(ages, default=0)
+        return report_of(self, now_ms=self._clock.now_ms())
 
 
 _ONE_AT_A_TIME = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)

@@ -144,6 +144,16 @@ class Parking:
         track.parked_count += len(entries)
         self._tracks.setdefault(owner, {})[track] = None
 
+    def _forget_first(self, track: Track, owner: str) -> None:
+        heappop(track.parked[owner])
+        track.parked_count -= 1
+        self._leave_if_empty(track, owner)
+
+    def _leave_if_empty(self, track: Track, owner: str) -> None:
+        if not track.parked[owner]:
+            del track.parked[owner]
+            self._leave(owner, track)
+
     def _leave(self, owner: str, track: Track) -> None:
         tracks = self._tracks[owner]
         del tracks[track]
@@ -161,6 +171,13 @@ class Parking:
             if consumer is None or not consumer.ready:
                 continue
             batch = track.old_batch(offset, Again.PARKED)
+            if batch is None and track.is_gone(Again.PARKED):
+                self._skip(track, offset, offset + 1)
+                self._forget_first(track, owner)
+                if owner in track.parked:
+                    heappush(firsts, (track.parked[owner][0][0], owner))
+                moved = True
+                continue
             if batch is None:
                 return moved
             given, left = self._give_parked(track, batch, consumer, now_ms)
@@ -187,9 +204,8 @@ class Parking:
         if given < len(slots):
             left = {batch.offsets[s] for s in slots[given:]}
             self._park(track, owner, [entry for entry in entries if entry[0] in left])
-        elif not heap:
-            del track.parked[owner]
-            self._leave(owner, track)
+        else:
+            self._leave_if_empty(track, owner)
         return given > 0 or not slots, given == len(slots) and bool(heap)
 
     def _take(

@@ -26,6 +26,7 @@ from ister.broker.changes import (
     NamespaceCreated,
     PartitionedCreated,
     PartitionedDeleted,
+    Sequenced,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
@@ -35,7 +36,7 @@ from ister.broker.changes import (
     TransactionDone,
     decode_changes,
 )
-from ister.broker.producers import IdWindow, ProducerRecord, Producers
+from ister.broker.producers import OFFSET_UNKNOWN, IdWindow, ProducerRecord, Producers
 from ister.codec import Batch, Column
 from ister.log import Entry, Kind, parse_transaction
 from ister.subscriptions import Cursor
@@ -138,7 +139,7 @@ class Ledger:
                 self.partitioned[name] = partitions
             case PartitionedDeleted(name=name):
                 self.partitioned.pop(name, None)
-            case TopicCreated() | TopicDeleted() | TopicTrimmed():
+            case TopicCreated() | TopicDeleted() | TopicTrimmed() | Sequenced():
                 self._on_topic(change)
             case SubscriptionCreated(subscription=number):
                 self.subscription_number = max(self.subscription_number, number)
@@ -167,7 +168,7 @@ class Ledger:
             case _:
                 assert_never(change)
 
-    def _on_topic(self, change: TopicCreated | TopicDeleted | TopicTrimmed) -> None:
+    def _on_topic(self, change: TopicCreated | TopicDeleted | TopicTrimmed | Sequenced) -> None:
         number = change.topic
         match change:
             case TopicCreated(name=name, settings=settings):
@@ -182,6 +183,10 @@ class Ledger:
                 topic = self.topics.get(number)
                 if topic is not None:
                     topic.first_offset = max(topic.first_offset, first_offset)
+            case Sequenced(producer=producer, first_sequence=first, count=count):
+                topic = self.topics.get(number)
+                if topic is not None:
+                    topic.producers.record(producer).on_stored(first, OFFSET_UNKNOWN, count)
 
     def _on_cursor(
         self,

@@ -26,7 +26,7 @@ class ProducerRecord(msgspec.Struct, array_like=True):
     """One producer of one stream."""
 
     next_sequence: int = 0
-    # First sequence number, base offset, count; the oldest first.
+    # First sequence number, base offset or `OFFSET_UNKNOWN`, count; the oldest first.
     runs: list[tuple[int, int, int]] = []
 
     def on_stored(self, first_sequence: int, base_offset: int, count: int) -> None:
@@ -60,7 +60,7 @@ class ProducerRecord(msgspec.Struct, array_like=True):
         """Return where a message was stored, or `OFFSET_UNKNOWN` when that is long ago."""
         for first, offset, count in reversed(self.runs):
             if first <= sequence < first + count:
-                return offset + sequence - first
+                return offset if offset == OFFSET_UNKNOWN else offset + sequence - first
         return OFFSET_UNKNOWN
 
 

@@ -1,6 +1,7 @@
 """Which messages of a stored batch a subscription hands out, and which count as done."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from ister.broker.changes import Runs
 from ister.codec import Batch, Column
@@ -93,6 +94,15 @@ def slots_of(batch: Batch, offsets: Sequence[int]) -> list[int]:
         return [places.index(offset) for offset in offsets if offset in places]
     slot_by_offset = {offset: slot for slot, offset in enumerate(places)}
     return [slot_by_offset[offset] for offset in offsets if offset in slot_by_offset]
+
+
+def runs_of(offsets: Sequence[int]) -> Runs:
+    """Return rising offsets as runs."""
+    runs = []
+    for _, group in groupby(enumerate(offsets), key=lambda place: place[1] - place[0]):
+        run = [offset for _, offset in group]
+        runs.append((run[0], run[-1] + 1))
+    return runs
 
 
 def runs_between(start: int, end: int, offsets: Sequence[int]) -> Runs:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ister.base import Durability, StreamReport, TopicReport
 from ister.base.errors import IsterError, OffsetMismatchError, SequenceError
+from ister.broker.changes import Sequenced, encode_changes
 from ister.broker.ledger import TopicRecord
 from ister.broker.tail import Tail
 from ister.codec import Batch, Column
@@ -145,13 +146,9 @@ class StreamTopic:
             return False
         return self.record.producers.is_hole(name, first, batch.count)
 
-    def _store(self, batch: Batch, told: Told, *, sequenced: int = 0) -> None:
-        """Store a batch; `sequenced` messages of its producer, if more were sent than are new."""
+    def _store(self, batch: Batch, told: Told) -> None:
         self.stamp(batch)
-        if name := batch.producer_bytes:
-            first = batch.first_sequence
-            pending = self._pending_sequences.setdefault(name.decode(errors="replace"), {})
-            pending[first] = first + (sequenced or batch.count)
+        self._expect(batch)
         self.vault.log.append(
             Kind.BATCH,
             self.record.topic,
@@ -174,12 +171,38 @@ class StreamTopic:
 
         self.vault.committer.add(done)
 
+    def _expect(self, batch: Batch) -> None:
+        """A batch is about to be stored: its numbers are taken."""
+        if name := batch.producer_bytes:
+            first = batch.first_sequence
+            pending = self._pending_sequences.setdefault(name.decode(errors="replace"), {})
+            pending[first] = first + batch.count
+
+    def _expected(self, batch: Batch) -> None:
+        """It is stored."""
+        name = batch.producer_bytes.decode(errors="replace")
+        pending = self._pending_sequences.get(name)
+        if pending is not None:
+            pending.pop(batch.first_sequence, None)
+            if not pending:
+                del self._pending_sequences[name]
+
     def stamp(self, batch: Batch) -> None:
         """Give a batch its offsets and time."""
         batch.base_offset = self.appended
         # Times never go back within a topic, or finding a time could miss messages.
         batch.publish_time_ms = self._stamped_ms = max(self.vault.clock.now_ms(), self._stamped_ms)
         self.appended += batch.count
+
+    def part(self, batch: Batch) -> tuple[int, int, int, int, tuple[bytes, memoryview]]:
+        """Return a stamped batch as a part of a journal transaction."""
+        return (
+            self.record.topic,
+            batch.base_offset,
+            batch.publish_time_ms,
+            batch.count,
+            (batch.stamp_bytes(), batch.tail),
+        )
 
     def on_committed(self, batch: Batch, *, sequenced: bool = True) -> None:
         """A batch is in the journal: from now on it is there for everybody."""
@@ -188,12 +211,8 @@ class StreamTopic:
         self.record.on_stored(batch, sequenced=sequenced)
         self.messages_in += batch.count
         self.bytes_in += batch.size_bytes
-        name = batch.producer_bytes.decode(errors="replace")
-        pending = self._pending_sequences.get(name)
-        if pending is not None:
-            pending.pop(batch.first_sequence, None)
-            if not pending:
-                del self._pending_sequences[name]
+        if self._pending_sequences:
+            self._expected(batch)
         if self._pending_ids and batch.columns & Column.ID:
             for message_id in batch.ids or ():
                 self._pending_ids.pop(message_id or "", None)
@@ -222,7 +241,9 @@ class StreamTopic:
         if batch.columns & Column.ID:
             known = self._known_ids(batch)
             if None not in known:
-                self._publish_rest(batch, known, told)
+                # What it repeats may still be on its way to the disk.
+                offsets = [~offset for offset in known if offset is not None]
+                self.vault.committer.add(lambda error: told(error, None if error else offsets))
                 return
         batch.publish_time_ms = self.vault.clock.now_ms()
 
@@ -275,16 +296,28 @@ class StreamTopic:
         for place, slot in enumerate(new):
             offsets[slot] = self.appended + place
 
-        def tell(error: IsterError | None, _: object) -> None:
+        self._expect(batch)
+        taken = Sequenced(self.record.topic, batch.producer, batch.first_sequence, batch.count)
+        changes = encode_changes([taken])
+        rest = batch.unstamped(new) if new else None
+        if rest is None:
+            self.vault.log.append(Kind.CHANGES, 0, (changes,), sync=self._sync)
+        else:
+            self._remember_ids(rest)
+            self.stamp(rest)
+            # One entry: with the numbers alone, what is new would never be stored; without them,
+            # a repetition from after the window of the ids would be stored again.
+            self.vault.log.append_transaction([self.part(rest)], changes, sync=self._sync)
+
+        def done(error: IsterError | None) -> None:
+            if error is None:
+                self.vault.ledger.on_changes([taken])
+                self._expected(batch)
+                if rest is not None:
+                    self.on_committed(rest, sequenced=False)
             told(error, None if error else offsets)
 
-        if new:
-            rest = batch.unstamped(new)
-            self._remember_ids(rest)
-            self._store(rest, tell, sequenced=batch.count)
-        else:
-            # What it repeats may still be on its way to the disk.
-            self.vault.committer.add(lambda error: tell(error, None))
+        self.vault.committer.add(done)
 
     # Reading
 

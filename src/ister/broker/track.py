@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from ister.base import Retention
 from ister.broker.alarm import NEVER_MS
 from ister.broker.changes import FailedRuns, Runs
 from ister.broker.sifting import Sieve
@@ -84,7 +85,7 @@ class Track:
         # Whether new messages have to wait for redeliveries that are being read.
         self.held_up = False
         # On their way to the dead letters.
-        self.burying: set[int] = set()
+        self.burying = OffsetSet()
         # Not before this time: it has just failed.
         self.bury_again_ms = 0
         # Acknowledged by transactions that the journal does not have yet.
@@ -94,14 +95,22 @@ class Track:
         # When `Alarm` looks at it.
         self.watched_ms = NEVER_MS
         self._shared = shared
-        self._window = Window(topic, shared, self._on_loaded)
+        # Made when something is not in memory any more: a subscription may have a hundred thousand
+        # tracks, of which most keep up.
+        self._window: Window | None = None
         # For going back. One for each purpose: two that take turns in different places would each
         # throw away what the other has read.
         self._windows: dict[Again, Window] = {}
 
     def new_batch(self, offset: int) -> Batch | None:
         """Return the batch with the next message to hand out; `None` while it is read."""
-        return self._window.batch_at(offset)
+        window = self._window
+        if window is None:
+            batch = self.topic.find(offset)
+            if batch is not None:
+                return batch
+            window = self._window = Window(self.topic, self._shared, self._on_loaded)
+        return window.batch_at(offset)
 
     def old_batch(self, offset: int, purpose: Again) -> Batch | None:
         """Return the batch with a message that was passed before; `None` while it is read.
@@ -116,6 +125,16 @@ class Track:
                 return batch
             window = self._windows[purpose] = Window(self.topic, self._shared, self._on_loaded)
         return window.batch_at(offset)
+
+    def is_gone(self, purpose: Again | None = None) -> bool:
+        """Whether what was asked for last, and not given, is not to be had: it is not stored.
+
+        Compaction alone does that: what other retention drops is below the start of the topic.
+        """
+        if self.topic.record.settings.retention != Retention.COMPACT:
+            return False
+        window = self._window if purpose is None else self._windows.get(purpose)
+        return window is not None and not window.loading
 
     def end_reading(self, purpose: Again) -> None:
         """Let go of what was read for a purpose: there is nothing more for now."""
@@ -164,7 +183,8 @@ class Track:
 
     def close(self) -> None:
         """Read no more, and let go of what was read."""
-        self._window.clear()
+        if self._window is not None:
+            self._window.clear()
         for purpose in Again:
             self.end_reading(purpose)
         self.sieve.clear()

@@ -24,7 +24,6 @@ from ister.base.errors import (
 )
 from ister.base.limits import TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
 from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
-from ister.broker.deadletters import letter_part
 from ister.broker.durable import DurableSubscription, Run
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
@@ -125,7 +124,7 @@ class Transactions:
         changes: list[Change] = [Acked(*ack.track.numbers, [ack.run[1:]]) for ack in acks]
         changes.append(TransactionDone(word, offsets, vault.clock.now_ms()))
         vault.log.append_transaction(
-            [letter_part(topic, batch) for topic, batch in parts], encode_changes(changes)
+            [topic.part(batch) for topic, batch in parts], encode_changes(changes)
         )
         self._committing[word] = [done]
         for ack in acks:

@@ -403,6 +403,11 @@ class Model:
                 mine = [m for m in free if ring.owner(m.key) == consumer.name]
                 if self.ordered:
                     mine = [m for m in mine if self.is_first_of_key(m, unsettled)]
+                    # Behind one that the dead letters do not have yet.
+                    (track,) = member.durable.tracks
+                    dead = [m for m in self.messages if m.dead]
+                    late = {m.key for m in dead if track.deliveries.is_exhausted(m.offset)}
+                    mine = [m for m in mine if m.key not in late]
             else:
                 mine = free
             assert not mine, f"{mine[0]} waits for nothing"

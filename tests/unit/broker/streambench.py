@@ -24,7 +24,8 @@ from ister.broker import (
 )
 from ister.broker.durable import DurableSubscription
 from ister.codec import Batch, encode
-from ister.log import FileBackend, LogOptions
+from ister.log import ChunkBackend, FileBackend, LogOptions
+from ister.objects import open_store
 from ister.testing import FaultyDisk, VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.testing.disk import Keep
@@ -225,8 +226,11 @@ class StreamBench:
         # Small: a restart looks at all of it.
         segment_bytes: int = 1 << 20,
         random_slot: Callable[[int], int] = lambda _: 0,
+        # Whether there is an object store as well, with a journal of its own.
+        objects: bool = False,
         **limits: int,
     ) -> None:
+        self.store = open_store("memory://bench") if objects else None
         self.disk = FaultyDisk() if disk is None else disk
         self._tail_bytes = tail_bytes
         self._segment_bytes = segment_bytes
@@ -260,12 +264,14 @@ class StreamBench:
         )
         if self.disk.names("segments"):
             self.broker.adopt(self._open())
+        if self.store is not None:
+            self.broker.adopt(self._open(ChunkBackend(self.store)), is_object=True)
         self.settle()
 
-    def _open(self) -> Vault:
+    def _open(self, backend: ChunkBackend | None = None) -> Vault:
         worker = InlineWorker(self._call_soon)
         return open_vault(
-            FileBackend(self.disk),
+            backend or FileBackend(self.disk),
             LogOptions(now_ms=self.clock.now_ms, segment_bytes=self._segment_bytes),
             workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
             clock=self.clock,

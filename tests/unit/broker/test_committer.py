@@ -256,3 +256,31 @@ def test_groups_have_what_the_committer_asks_of_them() -> None:
     group = Group()
 
     assert (group.size_bytes, group.needs_sync) == (0, False)
+
+
+def test_a_small_group_is_written_at_once_when_the_disk_is_quick_and_few_are_connected() -> None:
+    bench = Bench()
+    bench.committer.at_once = lambda: True
+    for word in map(str, range(100)):
+        bench.append(word)
+        bench.turn()
+        if bench.jobs:  # Until it is known how quick the disk is.
+            bench.work()
+
+    assert bench.told == list(map(str, range(100)))
+    bench.append("last")
+    bench.turn()
+    assert bench.jobs == []
+    assert bench.told[-1] == "last"
+
+
+def test_a_group_that_fails_at_once_is_told_as_any_other() -> None:
+    bench = Bench()
+    bench.committer.at_once = lambda: True
+    bench.committer._commit_s = 0.0
+    bench.log.error = OSError(5, "Input/output error")
+    bench.append("a")
+    bench.turn()
+
+    assert bench.told == ["!a"]
+    assert bench.committer.error is not None

@@ -248,6 +248,42 @@ def test_while_storage_fails_a_dead_message_waits_and_is_not_delivered_again(
     assert bench.lag() == 0
 
 
+def test_messages_that_die_one_after_the_other_while_storage_fails_are_all_buried(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(acks={"max_deliveries": 1, "ack_timeout_ms": 1_000})
+    bench.publish(b"0")
+    bench.advance(500)
+    bench.publish(b"1")
+    bench.advance(450)
+    bench.disk.fail(Fault(lasting=True))
+    bench.send([b"2"])
+    # One at the end of its time, the other when the first is about to be tried again.
+    bench.advance(600)
+    bench.disk.heal()
+    bench.advance(5_000)
+
+    assert sorted(payloads(bench)) == [b"0", b"1"]
+    assert member.durable.dead_lettered == 2
+
+
+def test_letters_of_many_places_do_not_keep_the_broker_busy_while_storage_fails() -> None:
+    bench = StreamBench(tail_bytes=1, segment_bytes=4_096)
+    bench.create()
+    for _ in range(40):
+        bench.publish(b"x" * 1_000)
+    member = bench.consume(acks={"max_deliveries": 1})
+    messages = member.take()
+    bench.disk.fail(Fault(actions=["write", "sync", "create"], lasting=True))
+    bench.send([b"never"])
+    member.nack(messages[0], messages[20], messages[39])
+    bench.advance(3_000)
+    bench.disk.heal()
+    bench.advance(3_000)
+
+    assert len(payloads(bench)) == 3
+
+
 def test_a_message_that_cannot_be_buried_waits_until_it_can(bench: StreamBench) -> None:
     bench.broker.create_topic("/default/dead")
     bench.publish(b"0", b"1")

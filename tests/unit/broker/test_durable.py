@@ -247,7 +247,7 @@ def test_an_acknowledgement_under_another_lease_is_refused(bench: StreamBench) -
     assert bench.lag() == 2
 
 
-@pytest.mark.parametrize("lease", [0, 1, 2**17 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("lease", [0, 1, 2**17 - 1, 2**17, 2**63, 2**64 - 1])
 def test_an_acknowledgement_of_a_lease_that_never_was_is_refused(
     bench: StreamBench, lease: int
 ) -> None:

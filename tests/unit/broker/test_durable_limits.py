@@ -221,3 +221,72 @@ def test_a_work_queue_has_one_subscription() -> None:
 
     with pytest.raises(SubscriptionMismatchError):
         bench.consume(subscription="other")
+
+
+# Compaction
+
+
+def compact_away(bench: StreamBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing of the topic stored any more, as compaction leaves it behind tombstones."""
+    monkeypatch.setattr(bench.vault.log, "plan", lambda *_: None)
+
+
+@pytest.fixture
+def compacted() -> StreamBench:
+    bench = StreamBench(tail_bytes=1)
+    bench.create(retention="compact")
+    bench.publish(b"0", keys=["a"])
+    bench.publish(b"1", keys=["b"])
+    return bench
+
+
+def test_a_subscription_comes_to_the_end_where_compaction_has_left_nothing(
+    compacted: StreamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted.restart()
+    compact_away(compacted, monkeypatch)
+    member = compacted.consume()
+
+    assert member.offsets == []
+    assert compacted.lag() == 0
+
+
+@pytest.mark.parametrize("type_", ["exclusive", "shared", "key_shared"])
+def test_a_message_that_compaction_took_does_not_come_again_nor_hold_up_others(
+    compacted: StreamBench, monkeypatch: pytest.MonkeyPatch, type_: str
+) -> None:
+    member = compacted.consume(type=type_)
+    messages = member.take()
+    with monkeypatch.context() as patch:
+        compact_away(compacted, patch)
+        member.nack(*messages, delay_ms=0)
+        assert compacted.lag() == 0
+    compacted.publish(b"2", keys=["a"])
+
+    assert member.take_offsets() == [2]
+
+
+def test_a_message_that_compaction_took_while_it_was_parked_is_done(
+    compacted: StreamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        compacted.publish(b"x", keys=["a"])
+    other = compacted.consume(type="key_shared", consumer="b", key_filters=["nothing"])
+    slow = compacted.consume(type="key_shared", consumer="a", credit=0)
+    compact_away(compacted, monkeypatch)
+    slow.grant(10)
+
+    assert slow.offsets == other.offsets == []
+    assert compacted.lag() == 0
+
+
+def test_a_dead_message_that_compaction_took_is_no_letter(
+    compacted: StreamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = compacted.consume(acks={"max_deliveries": 1})
+    messages = member.take()
+    compact_away(compacted, monkeypatch)
+    member.nack(*messages)
+
+    assert compacted.lag() == 0
+    assert compacted.report().cursor.dead_lettered == 0

@@ -14,6 +14,7 @@ from ister.broker.changes import (
     NamespaceCreated,
     PartitionedCreated,
     PartitionedDeleted,
+    Sequenced,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
@@ -61,6 +62,7 @@ CHANGES: list[Change] = [
     CursorDropped(3, "later"),
     SubscriptionPaused(3, True),
     TransactionDone("word", [7, 8], 1_000),
+    Sequenced(1, "p", 0, 3),
     TopicDeleted(2),
     SubscriptionDeleted(4),
 ]

@@ -356,6 +356,52 @@ def test_a_batch_with_ids_sent_again_is_answered_by_its_ids(bench: StreamBench) 
     assert bench.publish(b"a", b"b", ids=["a", "b"], sequence=0) == [~0, ~1]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_batch_of_which_a_part_was_known_is_stored_once_however_late_it_is_sent_again(
+    bench: StreamBench, *, restarted: bool
+) -> None:
+    bench.publish(b"a", ids=["a"], name="q")
+    batch = (b"a", b"no id", b"b")
+    assert bench.publish(*batch, ids=["a", None, "b"], sequence=0) == [~0, 1, 2]
+    if restarted:
+        bench.restart("none")
+    assert bench.topic().next_sequence("p") == 3
+    # Its window is over.
+    bench.advance(200_000)
+    again = bench.send(batch, ids=["a", None, "b"], sequence=0)
+
+    assert again.error is None
+    assert again.batch.base_offset == OFFSET_UNKNOWN
+    assert stored(bench) == [b"a", b"no id", b"b"]
+    assert bench.publish(b"c", sequence=3) == [3]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_batch_of_which_all_was_known_is_not_stored_however_late_it_is_sent_again(
+    bench: StreamBench, *, restarted: bool
+) -> None:
+    bench.publish(b"a", ids=["a"], name="q")
+    assert bench.publish(b"a", ids=["a"], sequence=0) == [~0]
+    if restarted:
+        bench.restart("none")
+    bench.advance(200_000)
+    bench.send([b"a"], ids=["a"], sequence=0)
+
+    assert stored(bench) == [b"a"]
+
+
+def test_a_part_that_the_disk_did_not_take_is_new_when_it_is_sent_again(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"a", ids=["a"], name="q")
+    bench.disk.fail(Fault())
+    first = bench.send([b"a", b"b"], ids=["a", "b"], sequence=0)
+    assert isinstance(first.error, StorageFailedError)
+    bench.advance(1_000)
+
+    assert bench.publish(b"a", b"b", ids=["a", "b"], sequence=0) == [~0, 1]
+
+
 # What is refused
 
 

@@ -60,9 +60,7 @@ class End:
 
     def stage(self, channel: int, size_bytes: int) -> None:
         head, body = encode([bytes(size_bytes)])
-        self.session._on_frame(
-            (Opcode.STAGE, channel, 0, memoryview(head + body))  # type: ignore[arg-type]
-        )
+        self.session._on_frame((Opcode.STAGE, channel, 0, memoryview(head + body)))
 
     def commit(self, channel: int) -> None:
         command = CommitTransaction(channel=channel, topics=[TOPIC], acks=[])
@@ -144,7 +142,7 @@ async def test_a_transaction_that_takes_too_long_is_let_go_of_and_its_commit_ref
     began_ms = bench.clock.monotonic_ms()
 
     end.session.pulse(began_ms + 59_000)
-    assert end.session.transactions[1].error is None
+    assert door.staged_bytes > 0
     end.session.pulse(began_ms + 60_000)
 
     assert door.staged_bytes == 0
