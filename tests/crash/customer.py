@@ -237,6 +237,14 @@ class Customer:
         self.promises.sent.append(sent)
         return self.repeat(sent)
 
+    def producer(self, topic: str, name: str) -> Producer:
+        """Return the producer of a name, opened once in each life of the broker."""
+        found = self._producers.get((topic, name))
+        if found is None:
+            found = self.life.broker.open_producer(topic, name)
+            self._producers[topic, name] = found
+        return found
+
     def repeat(self, sent: Sent) -> Request:
         """Send a batch, or send it once more."""
 
@@ -252,7 +260,7 @@ class Customer:
             def told(error: IsterError | None, offsets: list[int] | None) -> None:
                 tell(error or offsets or [batch.base_offset + n for n in range(batch.count)])
 
-            producer = self._producer(sent.topic, sent.producer)
+            producer = self.producer(sent.topic, sent.producer)
             self.life.broker.store(producer, batch, told, expected_offset=sent.expected)
 
         def kept(offsets: list[int]) -> None:
@@ -490,13 +498,6 @@ class Customer:
         """Who goes back to an earlier place undoes what transactions have acknowledged there."""
         for transaction in self.promises.transactions:
             transaction.acks = [ack for ack in transaction.acks if ack[:2] != (key, topic)]
-
-    def _producer(self, topic: str, name: str) -> Producer:
-        found = self._producers.get((topic, name))
-        if found is None:
-            found = self.life.broker.open_producer(topic, name)
-            self._producers[topic, name] = found
-        return found
 
     def _payload(self, topic: str, size: int) -> bytes:
         # No two messages are alike, so that one that is lost or doubled is noticed.

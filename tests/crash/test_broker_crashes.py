@@ -2,12 +2,25 @@
 
 import pytest
 from tests.crash.aftermath import verify
-from tests.crash.business import AFTER_MS, JOBS, LETTERS, PARTS, live, live_until_crash, operations
+from tests.crash.business import (
+    AFTER_MS,
+    JOBS,
+    LETTERS,
+    PARTS,
+    PLAIN,
+    WORK,
+    live,
+    live_until_crash,
+    operations,
+)
 from tests.crash.conftest import WAYS
+from tests.crash.customer import Customer
 from tests.crash.life import Life
 from tests.crash.machine import OpenBackend, in_store, on_disk
 from tests.crash.promises import Promises, check, look
 
+from ister.broker.committer import AT_ONCE_BYTES
+from ister.broker.vault import LAZY_S
 from ister.testing import Crash, FaultyDisk, Keep
 
 
@@ -62,6 +75,42 @@ def stop_and_verify(number: int, open_backend: OpenBackend, *ways: tuple[Keep, i
         except Exception as error:
             error.add_note(f"stopped at operation {number}, found {keep!r}, seed {seed}")
             raise
+
+
+def test_an_ack_nobody_waits_for_is_written_soon_also_while_groups_are_under_way() -> None:
+    disk, promises = FaultyDisk(), Promises()
+    customer = Customer(Life(disk, now_ms=AFTER_MS), promises)
+    customer.do(customer.create(PLAIN))
+    customer.do(customer.subscribe(*WORK))
+    customer.do(customer.send(PLAIN, "p", 10))
+    life = customer.life
+    life.ask(customer.send(PLAIN, "p", 10).issue)
+    life.turn()
+    life.ask(customer.ack(WORK, PLAIN, 0, confirm=False).issue)
+    life.clock.advance(LAZY_S)
+    life.settle()
+
+    [cursors] = look(Life(disk.reopen("all"), now_ms=AFTER_MS)).cursors.values()
+    assert cursors[PLAIN].floor == 1
+
+
+def test_answers_come_in_the_order_of_the_journal_also_when_small_groups_are_written_at_once() -> (
+    None
+):
+    customer = Customer(Life(FaultyDisk(), now_ms=AFTER_MS), Promises())
+    customer.do(customer.create(PLAIN))
+    life = customer.life
+    told: list[list[int]] = []
+    life.vault.committer.at_once = lambda: True
+    for _ in range(100):
+        # Until the disk is known to be quick.
+        customer.do(customer.send(PLAIN, "p", 10))
+    for size in (2 * AT_ONCE_BYTES, 10, 10):
+        life.ask(customer.send(PLAIN, "p", size).issue, told.append)
+        life.turn()
+    life.settle()
+
+    assert told == [[100], [101], [102]]
 
 
 def test_after_a_stop_while_a_broker_starts_every_promise_to_clients_holds() -> None:

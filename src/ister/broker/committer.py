@@ -66,6 +66,9 @@ class Committer:
         self._committing: list[Done] | None = None
         self._committing_bytes = 0
         self._scheduled = False
+        # Whether somebody wanted a commit while one was under way: acknowledgements, say, which
+        # are gathered only when the next group is begun.
+        self._kicked = False
         self._closed = False
         # Whether a small group may be written in the event loop, when the disk is quick: going to
         # a thread and back costs as much as such a disk does. Whoever has few connections to
@@ -112,8 +115,10 @@ class Committer:
         self._waiting.append(done)
 
     def kick(self) -> None:
-        """Commit what has gathered, at the end of this turn of the loop."""
-        if not self._scheduled and self._committing is None and self.error is None:
+        """Commit what has gathered, at the end of this turn of the loop or after this group."""
+        if self._committing is not None:
+            self._kicked = True
+        elif not self._scheduled and self.error is None:
             self._scheduled = True
             self._call_soon(self._begin)
 
@@ -132,10 +137,11 @@ class Committer:
         """Take nothing more, and try no recovery."""
         self._closed = True
 
-    def _begin(self) -> None:
+    def _begin(self, *, may_block: bool = True) -> None:
         self._scheduled = False
         if self._committing is not None or self.error is not None or self._closed:
             return
+        self._kicked = False
         self._before_take()
         group = self.log.take()
         waiting, self._waiting = self._waiting, []
@@ -145,7 +151,8 @@ class Committer:
             return
         self._committing = waiting
         self._committing_bytes = group.size_bytes
-        if group.size_bytes <= AT_ONCE_BYTES and self._commit_s <= AT_ONCE_S and self.at_once():
+        is_small = group.size_bytes <= AT_ONCE_BYTES and self._commit_s <= AT_ONCE_S
+        if may_block and is_small and self.at_once():
             self._end(group, self._try_write(group))
         else:
             self._worker.run(lambda: self._write(group), lambda e: self._end(group, e))
@@ -175,16 +182,17 @@ class Committer:
         waiting, self._committing = self._committing or [], None
         self._committing_bytes = 0
         self.log.committed(group)
-        # The next group first: the disk works while we tell everybody about this one.
+        # The next group first: the disk works while we tell everybody about this one. Not in the
+        # event loop: whoever waits for the next group would be told before those of this one.
         if self.log.collecting:
-            self._begin()
+            self._begin(may_block=False)
         self._tell_all(waiting, None)
         for call in self.after_commit:
             call()
         if not self.full:
             self._tell(self._relieved)
         if self.resting:
-            if self._waiting:
+            if self._waiting or self._kicked:
                 self.kick()
             else:
                 self._tell(self._idle)
