@@ -129,8 +129,10 @@ class _Job:
 
     def run(self, plan: Callable[[], Rewrite | None]) -> None:
         """Plan and carry out. Runs in the worker's thread."""
-        with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # Not of a program that runs a broker inside itself, as tests do.
+        if threading.current_thread() is not threading.main_thread():
+            with contextlib.suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         self.rewrite = plan()
         if self.rewrite is not None:
             self.rewrite.run(self._pause)
