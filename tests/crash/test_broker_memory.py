@@ -102,8 +102,6 @@ def known(found: Found) -> dict[str, object]:
 def test_what_a_broker_knows_is_what_a_restart_finds(fault: int | None) -> None:
     names = list(requests(begin()))
     for first, second in permutations(names, 2):
-        if (first, second) == ("transact", "seek"):
-            continue  # See `test_a_failed_move_keeps_what_a_transaction_before_it_acknowledged`.
         customer = begin()
         life, asked = customer.life, requests(customer)
         if fault is not None:
@@ -124,13 +122,6 @@ def test_what_a_broker_knows_is_what_a_restart_finds(fault: int | None) -> None:
         assert known(look(life)) == known(after_restart(life)), (first, second)
 
 
-FAILED_MOVES = (
-    "a move that fails brings back the cursor from before it, without what the journal has "
-    "acknowledged of it while the move was under way"
-)
-
-
-@pytest.mark.xfail(strict=True, reason=FAILED_MOVES)
 def test_a_failed_move_keeps_what_a_transaction_before_it_acknowledged() -> None:
     customer = begin()
     life, asked = customer.life, requests(customer)
@@ -145,7 +136,6 @@ def test_a_failed_move_keeps_what_a_transaction_before_it_acknowledged() -> None
     assert look(life).cursors[ONE][A].is_acked(1)
 
 
-@pytest.mark.xfail(strict=True, reason=FAILED_MOVES)
 def test_a_failed_move_keeps_what_became_a_dead_letter_before_it() -> None:
     customer, key = begin(), (A, "strict")
     life = customer.life

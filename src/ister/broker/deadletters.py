@@ -68,20 +68,20 @@ class DeadLetters:
             track.held_back = False
 
     def _bury(self, track: Track, batch: Batch, slots: list[int], failures: list[int]) -> None:
-        subscription, epoch = track.subscription, track.deliveries.epoch
+        subscription, stand = track.subscription, track.stand
         offsets = [batch.offsets[s] for s in slots]
         letters = dead_letters(track, batch, slots, failures)
         for run in runs_of(offsets):
             track.burying.add(*run)
 
         def done(error: IsterError | None) -> None:
-            subscription.on_buried(track, epoch, offsets, error)
+            subscription.on_buried(track, stand, offsets, error)
 
         def on_topic(topic: StreamTopic | IsterError) -> None:
             if isinstance(topic, IsterError):
                 done(topic)
                 return
-            if epoch != track.deliveries.epoch or track.topic.deleted:
+            if stand.epoch != track.deliveries.epoch or track.topic.deleted:
                 return  # The subscription was moved meanwhile: the message is not dead any more.
             try:
                 _store(track, topic, letters, offsets, done)

@@ -32,7 +32,7 @@ from ister.broker.roster import Roster
 from ister.broker.sifting import runs_of
 from ister.broker.standing import report_of
 from ister.broker.stream import StreamTopic
-from ister.broker.track import Track
+from ister.broker.track import Stand, Track
 from ister.broker.vault import Vault
 from ister.broker.window import ReadAhead
 from ister.subscriptions import Cursor, Filter, Policy, SubscriptionType
@@ -439,15 +439,27 @@ class DurableSubscription:
             self._watch(track)
         return refused
 
-    def on_transaction(self, track: Track, epoch: int, run: Run) -> None:
+    def on_transaction(self, track: Track, stand: Stand, run: Run) -> None:
         """The journal has a transaction that acknowledges a run, whatever its lease says now."""
-        if epoch != track.deliveries.epoch or self.closed:
-            return  # Moved in the meantime, which comes behind it in the journal.
         number, start, end = run
+        if self._was_moved(track, stand, [(start, end)]):
+            return
         track.deliveries.ack(number, start, end)
         track.deliveries.skip(start, end)
         self._on_acked(track, start, end)
         self.dispatch.on_settled()
+
+    def _was_moved(self, track: Track, stand: Stand, acked: Sequence[tuple[int, int]]) -> bool:
+        """Whether a track stands elsewhere than when something acknowledged these was begun.
+
+        A move comes behind it in the journal, and what it has left has no leases any more. When
+        the move fails, the subscription goes back there, and finds them acknowledged.
+        """
+        if stand.epoch == track.deliveries.epoch and not self.closed:
+            return False
+        for run in acked:
+            stand.cursor.ack(*run)
+        return True
 
     def track_of_lease(self, number: int) -> Track | None:
         """Return the track that a lease number belongs to, if there is one."""
@@ -506,13 +518,13 @@ class DurableSubscription:
             self._on_acked(track, start, end)
 
     def on_buried(
-        self, track: Track, epoch: int, offsets: Sequence[int], error: IsterError | None
+        self, track: Track, stand: Stand, offsets: Sequence[int], error: IsterError | None
     ) -> None:
         """Messages are among the dead letters, or could not be put there."""
         if error is None:
             self.dead_lettered += len(offsets)
-        if epoch != track.deliveries.epoch or self.closed:
-            return  # Moved in the meantime, which comes behind it in the journal.
+        if self._was_moved(track, stand, runs_of(offsets) if error is None else ()):
+            return
         for run in runs_of(offsets):
             track.burying.discard(*run)
         now_ms = self._clock.monotonic_ms()

@@ -165,9 +165,10 @@ class StreamTopic:
             return
 
         def done(error: IsterError | None) -> None:
+            # First of all: the producer need not wait for what is to be done here.
+            told(error, None)
             if error is None:
                 self.on_committed(batch)
-            told(error, None)
 
         self.vault.committer.add(done)
 

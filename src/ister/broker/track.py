@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ister.base import Retention
 from ister.broker.alarm import NEVER_MS
@@ -23,6 +23,13 @@ class Again(Enum):
     REDELIVERY = auto()
     PARKED = auto()
     DEAD_LETTER = auto()
+
+
+class Stand(NamedTuple):
+    """What a track went by when something was begun: a move may come in between."""
+
+    epoch: int
+    cursor: Cursor
 
 
 class Track:
@@ -101,6 +108,11 @@ class Track:
         # For going back. One for each purpose: two that take turns in different places would each
         # throw away what the other has read.
         self._windows: dict[Again, Window] = {}
+
+    @property
+    def stand(self) -> Stand:
+        """What it goes by now."""
+        return Stand(self.deliveries.epoch, self.cursor)
 
     def new_batch(self, offset: int) -> Batch | None:
         """Return the batch with the next message to hand out; `None` while it is read."""

@@ -26,7 +26,7 @@ from ister.base.limits import TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
 from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.durable import DurableSubscription, Run
 from ister.broker.stream import StreamTopic
-from ister.broker.track import Track
+from ister.broker.track import Stand, Track
 from ister.broker.vault import Vault
 from ister.codec import Batch
 
@@ -62,10 +62,10 @@ class Transaction:
 
 
 class _Ack(NamedTuple):
-    """A run that a transaction acknowledges, in the epoch of its lease."""
+    """A run that a transaction acknowledges, and where its track stands."""
 
     track: Track
-    epoch: int
+    stand: Stand
     run: Run
 
 
@@ -132,13 +132,13 @@ class Transactions:
 
         def on_done(error: IsterError | None) -> None:
             waiting = self._committing.pop(word)
-            for track, epoch, run in acks:
-                if track.deliveries.epoch == epoch:
+            for track, stand, run in acks:
+                if track.deliveries.epoch == stand.epoch:
                     track.committing.discard(*run[1:])
             if error is None:
                 vault.ledger.on_changes([changes[-1]])
-                for track, epoch, run in acks:
-                    track.subscription.on_transaction(track, epoch, run)
+                for track, stand, run in acks:
+                    track.subscription.on_transaction(track, stand, run)
                 for topic, batch in parts:
                     topic.on_committed(batch, sequenced=False)
             for told in waiting:
@@ -173,5 +173,5 @@ def _leased(
         if track is not None and track.deliveries.is_leased(number, start, end):
             if track.committing.count_within(start, end):
                 raise TransactionError(word, f"another one is acknowledging message {start}")
-            return _Ack(track, track.deliveries.epoch, (number, start, end))
+            return _Ack(track, track.stand, (number, start, end))
     raise TransactionError(word, f"message {start} is not leased to this consumer any more")

@@ -58,6 +58,11 @@ class Wakefulness:
         if asleep:
             self._call_soon(self._poll)
 
+    def renew(self) -> None:
+        """Begin the window again, if awake: the other side has been kept waiting until now."""
+        if self._came is not None:
+            self._until_ns = self._now_ns() + self._window_ns
+
     def _poll(self) -> None:
         came = self._came
         assert came is not None

@@ -72,6 +72,20 @@ def test_expecting_more_extends_the_window_and_polls_once() -> None:
     assert (scheduled, wakefulness.awake) == (1, True)
 
 
+def test_the_window_begins_again_after_a_wait_of_ones_own() -> None:
+    loop, wakefulness = woken()
+    wakefulness.expect(lambda: False)
+    loop.now_ns += 5 * WINDOW_US * 1_000
+    wakefulness.renew()
+    loop.turn(after_us=WINDOW_US // 2)
+    awake_within = wakefulness.awake
+    loop.turn(after_us=WINDOW_US)
+    awake_after = wakefulness.awake
+    wakefulness.renew()
+
+    assert (awake_within, awake_after, wakefulness.awake, loop.calls) == (True, False, False, [])
+
+
 def test_no_window_means_no_polling() -> None:
     loop, wakefulness = woken(0)
     wakefulness.expect(lambda: False)

@@ -35,3 +35,7 @@ class Conversation:
         if now_ns - self._last_ns < GAP_NS:
             self.wakefulness.expect(lambda: self._received != received)
         self._last_ns = now_ns
+
+    def on_committed(self) -> None:
+        """Whoever waited for the disk has its answer: its next word comes from now on."""
+        self.wakefulness.renew()

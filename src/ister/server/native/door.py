@@ -86,7 +86,7 @@ class NativeDoor:
         self._servers: list[asyncio.Server] = []
         # Twice in a heartbeat at least, or a short one would find peers dead that were never asked.
         self._sweep_s = min(SWEEP_S, heartbeat_ms / 2000)
-        broker.streams.after_commit.append(self.flush)
+        broker.streams.after_commit += [self.flush, self.conversation.on_committed]
         self._sweep_timer = broker.clock.call_later(self._sweep_s, self._sweep)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:

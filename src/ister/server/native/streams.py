@@ -39,10 +39,13 @@ def store(session: "NativeSession", producer: Producer, frame: Frame, batch: Bat
             session.send_frame(
                 published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms)
             )
+            if committer.lone:
+                session.door.flush()
 
+    assert producer.stream is not None
+    committer = producer.stream.vault.committer
     expected = batch.base_offset if opcode == Opcode.PUBLISH_EXPECT else None
     session.broker.store(producer, batch, told, expected_offset=expected)
-    assert producer.stream is not None
     hold_up_if_full(session, producer.stream.vault)
 
 
