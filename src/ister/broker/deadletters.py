@@ -17,7 +17,7 @@ from ister.broker.changes import Acked, Change, encode_changes
 from ister.broker.sifting import TTL_ATTRIBUTE, runs_of, slots_of
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Again, Track
-from ister.codec import Batch, Column, encode
+from ister.codec import NO_SCHEMA, Batch, Column, encode
 
 OnTopic = Callable[[StreamTopic | IsterError], object]
 
@@ -177,6 +177,7 @@ def dead_letters(
             "x-original-subscription": track.subscription.name,
             "x-original-topic-offset": str(batch.offsets[slot]),
             "x-original-producer": batch.producer,
+            "x-original-producer-id": str(batch.producer_id),
             "x-delivery-attempt": str(attempts),
             "x-failure-reason": f"not acknowledged in {attempts} deliveries",
             "x-poison-policy": "dead_letter",
@@ -197,5 +198,6 @@ def dead_letters(
         attributes=attributes,
         timestamps_ms=[times[s] for s in slots] if times is not None else None,
         ids=[ids[s] for s in slots] if ids is not None else None,
+        schema=batch.schema or NO_SCHEMA,
     )
     return Batch(head + body)

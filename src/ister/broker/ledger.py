@@ -63,7 +63,7 @@ class TopicRecord:
         """A batch is in the journal. Those of transactions have no sequence numbers."""
         self.next_offset = max(self.next_offset, batch.base_offset + batch.count)
         name = batch.producer_bytes
-        if name and sequenced:
+        if name and sequenced and batch.numbered:
             self.producers.record(name.decode(errors="replace")).on_stored(
                 batch.first_sequence, batch.base_offset, batch.count
             )

@@ -112,7 +112,7 @@ class StreamTopic:
     ) -> None:
         """Store a checked batch of the producer `name`; `told` is called once, maybe at once."""
         self.vault.committer.check()
-        if name and self._is_repeated(name, batch):
+        if name and batch.numbered and self._is_repeated(name, batch):
             self._answer_again(name, batch, told)
             return
         if expected_offset is not None and expected_offset != self.appended:
@@ -174,7 +174,7 @@ class StreamTopic:
 
     def _expect(self, batch: Batch) -> None:
         """A batch is about to be stored: its numbers are taken."""
-        if name := batch.producer_bytes:
+        if batch.numbered and (name := batch.producer_bytes):
             first = batch.first_sequence
             pending = self._pending_sequences.setdefault(name.decode(errors="replace"), {})
             pending[first] = first + batch.count
@@ -212,7 +212,7 @@ class StreamTopic:
         self.record.on_stored(batch, sequenced=sequenced)
         self.messages_in += batch.count
         self.bytes_in += batch.size_bytes
-        if self._pending_sequences:
+        if self._pending_sequences and batch.numbered:
             self._expected(batch)
         if self._pending_ids and batch.columns & Column.ID:
             for message_id in batch.ids or ():

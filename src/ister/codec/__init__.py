@@ -4,19 +4,21 @@ from ister.codec.batch import Batch
 from ister.codec.checksum import crc32c
 from ister.codec.columns import Attributes
 from ister.codec.compression import available
-from ister.codec.encoding import ReplyAddress, encode, encode_bare
+from ister.codec.encoding import NO_SCHEMA, ReplyAddress, SchemaRef, encode, encode_bare
 from ister.codec.layout import HEADER_BYTES, STAMP_BYTES, Codec, Column
 from ister.codec.memory import keep_freed_memory
 from ister.codec.table import arrow_table
 
 __all__ = [
     "HEADER_BYTES",
+    "NO_SCHEMA",
     "STAMP_BYTES",
     "Attributes",
     "Batch",
     "Codec",
     "Column",
     "ReplyAddress",
+    "SchemaRef",
     "arrow_table",
     "available",
     "crc32c",

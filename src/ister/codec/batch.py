@@ -30,10 +30,11 @@ from ister.codec.columns import (
     encode_numbers,
 )
 from ister.codec.compression import decompress
-from ister.codec.encoding import ReplyAddress, encode, seal
+from ister.codec.encoding import NO_SCHEMA, ReplyAddress, SchemaRef, encode, seal
 from ister.codec.layout import (
     BARE,
     CHECKED_POSITION,
+    FLAGS_POSITION,
     FORMAT_VERSION,
     HEADER_BYTES,
     HEADER_START,
@@ -41,11 +42,14 @@ from ister.codec.layout import (
     NAME_BYTES_POSITION,
     OFFSET_MAX,
     REPLY,
+    SCHEMA,
+    SCHEMA_POSITION,
     SEQUENCE,
     SEQUENCE_POSITION,
     STAMP,
     STAMP_BYTES,
     UNKNOWN_COLUMNS,
+    UNNUMBERED,
     Codec,
     Column,
     padded,
@@ -162,6 +166,17 @@ class Batch:
     def first_sequence(self) -> int:
         """The producer's own number of the first message."""
         return int(SEQUENCE.unpack_from(self._view, SEQUENCE_POSITION)[1])
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the numbers tell a repetition from something new."""
+        return not self._view[FLAGS_POSITION] & UNNUMBERED
+
+    @property
+    def schema(self) -> SchemaRef | None:
+        """What the payloads are, if the producer said so."""
+        found: SchemaRef = SCHEMA.unpack_from(self._view, SCHEMA_POSITION)
+        return found if found != NO_SCHEMA else None
 
     @property
     def tail(self) -> memoryview:
@@ -370,6 +385,8 @@ class Batch:
             producer=self.producer_bytes,
             producer_id=self.producer_id,
             first_sequence=self.first_sequence + start,
+            numbered=self.numbered,
+            schema=self.schema or NO_SCHEMA,
             codec=Codec.NONE,
         )
         return self._derived(head, body, base_offset)
@@ -390,6 +407,8 @@ class Batch:
             producer=self.producer_bytes,
             producer_id=self.producer_id,
             first_sequence=self.first_sequence,
+            numbered=self.numbered,
+            schema=self.schema or NO_SCHEMA,
         )
         return Batch(head + body)
 
@@ -421,6 +440,8 @@ class Batch:
             producer=self.producer_bytes,
             producer_id=self.producer_id,
             first_sequence=self.first_sequence + start,
+            numbered=self.numbered,
+            schema=self.schema or NO_SCHEMA,
             codec=Codec.NONE,
         )
         return self._derived(head, body, self.base_offset)
@@ -437,6 +458,8 @@ class Batch:
             producer=self.producer_bytes,
             producer_id=self.producer_id,
             first_sequence=self.first_sequence,
+            numbered=self.numbered,
+            schema=self.schema or NO_SCHEMA,
             codec=Codec.NONE,
         )
         return self._derived(head, body, self.base_offset)

@@ -18,6 +18,7 @@ from ister.codec.layout import (
     FORMAT_VERSION,
     REPLY,
     STAMP_BYTES,
+    UNNUMBERED,
     Codec,
     Column,
     padded,
@@ -26,6 +27,10 @@ from ister.codec.layout import (
 
 # Where replies to a request go: the session of the asking client, and its number there.
 ReplyAddress = tuple[int, int]
+# What the payloads of a batch are: the id of a schema in the registry, and its version.
+SchemaRef = tuple[int, int]
+
+NO_SCHEMA: SchemaRef = (0, 0)
 
 _UNSTAMPED = bytes(STAMP_BYTES)
 
@@ -42,11 +47,13 @@ def encode(
     producer: bytes = b"",
     producer_id: int = 0,
     first_sequence: int = 0,
+    numbered: bool = True,
+    schema: SchemaRef = NO_SCHEMA,
     codec: Codec = Codec.NONE,
 ) -> tuple[bytes, bytes]:
     """Return a batch as header and body, unstamped.
 
-    Two parts, because joining them would copy every payload once more; a socket takes both.
+    `numbered`: whether `first_sequence` tells a repetition from something new. Two parts, because joining them would copy every payload once more; a socket takes both.
     """
     parts = encode_values(payloads)
     columns = 0
@@ -75,6 +82,8 @@ def encode(
         producer=producer,
         producer_id=producer_id,
         first_sequence=first_sequence,
+        numbered=numbered,
+        schema=schema,
         codec=codec,
     )
 
@@ -86,6 +95,7 @@ def encode_bare(
     producer: bytes = b"",
     producer_id: int = 0,
     first_sequence: int = 0,
+    schema: SchemaRef = NO_SCHEMA,
 ) -> bytes:
     """Return what `encode` makes of one payload, in one piece: the latency path."""
     size = len(payload)
@@ -110,7 +120,7 @@ def encode_bare(
         0,
         producer_id,
         first_sequence,
-        0,
+        *schema,
     )
     return b"%b%b%b%b" % (_UNSTAMPED, CRC.pack(crc32c(body, crc32c(checked))), checked, body)
 
@@ -123,6 +133,8 @@ def seal(
     producer: bytes,
     producer_id: int,
     first_sequence: int,
+    numbered: bool,
+    schema: SchemaRef,
     codec: Codec,
 ) -> tuple[bytes, bytes]:
     """Put encoded columns behind a header with their sizes and checksum."""
@@ -144,11 +156,11 @@ def seal(
         columns_bytes,
         stored_bytes,
         len(producer),
-        0,
+        0 if numbered else UNNUMBERED,
         producer_id,
         # A hostile batch may begin at the last number there is; its slices begin at 0 again.
         first_sequence & 0xFFFF_FFFF_FFFF_FFFF,
-        0,
+        *schema,
     )
     crc = crc32c(body, crc32c(checked))
     return _UNSTAMPED + CRC.pack(crc) + checked, body

@@ -16,13 +16,16 @@ FORMAT_VERSION = 1
 OFFSET_MAX = 2**63 - 1
 
 # base offset, publish time | crc | version, codec, columns, count, columns bytes, stored bytes,
-# name bytes; behind it two bytes of zero, producer id, first sequence, eight bytes of zero
+# name bytes; behind it flags, producer id, first sequence, schema id, schema version
 HEADER_START = struct.Struct("<QqIBBHIIIH")
 HEADER_BYTES = 64
 NAME_BYTES = struct.Struct("<H")
 NAME_BYTES_POSITION = 36
+FLAGS_POSITION = 38
 SEQUENCE = struct.Struct("<QQ")
 SEQUENCE_POSITION = 40
+SCHEMA = struct.Struct("<II")
+SCHEMA_POSITION = 56
 # The offsets of a column with one value.
 BARE = struct.Struct("<II")
 # The reply column of one message.
@@ -34,7 +37,9 @@ STAMP_BYTES = STAMP.size
 CRC = struct.Struct("<I")
 CRC_POSITION = STAMP_BYTES
 CHECKED_POSITION = CRC_POSITION + CRC.size
-CHECKED = struct.Struct("<BBHIIIHHQQQ")
+CHECKED = struct.Struct("<BBHIIIHHQQII")
+# A flag: the numbers of the messages are the producer's own business, and may come again.
+UNNUMBERED: Final = 1
 
 
 class Codec(IntEnum):

@@ -14,7 +14,7 @@ from ister.base.limits import (
     KEY_BYTES_MAX,
     MESSAGE_ID_BYTES_MAX,
 )
-from ister.codec import HEADER_BYTES, STAMP_BYTES, Batch, Codec, available, encode
+from ister.codec import HEADER_BYTES, STAMP_BYTES, Batch, Codec, available, encode, encode_bare
 
 BIG = 1 << 30
 COMPRESSED = [codec for codec in available() if codec is not Codec.NONE]
@@ -101,6 +101,23 @@ def test_a_producers_name_and_numbers_are_in_the_header() -> None:
     batch = Batch(made(b"a", producer=b"shop", producer_id=2**64 - 1, first_sequence=9))
 
     assert (batch.producer, batch.producer_id, batch.first_sequence) == ("shop", 2**64 - 1, 9)
+
+
+def test_a_batch_says_what_its_payloads_are_and_whether_its_numbers_count() -> None:
+    said = Batch(made(b"a", schema=(7, 2), numbered=False))
+    silent = Batch(made(b"a"))
+
+    assert (said.schema, said.numbered) == ((7, 2), False)
+    assert (silent.schema, silent.numbered) == (None, True)
+    assert Batch(encode_bare(b"a", schema=(7, 2))).schema == (7, 2)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, *COMPRESSED])
+def test_whatever_is_cut_from_a_batch_keeps_schema_and_numbering(codec: Codec) -> None:
+    batch = Batch(made(b"a", b"b", b"c", schema=(7, 2), numbered=False, codec=codec))
+    cut = [batch.slice(1, 2), batch.select([0, 2]), batch.unstamped([0, 2]), batch.plain()]
+
+    assert [(part.schema, part.numbered) for part in cut] == [((7, 2), False)] * 4
 
 
 def test_a_null_key_is_not_an_empty_key() -> None:

@@ -172,3 +172,52 @@ class ObjectExistsError(ConflictError):
 
     def __str__(self) -> str:
         return f"object {self.name!r} exists already"
+
+
+@dataclass(eq=False)
+class SchemaIncompatibleError(ConflictError):
+    """A schema breaks the readers or writers of earlier versions."""
+
+    code: ClassVar[int] = 4013
+    subject: str
+    mode: str
+    reasons: list[str]
+
+    def __str__(self) -> str:
+        reasons = "; ".join(self.reasons)
+        return f"schema {self.subject!r} must stay compatible ({self.mode}): {reasons}"
+
+
+@dataclass(eq=False)
+class SchemaMismatchError(ConflictError):
+    """A topic is bound to another schema, or a schema is in use."""
+
+    code: ClassVar[int] = 4014
+    topic: str
+    subject: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} is bound to schema {self.subject!r}"
+
+
+@dataclass(eq=False)
+class NamespaceNotEmptyError(ConflictError):
+    """A namespace has topics, or is one of those that are always there."""
+
+    code: ClassVar[int] = 4015
+    namespace: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"namespace {self.namespace!r} cannot be deleted: {self.reason}"
+
+
+@dataclass(eq=False)
+class RevisionMismatchError(ConflictError):
+    """A fact of the metadata was changed by somebody else."""
+
+    code: ClassVar[int] = 4016
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.key!r} was changed by somebody else: read it again"

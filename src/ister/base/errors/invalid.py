@@ -167,3 +167,27 @@ class WrongKindError(InvalidError):
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} is a {self.kind} topic: {self.reason}"
+
+
+@dataclass(eq=False)
+class BadSchemaError(InvalidError):
+    """The definition of a schema cannot be used."""
+
+    code: ClassVar[int] = 1014
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the schema cannot be used: {self.reason}"
+
+
+@dataclass(eq=False)
+class SchemaViolationError(InvalidError):
+    """A message does not follow the schema of its topic."""
+
+    code: ClassVar[int] = 1015
+    topic: str
+    subject: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} takes messages of schema {self.subject!r}: {self.reason}"

@@ -83,3 +83,27 @@ class SnapshotNotFoundError(NotFoundError):
             f"subscription {self.subscription!r} has no snapshot {self.snapshot!r}: "
             "see `ister subs describe`"
         )
+
+
+@dataclass(eq=False)
+class SchemaNotFoundError(NotFoundError):
+    """There is no such schema, or no such version of it."""
+
+    code: ClassVar[int] = 3007
+    subject: str
+    version: int
+
+    def __str__(self) -> str:
+        what = f"version {self.version} of schema" if self.version else "schema"
+        return f"{what} {self.subject!r} does not exist: `ister schemas list` shows what does"
+
+
+@dataclass(eq=False)
+class SchemaBindingNotFoundError(NotFoundError):
+    """A topic is bound to no schema."""
+
+    code: ClassVar[int] = 3008
+    topic: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} is bound to no schema: run `ister schemas bind`"
