@@ -53,7 +53,9 @@ def encode(
 ) -> tuple[bytes, bytes]:
     """Return a batch as header and body, unstamped.
 
-    `numbered`: whether `first_sequence` tells a repetition from something new. Two parts, because joining them would copy every payload once more; a socket takes both.
+    `numbered`: whether `first_sequence` tells a repetition from something new.
+
+    Two parts, because joining them would copy every payload once more; a socket takes both.
     """
     parts = encode_values(payloads)
     columns = 0

@@ -220,4 +220,4 @@ class RevisionMismatchError(ConflictError):
     key: str
 
     def __str__(self) -> str:
-        return f"{self.key!r} was changed by somebody else: read it again"
+        return f"fact {self.key!r} was changed by somebody else: read it again"
