@@ -11,7 +11,7 @@ import typer
 
 from ister.base import BrokerReport
 from ister.base.limits import Limits
-from ister.cli.app import app
+from ister.cli.app import make_app
 from ister.server.config import all_settings
 from ister.server.http.metrics import SnapshotCollector
 from ister.server.http.snapshot import Snapshot
@@ -33,7 +33,7 @@ def options(command: Any) -> list[str]:
     return [word for word in found if word.startswith("-") and word not in HELP]
 
 
-COMMANDS = dict(commands(typer.main.get_command(app), "ister"))
+COMMANDS = dict(commands(typer.main.get_command(make_app()), "ister"))
 
 
 def row_of(words: str) -> str:

@@ -1,46 +1,65 @@
 """The `ister` command: its subcommands and what they share."""
 
 import sys
-from importlib.metadata import version
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from ister.cli.bench import bench
-from ister.cli.consume import consume
-from ister.cli.keys import keys
-from ister.cli.namespaces import namespaces
-from ister.cli.produce import produce
-from ister.cli.read import read
-from ister.cli.requests import reply, request
-from ister.cli.serve import serve
-from ister.cli.storage import storage
-from ister.cli.subscriptions import subs
 from ister.cli.terminal import configure_cli_log, guard
-from ister.cli.top import top
-from ister.cli.topics import topics
 
-app = typer.Typer(
-    name="ister",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+# Where each command is: only the one that is asked for is loaded.
+COMMANDS = {
+    "serve": "ister.cli.serve",
+    "produce": "ister.cli.produce",
+    "consume": "ister.cli.consume",
+    "read": "ister.cli.read",
+    "request": "ister.cli.requests",
+    "reply": "ister.cli.requests",
+    "bench": "ister.cli.bench",
+    "top": "ister.cli.top",
+    "topics": "ister.cli.topics",
+    "subs": "ister.cli.subscriptions",
+    "namespaces": "ister.cli.namespaces",
+    "storage": "ister.cli.storage",
+    "keys": "ister.cli.keys",
+}
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
-    guard(app)
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    guard(make_app(words[:1] if words and words[0] in COMMANDS else COMMANDS))
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the command line with these commands."""
+    app = typer.Typer(
+        name="ister",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(shared)
+    for name in names:
+        found = getattr(import_module(COMMANDS[name]), name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command()(found)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         sys.stdout.write(f"ister {version('ister')}\n")
         raise typer.Exit
 
 
-@app.callback()
 def shared(
     _version: Annotated[
         bool,
@@ -61,15 +80,3 @@ def shared(
       ister produce /default/hello "hello world"
     """
     configure_cli_log(verbose=verbose)
-
-
-for command in (serve, produce, consume, read, request, reply, bench, top):
-    app.command()(command)
-for group, name in (
-    (topics, "topics"),
-    (subs, "subs"),
-    (namespaces, "namespaces"),
-    (storage, "storage"),
-    (keys, "keys"),
-):
-    app.add_typer(group, name=name)

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from ister.base.errors import BadRequestError, BrokenError, IsterError
-from ister.client import DEFAULT_URL
+from ister.base.ports import DEFAULT_URL
 from ister.telemetry import configure_log
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ from ister.client.aio import (
     connect,
 )
 from ister.client.session import (
-    DEFAULT_PORT,
-    DEFAULT_URL,
     Answer,
     Event,
     MessageId,
@@ -34,8 +32,6 @@ from ister.client.session import (
 )
 
 __all__ = [
-    "DEFAULT_PORT",
-    "DEFAULT_URL",
     "Answer",
     "BatchFuture",
     "Client",

@@ -13,6 +13,7 @@ from typing import Any, cast
 from ister.base import parse_plain, size_text
 from ister.base.errors import BadNameError, ConfigError
 from ister.base.limits import BATCH_BYTES_CEILING, KIB, MIB, Limits
+from ister.base.ports import HTTP_PORT, NATIVE_PORT
 from ister.server.native import BUSY_POLL_US, HEARTBEAT_MS
 from ister.server.settings import (
     Setting,
@@ -29,8 +30,6 @@ from ister.server.settings import (
     text,
 )
 
-NATIVE_PORT = 6655
-HTTP_PORT = 8655
 PORT_MAX = 65_535
 
 # In the folder a broker is started in, as other servers of this kind do.

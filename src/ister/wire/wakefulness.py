@@ -45,8 +45,11 @@ class Wakefulness:
         """Whether the loop is kept from sleeping."""
         return self._came is not None
 
-    def expect(self, came: Callable[[], bool]) -> None:
-        """Stay awake until `came` returns true or the window is over, if that has paid lately."""
+    def expect(self, came: Callable[[], bool], *, at_most_ns: int = 1 << 63) -> None:
+        """Stay awake until `came` returns true or the window is over, if that has paid lately.
+
+        `at_most_ns` is a shorter window, for what needs the cores of others to come about.
+        """
         if self._rest:
             self._rest -= 1
             return
@@ -54,7 +57,7 @@ class Wakefulness:
             return
         asleep = self._came is None
         self._came = came
-        self._until_ns = self._now_ns() + self._window_ns
+        self._until_ns = self._now_ns() + min(self._window_ns, at_most_ns)
         if asleep:
             self._call_soon(self._poll)
 

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from ister.base import TopicReport
 from ister.base.errors import BadRequestError, ConnectionLostError
-from ister.cli.app import app
+from ister.cli.app import make_app
 from ister.cli.produce import _rounds, _send, _Sent
 from ister.cli.terminal import parse_pairs
 from ister.cli.top import Rates, rates_between
@@ -81,7 +81,7 @@ def topic(messages_in: int) -> TopicReport:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_explains_itself(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--help"])
+    result = CliRunner().invoke(make_app(), [*command, "--help"])
 
     assert result.exit_code == 0
     assert f"ister {' '.join(command)}" in result.stdout.replace("root", "ister")
@@ -89,12 +89,12 @@ def test_every_command_explains_itself(command: list[str]) -> None:
 
 @pytest.mark.parametrize("command", READS, ids=" ".join)
 def test_every_read_offers_json(command: list[str]) -> None:
-    assert "--json" in CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert "--json" in CliRunner().invoke(make_app(), [*command, "--help"]).stdout
 
 
 @pytest.mark.parametrize("command", DESTROYS, ids=" ".join)
 def test_every_command_that_destroys_can_be_told_not_to_ask(command: list[str]) -> None:
-    assert "--yes" in CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert "--yes" in CliRunner().invoke(make_app(), [*command, "--help"]).stdout
 
 
 def test_pairs_keep_everything_after_the_first_equals_sign() -> None:

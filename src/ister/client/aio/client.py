@@ -26,6 +26,7 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT
+from ister.base.ports import DEFAULT_URL
 from ister.client.aio.answers import Answers
 from ister.client.aio.link import BrokerLink, Connector, connect_socket
 from ister.client.aio.producer import Producer
@@ -35,7 +36,6 @@ from ister.client.aio.subscription import Subscription
 from ister.client.aio.transaction import Routes, Transaction
 from ister.client.aio.view import View, ViewLoading
 from ister.client.session import (
-    DEFAULT_URL,
     MAX_RENEWAL_MS,
     Answer,
     Event,
@@ -85,6 +85,8 @@ RetentionName = Literal["limits", "interest", "workqueue", "compact"]
 # A round trip of a lone message between processes that are awake takes 54 µs, with a quick disk
 # on the way 300 µs.
 BUSY_POLL_S = 0.001
+# Of a request: whoever answers needs a core as well.
+REQUEST_POLL_NS = 150_000
 
 # Topics that `request` keeps a producer open for; the oldest makes room.
 REQUEST_TOPICS_MAX = 256
@@ -349,7 +351,7 @@ class Client:
         try:
             requester.send_request(payload, key, attributes, address)
             if len(link.session.requests) == 1:
-                link.wakefulness.expect(answer.done)
+                link.wakefulness.expect(answer.done, at_most_ns=REQUEST_POLL_NS)
             link.expire_requests(timeout)
             return await answer
         except IsterError as error:

@@ -35,11 +35,9 @@ from ister.client.session.subscription import (
     SubscriptionChannel,
 )
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
-from ister.client.session.url import DEFAULT_PORT, DEFAULT_URL, backoff_s, parse_url
+from ister.client.session.url import backoff_s, parse_url
 
 __all__ = [
-    "DEFAULT_PORT",
-    "DEFAULT_URL",
     "MAX_RENEWAL_MS",
     "MESSAGE_OVERHEAD_BYTES",
     "AckRun",

@@ -3,9 +3,7 @@
 from urllib.parse import urlsplit
 
 from ister.base.errors import BadRequestError
-
-DEFAULT_PORT = 6655
-DEFAULT_URL = f"ister://127.0.0.1:{DEFAULT_PORT}"
+from ister.base.ports import NATIVE_PORT
 
 # The first retry comes almost at once, because most restarts are quick; then ever more rarely,
 # so that a thousand clients do not keep a starting broker busy.
@@ -27,7 +25,7 @@ def parse_url(url: str) -> list[tuple[str, int]]:
             host, port = None, None
         if not host or split.path or split.query or split.username:
             raise BadRequestError(f"url {url!r} is not 'ister://host:port': {part!r} is wrong")
-        addresses.append((host, DEFAULT_PORT if port is None else port))
+        addresses.append((host, NATIVE_PORT if port is None else port))
     return addresses
 
 

@@ -6,8 +6,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from ister.base.ports import DEFAULT_URL
 from ister.client import aio
-from ister.client.session import DEFAULT_URL, Lease
+from ister.client.session import Lease
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
