@@ -10,13 +10,14 @@ FUZZ_SECONDS ?= 60
 VENV := .venv
 STAMP := $(VENV)/.stamp
 BIN := $(VENV)/bin
+PROTOS := src/ister/server/grpc/protos
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help demo test check check-static check-format check-lint check-types check-contracts \
-	fuzz bench-live bench-streams format setup clean
+	fuzz bench-live bench-grpc bench-streams format protos setup clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,12 +51,19 @@ fuzz: $(STAMP) ## property tests and fuzz loops for longer: FUZZ_SECONDS=60
 bench-live: $(STAMP) ## compare live messaging with NATS and a plain relay
 	@$(BIN)/python -m bench.live $(BENCH_ARGS)
 
+bench-grpc: $(STAMP) ## compare the gRPC door with a bare grpcio server, through Danube's client
+	@$(BIN)/python -m bench.grpc_door $(BENCH_ARGS)
+
 bench-streams: $(STAMP) ## compare durable streams with JetStream and the plain disk
 	@$(BIN)/python -m bench.streams $(BENCH_ARGS)
 
 format: $(STAMP) ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
+
+protos: $(STAMP) ## make the descriptors of Danube's messages again from their .proto files
+	@$(BIN)/python -m grpc_tools.protoc -I$(PROTOS) --descriptor_set_out=$(PROTOS)/danube.binpb \
+		$(sort $(wildcard $(PROTOS)/*.proto))
 
 setup: $(STAMP) ## only make the venv
 

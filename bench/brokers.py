@@ -40,6 +40,8 @@ class Broker:
     pid: int
     ready_s: float
     log: Path
+    # Where native clients connect, when `address` is for others.
+    native: str = ""
 
 
 # Starts a broker on a folder, and ends it.
@@ -58,7 +60,9 @@ def start_broker(side: str, folder: Path) -> Iterator[Broker]:
 def starter_of(side: str) -> Starter:
     """Return what starts the broker of `side` on a home."""
     starters: dict[str, Starter] = {
+        "echo": start_echo,
         "ister": start_ister,
+        "ister_grpc": partial(start_ister, door="grpc"),
         "jetstream": start_jetstream,
         "jetstream_fsync": partial(start_jetstream, sync_interval="always"),
         "nats": start_nats,
@@ -102,31 +106,42 @@ def run_nats(side: str, home: Path, options: list[str]) -> Iterator[Broker]:
 
 
 @contextmanager
-def start_ister(home: Path) -> Iterator[Broker]:
-    """Start `ister serve` with its defaults on free ports."""
+def start_ister(home: Path, *, door: str = "native") -> Iterator[Broker]:
+    """Start `ister serve` with its defaults on free ports; clients use `door`."""
     command = [find_command("ister"), "serve", "--data", str(home / "data")]
-    command += ["--port", "0", "--http-port", "0"]
+    command += ["--port", "0", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
     log = home / "log"
     forget(home, "ready.json")
     began = time.perf_counter()
     with running([*command, "--ready-file", str(home / "ready.json")], log=log) as process:
         doors = await_file(home, "ready.json", process, log)
         ready_s = time.perf_counter() - began
-        address = str(doors["native"]).removeprefix("ister://")
-        yield Broker("ister", f"ister://{address}", process.pid, ready_s, log)
+        native = "ister://" + str(doors["native"]).removeprefix("ister://")
+        address = native if door == "native" else f"http://{doors[door]}"
+        yield Broker("ister", address, process.pid, ready_s, log, native)
+
+
+def start_relay(home: Path) -> AbstractContextManager[Broker]:
+    """Start the relay."""
+    return run_side("relay", home)
+
+
+def start_echo(home: Path) -> AbstractContextManager[Broker]:
+    """Start the bare gRPC server."""
+    return run_side("echo", home, scheme="http://")
 
 
 @contextmanager
-def start_relay(home: Path) -> Iterator[Broker]:
-    """Start the relay on a port that was free a moment ago."""
+def run_side(side: str, home: Path, *, scheme: str = "") -> Iterator[Broker]:
+    """Run a server of ours on a port that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"{scheme}127.0.0.1:{probe.getsockname()[1]}"
     board = Board.create(home / "board")
     began = time.perf_counter()
-    with worker("relay", "serve", board, Job(address), folder=home) as process:
+    with worker(side, "serve", board, Job(address), folder=home) as process:
         process.wait_ready()
         ready_s = time.perf_counter() - began
-        yield Broker("relay", address, process.process.pid, ready_s, process.log)
+        yield Broker(side, address, process.process.pid, ready_s, process.log)
 
 
 def find_command(name: str) -> str:
