@@ -1,5 +1,6 @@
 """The `ister` command: its subcommands and what they share."""
 
+import gc
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -27,10 +28,12 @@ COMMANDS = {
 }
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line and end the process with its exit code."""
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    guard(make_app(words[:1] if words and words[0] in COMMANDS else COMMANDS))
+    app = make_app(words[:1] if words and words[0] in COMMANDS else COMMANDS)
+    gc.enable()
+    guard(app)
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
