@@ -1,9 +1,12 @@
 # Every target sets up what it needs, on a machine that has only Python 3.11 or newer.
 #   make demo PYTHON=python3.13        another Python
 #   make test PYTEST_ARGS="-k wire"    some of the tests
+#   make test WORKERS=0                in one process, as a debugger needs it
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# A process for each core, up to eight: beyond that, brokers and clients of the tests wait for disks.
+WORKERS ?= auto
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 
@@ -26,7 +29,7 @@ demo: $(STAMP) ## see it work: a broker, a producer and two subscriptions, live 
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run every test
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 check: check-static test ## the whole gate: format, lint, types, contracts, tests
 

@@ -84,6 +84,7 @@ def running_broker(folder: Path) -> Iterator[str]:
     """Start `ister serve` on free ports, yield its url, and stop it gracefully."""
     ready_file, log_file = folder / "ready.json", folder / "log"
     command = [sys.executable, "-m", "ister", "serve", "--port", "0", "--http-port", "0"]
+    command += ["--no-grpc"]
     command += ["--data", str(folder / "data"), "--ready-file", str(ready_file)]
     with log_file.open("wb") as log:
         # A session of its own: Ctrl-C is for us, who then stop the broker in good order.

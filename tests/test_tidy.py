@@ -114,12 +114,13 @@ def empty_class_names(module: Module) -> Iterator[str]:
 def logic_in_init(module: Module) -> Iterator[str]:
     if not module.is_source or module.path.name != "__init__.py":
         return
-    # The package itself may also tell its version.
-    names = {"__all__", "__version__"} if len(module.parts) == 3 else {"__all__"}
+    # The package itself may also tell its version, and load its parts when they are asked for.
+    root = {"__all__", "__version__", "__getattr__", "__dir__"}
+    names = root if len(module.parts) == 3 else {"__all__"}
     for slot, node in enumerate(module.tree.body):
         is_docstring = slot == 0 and ast.get_docstring(module.tree) is not None
-        is_import = isinstance(node, ast.Import | ast.ImportFrom)
-        if not (is_docstring or is_import or assigned_name(node) in names):
+        name = node.name if isinstance(node, ast.FunctionDef) else assigned_name(node)
+        if not (is_docstring or is_import(node) or name in names):
             yield module.offence(
                 node.lineno,
                 f"an `__init__.py` holds only a docstring, imports and {', '.join(sorted(names))}: "
@@ -229,6 +230,15 @@ def unpinned_dependencies(pyproject: Path, constraints: Path) -> Iterator[str]:
 
 
 # What the rules are made of.
+
+
+def is_import(node: ast.stmt) -> bool:
+    """Whether a statement only imports, be it for type checkers alone."""
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=[]):
+            return all(is_import(inner) for inner in body)
+        case _:
+            return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def assigned_name(node: ast.stmt) -> str | None:
@@ -371,6 +381,8 @@ BAD_EXAMPLES: list[tuple[Rule, str, str]] = [
     (logic_in_init, "src/ister/codec/__init__.py", '"""Doc."""\nX = 1\n'),
     (logic_in_init, "src/ister/codec/__init__.py", '"""Doc."""\n__version__ = "1"\n'),
     (logic_in_init, "src/ister/__init__.py", '"""Doc."""\ndef f(): ...\n'),
+    (logic_in_init, "src/ister/codec/__init__.py", '"""Doc."""\ndef __getattr__(): ...\n'),
+    (logic_in_init, "src/ister/codec/__init__.py", '"""Doc."""\nif TYPE_CHECKING:\n    X = 1\n'),
     (side_doors, "src/ister/wire/a.py", "from ister.codec.batch import Batch\n"),
     (side_doors, "src/ister/wire/a.py", "from ister.codec import batch\n"),
     (side_doors, "src/ister/wire/a.py", "import ister.codec.batch\n"),
@@ -386,6 +398,12 @@ GOOD_EXAMPLES: list[tuple[Rule, str, str]] = [
     (empty_class_names, "src/ister/codec/batch.py", "class Metadata: ...\n"),
     (logic_in_init, "src/ister/codec/__init__.py", '"""Doc."""\nimport os\n__all__ = ["os"]\n'),
     (logic_in_init, "src/ister/__init__.py", '"""Doc."""\n__version__ = "1"\n'),
+    (logic_in_init, "src/ister/__init__.py", '"""Doc."""\ndef __getattr__(): ...\n'),
+    (
+        logic_in_init,
+        "src/ister/codec/__init__.py",
+        '"""Doc."""\nif TYPE_CHECKING:\n    import os\n',
+    ),
     (side_doors, "src/ister/codec/a.py", "from ister.codec.batch import Batch\n"),
     (side_doors, "src/ister/sync.py", "from ister.client.sync import connect\n"),
     (side_doors, "src/ister/wire/a.py", "from ister.base.limits import KIB\n"),

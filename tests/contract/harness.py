@@ -102,7 +102,8 @@ class SyncHarness(Harness):
     def _view(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._view(one) for one in value]
-        if type(value).__module__.startswith("ister.client.sync"):
+        # A class that was made at run time may be of no module.
+        if (type(value).__module__ or "").startswith("ister.client.sync"):
             return _View(value, self._view, self._call)
         return value
 
@@ -117,6 +118,7 @@ _NOT_AWAITED = {
     "subscribe",
     "send_nowait",
     "send_batch_nowait",
+    "encode",
     "done",
     "add_done_callback",
     "results",
@@ -138,7 +140,7 @@ class _View:
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._inner, name)
         if not callable(attribute):
-            return attribute
+            return self._view(attribute)
         if name == "batches":
             return lambda: self._iterate(attribute())
         collects = isinstance(self._inner, Transaction) and name in _NOT_AWAITED_IN_TRANSACTION

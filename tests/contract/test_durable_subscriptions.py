@@ -341,3 +341,23 @@ async def test_purged_messages_are_not_delivered(client: ister.Client) -> None:
 async def test_settings_of_a_live_topic_are_refused(client: ister.Client) -> None:
     with pytest.raises(BadRequestError):
         await client.create_topic("/default/live", max_age=5.0)
+
+
+async def test_a_message_that_keeps_failing_is_dropped_if_that_is_wanted(
+    client: ister.Client,
+) -> None:
+    await client.create_topic("/default/poison", kind="stream")
+    async with (
+        client.producer("/default/poison") as producer,
+        client.subscribe("/default/poison", "s", max_deliveries=1, poison="drop") as sub,
+    ):
+        await producer.send_batch([b"bad", b"good"])
+        bad, good = [await sub.receive(timeout=10.0) for _ in range(2)]
+        await bad.nack(delay=0.0)
+        await good.ack(confirm=True)
+        [report] = await client.subscriptions("/default/poison")
+
+        assert (bad.payload, good.payload) == (b"bad", b"good")
+        assert report.cursor is not None
+        assert report.cursor.settings.poison == "drop"
+        assert report.cursor.lag == 0

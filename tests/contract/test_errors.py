@@ -1,5 +1,6 @@
 """Mistakes get a typed error with fields, where they are made, and disturb nothing else."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,7 +93,7 @@ async def test_a_bad_pattern_is_refused(client: ister.Client, pattern: str) -> N
     with pytest.raises(BadNameError):
         await client.topics(pattern)
 
-    assert await client.namespaces() == ["default"]
+    assert await client.namespaces() == ["default", "system"]
 
 
 async def test_a_name_that_is_no_text_is_refused_and_costs_nothing_else(
@@ -106,7 +107,7 @@ async def test_a_name_that_is_no_text_is_refused_and_costs_nothing_else(
     with pytest.raises(BadRequestError):
         await client.subscribe("/default/orders", wrong).open()
 
-    assert await client.namespaces() == ["default"]
+    assert await client.namespaces() == ["default", "system"]
 
 
 async def test_an_unknown_namespace_is_not_made(client: ister.Client) -> None:
@@ -279,3 +280,87 @@ async def test_a_purge_goes_up_to_an_offset_only(client: ister.Client) -> None:
         with pytest.raises(BadRequestError, match="is no offset"):
             await client.purge("/default/orders", before=wrong)
     assert await client.purge("/default/orders") == 1
+
+
+WRONG: list[Any] = [5, "x", b"x", object(), [], {}, [5], 1.5, float("nan"), -1, 2**70, "\ud800"]
+# Of the constructors: what is wrong is told by them, or when they are opened.
+MADE: list[Any] = [
+    lambda client, wrong: client.producer(wrong),
+    lambda client, wrong: client.producer("/default/s", wrong),
+    lambda client, wrong: client.producer("/default/s", compression=wrong),
+    lambda client, wrong: client.producer("/default/s", schema=wrong),
+    lambda client, wrong: client.subscribe(wrong, "z"),
+    lambda client, wrong: client.subscribe("/default/s", wrong),
+    lambda client, wrong: client.subscribe("/default/s", "z", schema=wrong),
+    lambda client, wrong: client.reader(wrong),
+    lambda client, wrong: client.reader("/default/s", start=wrong),
+    lambda client, wrong: client.reader("/default/s", end=wrong),
+    *(
+        lambda client, wrong, name=name: client.subscribe("/default/s", "z", **{name: wrong})
+        for name in (
+            "type", "start", "policy", "consumer", "filters", "key_filters", "buffer_count",
+            "buffer_bytes", "ack_timeout", "max_deliveries", "backoff", "dead_letter_topic",
+            "in_flight_max", "in_flight_bytes_max", "max_renewal",
+        )
+    ),
+]  # fmt: skip
+CALLS: list[Any] = [
+    lambda client, wrong: client.view("/default/s", at=wrong),
+    lambda client, wrong: client.request(wrong, b"x", timeout=0.01),
+    lambda client, wrong: client.request("/default/r", wrong, timeout=0.01),
+    lambda client, wrong: client.redrive(wrong, "z"),
+    lambda client, wrong: client.redrive("/default/s", wrong),
+    lambda client, wrong: client.redrive("/default/s", "z", count=wrong),
+    lambda client, wrong: client.seek("/default/s", "z", wrong),
+    lambda client, wrong: client.seek("/default/s", "z", snapshot=wrong),
+    *(
+        lambda client, wrong, name=name: client.create_topic(
+            "/default/q", **({"kind": "stream"} | {name: wrong})
+        )
+        for name in (
+            "kind", "partitions", "durability", "retention", "max_age", "max_bytes",
+            "max_messages", "ttl", "dedup_window",
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
+async def test_a_wholly_wrong_argument_gets_a_typed_error_or_is_taken(
+    client: ister.Client, wrong: Any
+) -> None:
+    await client.create_topic("/default/s", kind="stream")
+    for make in MADE:
+        with suppress(ister.IsterError):
+            made = make(client, wrong)
+            await made.open()
+            await made.close()
+    for call in CALLS:
+        with suppress(ister.IsterError):
+            await call(client, wrong)
+
+    assert "default" in await client.namespaces()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [w for w in WRONG if not isinstance(w, int | float)],
+    ids=lambda wrong: type(wrong).__name__,
+)
+async def test_a_wholly_wrong_time_or_message_gets_a_typed_error(
+    client: ister.Client, wrong: Any
+) -> None:
+    async with client.subscribe("/default/s", "z") as sub, client.producer("/default/s") as sender:
+        for call in (
+            lambda: sub.receive(timeout=wrong),
+            lambda: sub.fetch(1, timeout=wrong),
+            lambda: sub.fetch(wrong, timeout=0.0),
+            lambda: sub.fetch_batches(timeout=wrong),
+            lambda: sub.ack_batch(wrong),
+            lambda: sub.ack_through(wrong),
+            lambda: client.request("/default/s", b"", timeout=wrong),
+            lambda: sender.send(b"", ttl=wrong),
+            lambda: sender.send_batch([b""], keys=[wrong, wrong]),
+        ):
+            with pytest.raises(BadRequestError):
+                await call()

@@ -69,4 +69,4 @@ async def test_namespaces_are_listed_by_name(client: ister.Client) -> None:
     await client.create_namespace("other")
     await client.create_namespace("another")
 
-    assert await client.namespaces() == ["another", "default", "other"]
+    assert await client.namespaces() == ["another", "default", "other", "system"]

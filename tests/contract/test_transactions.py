@@ -250,3 +250,14 @@ async def test_transactions_are_there_after_a_restart(
     assert await lag(client, "work") == 3
     async with client.subscribe(IN, "work") as sub:
         assert (await sub.receive(timeout=10.0)).payload == b"1"
+
+
+async def test_a_message_known_by_its_id_is_not_stored_again(client: ister.Client) -> None:
+    await client.create_topic("/default/dedup", kind="stream")
+    async with client.producer("/default/dedup") as producer:
+        await producer.send(b"one", id="one")
+    async with client.transaction() as tx:
+        tx.send("/default/dedup", b"one", id="one")
+        tx.send("/default/dedup", b"two", id="two")
+
+    assert [(one.offset, one.duplicate) for one in tx.results] == [(0, True), (1, False)]

@@ -9,6 +9,7 @@ from ister.base import EARLIEST, Durability
 from ister.testing import Crash, FaultyDisk
 
 PLAIN, PARTS, SOFT = "/default/plain", "/default/parts", "/default/soft"
+NEW = "/default/new"
 ORDERS, LATE, JOBS = "/shop/orders", "/shop/late", "/default/jobs"
 WORK, FAN, ALL, GONE = (PLAIN, "work"), (PARTS, "fan"), ("/shop/*", "all"), (PLAIN, "gone")
 WORKERS = (JOBS, "workers")
@@ -69,7 +70,7 @@ def opening_day(customer: Customer) -> None:
     """Topics and subscriptions are made, and the first messages sent."""
     do, create, send = customer.do, customer.create, customer.send
     do(create(PLAIN), create(PARTS, partitions=2), create(SOFT, durability=Durability.OS))
-    do(customer.create_namespace("shop"))
+    do(customer.create_namespace("shop"), customer.create_namespace("attic"))
     do(create(ORDERS), create(JOBS, retention="workqueue"), apart=True)
     do(
         customer.subscribe(*ALL),
@@ -121,13 +122,20 @@ def day_of_transactions(customer: Customer) -> None:
     do, send, ack = customer.do, customer.send, customer.ack
     first, second = part(PARTS, 0), part(PARTS, 1)
     do(customer.transact("t-1", [(PLAIN, 40), (first, 40)], [(FAN, second, 0)]))
-    do(customer.save_cursor(FAN, "here"))
+    do(customer.save_cursor(FAN, "here"), customer.delete_namespace("attic"))
     do(ack(FAN, first, 0, 2))
     do(customer.seek(FAN, EARLIEST, {first: Stand(), second: Stand()}))
-    do(ack(FAN, first, 0), send(first, "p", 30), apart=True)
+    do(ack(FAN, first, 0), send(first, "p", 30), customer.grow(PARTS, 3), apart=True)
+    do(send(part(PARTS, 2), "p", 10, 10))
     do(
         customer.seek(
-            FAN, snapshot("here"), {first: Stand(0, {1}, {1}), second: Stand(1, set(), set())}
+            FAN,
+            snapshot("here"),
+            {
+                first: Stand(0, {1}, {1}),
+                second: Stand(1, set(), set()),
+                part(PARTS, 2): Stand(),
+            },
         )
     )
     do(
@@ -138,8 +146,8 @@ def day_of_transactions(customer: Customer) -> None:
     do(customer.purge(PLAIN, 2), customer.drop_cursor(FAN, "here"))
     # Not on the disk yet when the checkpoint is begun.
     do(send(SOFT, "s", 15))
-    tend(customer)
-    do(send(PLAIN, "q", 30, 600), customer.unsubscribe(GONE), apart=True)
+    begin_to_tend(customer)
+    do(send(PLAIN, "q", 30, 600), customer.unsubscribe(GONE), send(SOFT, "s", 5), apart=True)
     customer.life.tidy()
     do(customer.delete(ORDERS), send(LATE, "p", 30), apart=True)
     do(customer.create(ORDERS))
@@ -164,7 +172,9 @@ def last_day(customer: Customer) -> None:
     # Larger than a whole file.
     do(send(part(PARTS, 1), "p", 4_200), send(LATE, "q", 10))
     do(customer.transact("t-3", [(LATE, 20)], [(WORK, PLAIN, 8), (ALL, LATE, 2)]))
-    tend(customer)
+    begin_to_tend(customer)
+    do(customer.create(NEW), send(LATE, "q", 10), apart=True)
+    do(customer.subscribe(NEW, "new"))
     customer.life.tidy()
     do(customer.purge(PLAIN, 5), send(SOFT, "s", 20), apart=True)
     do(customer.purge_all(PARTS), customer.pause(WORKERS, paused=False))
@@ -175,6 +185,11 @@ def last_day(customer: Customer) -> None:
     do(send(SOFT, "s", 10))
     do(ack(ALL, LATE, 3, confirm=False))
     customer.life.pass_time(0.1)
+
+
+def begin_to_tend(customer: Customer) -> None:
+    """As `tend`, and have the next things happen while the broker gathers what it knows."""
+    customer.life.clock.advance(3.0)
 
 
 def tend(customer: Customer) -> None:

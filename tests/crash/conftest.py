@@ -110,3 +110,10 @@ def _raise_bugs(_: object, __: str, event: EventDict) -> EventDict:
     if event["event"] == "internal_error":
         raise AssertionError("the broker met a bug of its own, and went on") from sys.exception()
     raise structlog.DropEvent
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have everything happen that can between two steps of a snapshot."""
+    monkeypatch.setattr("ister.broker.ledger.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 1)

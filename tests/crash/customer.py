@@ -158,13 +158,45 @@ class Customer:
 
         return Request(issue, kept)
 
-    def create_namespace(self, name: str) -> Request:
-        """Make a namespace; made already by an attempt that failed is as good."""
+    def grow(self, name: str, partitions: int) -> Request:
+        """Give a topic more partitions."""
+        promises = self.promises
 
         def issue(tell: Tell) -> None:
+            promises.growing[name] = partitions
+            self.life.broker.grow_topic(name, partitions, tell, kind="stream")
+
+        def kept(_: object) -> None:
+            promises.partitions[name] = promises.growing.pop(name)
+            self._synced()
+
+        return Request(issue, kept)
+
+    def create_namespace(self, name: str) -> Request:
+        """Make a namespace."""
+
+        def issue(tell: Tell) -> None:
+            self.promises.namespaces[name] = MAYBE
             self.life.broker.create_namespace(name, tell)
 
-        return Request(issue, lambda _: self._synced())
+        def kept(_: object) -> None:
+            self.promises.namespaces[name] = YES
+            self._synced()
+
+        return Request(issue, kept)
+
+    def delete_namespace(self, name: str) -> Request:
+        """Delete a namespace."""
+
+        def issue(tell: Tell) -> None:
+            self.promises.namespaces[name] = MAYBE
+            self.life.broker.delete_namespace(name, tell)
+
+        def kept(_: object) -> None:
+            self.promises.namespaces[name] = NO
+            self._synced()
+
+        return Request(issue, kept)
 
     def delete(self, name: str) -> Request:
         """Delete a topic."""

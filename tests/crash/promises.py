@@ -72,6 +72,9 @@ class Promises:
 
     topics: dict[str, frozenset[bool]] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
+    # Of topics that are getting more of them.
+    growing: dict[str, int] = field(default_factory=dict)
+    namespaces: dict[str, frozenset[bool]] = field(default_factory=dict)
     subscriptions: dict[Key, frozenset[bool]] = field(default_factory=dict)
     options: dict[Key, SubscribeOptions] = field(default_factory=dict)
     saved: dict[tuple[Key, str], frozenset[bool]] = field(default_factory=dict)
@@ -115,6 +118,7 @@ class Found:
 
     topics: dict[str, Stored]
     partitions: dict[str, int]
+    namespaces: list[str]
     cursors: dict[Key, dict[str, Cursor]]
     saved: dict[Key, list[str]]
     paused: set[Key]
@@ -152,6 +156,7 @@ def look(life: Life) -> Found:
     return Found(
         topics,
         dict(ledger.partitioned),
+        life.broker.namespaces(),
         cursors,
         saved,
         paused,
@@ -181,6 +186,7 @@ def _stored(life: Life, topic: StreamTopic) -> Stored:
 def check(found: Found, promises: Promises, *, power_cut: bool = True) -> None:
     """Fail unless everything promised is there, and the rest whole or absent."""
     _check_topics(found, promises)
+    _check_namespaces(found, promises)
     letters = set(promises.doomed.values())
     for name, stored in found.topics.items():
         if name not in letters:
@@ -193,6 +199,8 @@ def check(found: Found, promises: Promises, *, power_cut: bool = True) -> None:
 def _check_topics(found: Found, promises: Promises) -> None:
     for name, allowed in promises.topics.items():
         count = promises.partitions.get(name, 0)
+        if found.partitions.get(name, 0) == promises.growing.get(name):
+            count = promises.growing[name]
         parts = [partition_name(name, n) for n in range(count)] if count else [name]
         present = [part in found.topics for part in parts]
         assert len(set(present)) == 1, f"{name} is half there: {present}"
@@ -203,11 +211,17 @@ def _check_topics(found: Found, promises: Promises) -> None:
         for name in promises.topics
         for part in (
             name,
-            *(partition_name(name, n) for n in range(promises.partitions.get(name, 0))),
+            *(partition_name(name, n) for n in range(found.partitions.get(name, 0))),
         )
     }
     known.update(promises.doomed.values())
     assert set(found.topics) <= known, f"nobody made {set(found.topics) - known}"
+
+
+def _check_namespaces(found: Found, promises: Promises) -> None:
+    for name, allowed in promises.namespaces.items():
+        assert (name in found.namespaces) in allowed, f"{name} is there: {found.namespaces}"
+    assert set(found.namespaces) <= {"default", "system", *promises.namespaces}
 
 
 def _check_messages(name: str, stored: Stored, promises: Promises, *, power_cut: bool) -> None:
@@ -279,6 +293,10 @@ def _check_subscriptions(found: Found, promises: Promises) -> None:
     for key, allowed in promises.subscriptions.items():
         assert (key in found.cursors) in allowed, f"{key} is there: {key in found.cursors}"
     assert set(found.cursors) <= set(promises.subscriptions)
+    for (pattern, name), cursors in found.cursors.items():
+        if pattern in found.partitions:
+            parts = {partition_name(pattern, n) for n in range(found.partitions[pattern])}
+            assert set(cursors) == parts, f"{name} has a place on {set(cursors)} of {parts}"
     for (key, name), allowed in promises.saved.items():
         if key in found.saved:
             assert (name in found.saved[key]) in allowed, f"{name} of {key} is not as it should"

@@ -11,14 +11,14 @@ from tests.crash.customer import Customer
 from tests.crash.life import Life
 from tests.crash.promises import Found, Promises, look
 
-from ister.base import EARLIEST, StreamSettings
+from ister.base import EARLIEST, AckSettings, StreamSettings
 from ister.base.errors import StorageFailedError
 from ister.broker import Transaction
 from ister.codec import Batch, encode
 from ister.testing import Fault, FaultyDisk
 from ister.wire import BACKOFF_DELAY
 
-A, B = "/default/a", "/default/b"
+A, B, PARTS = "/default/a", "/default/b", "/default/many"
 ONE, ALL = (A, "one"), ("/default/*", "all")
 Ask = Callable[[Callable[..., None]], object]
 
@@ -26,8 +26,9 @@ Ask = Callable[[Callable[..., None]], object]
 def begin() -> Customer:
     """Return the customer of a broker with two topics, messages and subscriptions."""
     customer = Customer(Life(FaultyDisk(), now_ms=BEGIN_MS), Promises())
-    customer.do(customer.create(A), customer.create(B))
-    customer.do(customer.subscribe(*ONE), customer.subscribe(*ALL))
+    customer.do(customer.create(A), customer.create(B), customer.create(PARTS, partitions=1))
+    customer.do(customer.subscribe(*ONE), customer.subscribe(*ALL), customer.subscribe(PARTS, "s"))
+    customer.do(customer.create_namespace("attic"))
     customer.do(customer.send(A, "p", 10, 10, 10), customer.send(B, "p", 10))
     # There is something to go back to.
     customer.do(customer.ack(ONE, A, 0))
@@ -71,6 +72,12 @@ def requests(customer: Customer) -> dict[str, Ask]:
         "create partitioned": lambda tell: broker.create_topic(
             "/default/parts", tell, kind="stream", partitions=2
         ),
+        "grow": lambda tell: broker.grow_topic(PARTS, 2, tell, kind="stream"),
+        "grow more": lambda tell: broker.grow_topic(PARTS, 3, tell, kind="stream"),
+        "delete partitioned": lambda tell: broker.delete_topic(PARTS, tell),
+        "create namespace": lambda tell: broker.create_namespace("attic", tell),
+        "delete namespace": lambda tell: broker.delete_namespace("attic", tell),
+        "create in namespace": lambda tell: broker.create_topic("/attic/a", tell, kind="stream"),
         "purge": lambda tell: broker.purge(A, 1, tell),
         "send": send,
         "transact": transact,
@@ -82,6 +89,7 @@ def requests(customer: Customer) -> dict[str, Ask]:
         "unsubscribe": lambda tell: durables.delete(*ONE, tell),
         "seek": lambda tell: durables.seek(*ONE, EARLIEST, tell),
         "save": lambda tell: durables.save_cursor(*ONE, "saved", tell),
+        "set": lambda tell: durables.set_acks(*ONE, AckSettings(poison="drop"), tell),
         "pause": lambda tell: durables.pause(*ONE, tell, paused=True),
     }
 
@@ -95,7 +103,7 @@ def known(found: Found) -> dict[str, object]:
     ledger["subscriptions"] = sorted(
         (row for row in ledger["subscriptions"] if row[2] or "*" in row[0][2]), key=str
     )
-    return {"stored": found.topics, **ledger}
+    return {"stored": found.topics, "there": found.namespaces, **ledger}
 
 
 @pytest.mark.parametrize("fault", [None, 0, 2], ids=["no error", "error", "error in between"])

@@ -1,10 +1,11 @@
-"""The Python of the README and of the guide's chapter on streams runs when it is pasted."""
+"""The Python of the README and of the guide's chapters on streams and schemas runs as pasted."""
 
 import ast
 import asyncio
 import builtins
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,29 @@ def test_the_chapter_on_streams_runs_from_top_to_bottom() -> None:
     assert len(blocks) >= 7
     with ThreadedBroker() as broker:
         asyncio.run(run_blocks(broker.url, blocks))
+
+
+def test_the_chapter_on_schemas_runs_from_top_to_bottom() -> None:
+    blocks = python_blocks(chapter("Schemas"))
+    assert len(blocks) >= 3
+    with ThreadedBroker() as broker:
+        asyncio.run(run_blocks(broker.url, blocks))
+
+
+def test_the_example_with_schemas_runs_and_shows_both_versions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = runpy.run_path(str(ROOT / "examples" / "schemas.py"))
+    with ThreadedBroker() as broker:
+        asyncio.run(program["main"](broker.url))
+
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:3] == [
+        "what would break: nothing",
+        "(1, 1) Order(id=1, item='salmon', quantity=1)",
+        "(1, 2) Order(id=2, item='trout', quantity=3)",
+    ]
+    assert shown[3].startswith("refused: topic '/default/examples.orders'")
 
 
 def test_a_block_that_does_not_run_is_caught() -> None:

@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.e2e.nursery import IsterProcess
 
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 20.0
@@ -27,6 +27,8 @@ class BrokerProcess:
         # host:port of each door, as in `http://{broker.http}/metrics`.
         self.native = ""
         self.http = ""
+        self.grpc = ""
+        self.admin = ""
         self.url = ""
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -46,18 +48,22 @@ class BrokerProcess:
         """The native host."""
         return self.native.rpartition(":")[0]
 
-    def start(self, *, native_port: int = 0, http_port: int = 0) -> None:
+    def start(
+        self, *, native_port: int = 0, http_port: int = 0, grpc_port: int = 0, admin_port: int = 0
+    ) -> None:
         """Start the process and return once every door is open."""
-        command = [sys.executable, "-m", "ister", "serve", "--data", str(self.folder / "data")]
+        command = ["serve", "--data", str(self.folder / "data")]
         command += ["--port", str(native_port), "--http-port", str(http_port)]
+        command += ["--grpc-port", str(grpc_port), "--admin-port", str(admin_port)]
         command += ["--ready-file", str(self.ready_file), *self.args]
         self.ready_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = IsterProcess(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=plain_environment()
             )
         ready = self._wait_ready()
         self.native, self.http, self.url = ready["native"], ready["http"], ready["url"]
+        self.grpc, self.admin = ready.get("grpc", ""), ready.get("admin", "")
 
     def stop(self) -> int:
         """Ask the broker to end (SIGTERM), wait, and return its exit code."""
@@ -74,6 +80,8 @@ class BrokerProcess:
         self.start(
             native_port=self.port,
             http_port=int(self.http.rpartition(":")[2]),
+            grpc_port=int(self.grpc.rpartition(":")[2] or 0),
+            admin_port=int(self.admin.rpartition(":")[2] or 0),
         )
 
     def log_text(self) -> str:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from tests.e2e.conftest import plain_environment
+from tests.e2e.nursery import IsterProcess
 
 WAIT_S = 30.0
 
@@ -26,17 +27,21 @@ class Shell:
 
     def run(self, *args: str, input: bytes = b"", code: int = 0) -> Completed:
         """Run a command to its end and check its exit code."""
-        result = subprocess.run(
-            command(*args),
-            input=input,
+        with IsterProcess(
+            [*args],
             env=self.environment,
-            capture_output=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-        assert result.returncode == code, (result.stdout + result.stderr).decode()
-        assert b"Traceback" not in result.stderr, result.stderr.decode()
-        return result
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            try:
+                out, err = process.communicate(input, timeout=WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert process.returncode == code, (out + err).decode()
+        assert b"Traceback" not in err, err.decode()
+        return Completed(args, process.returncode, out, err)
 
     def json(self, *args: str, code: int = 0) -> object:
         """Run a command with `--json` and return what it printed."""
@@ -44,8 +49,8 @@ class Shell:
 
     def start(self, *args: str) -> subprocess.Popen[bytes]:
         """Start a command and return once it has said on stderr that it listens."""
-        process = subprocess.Popen(
-            command(*args),
+        process = IsterProcess(
+            [*args],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -172,6 +172,18 @@ def test_interrupting_consume_is_no_error_when_it_has_no_other_end(
     assert finish(consumer, code=code)[1] == b""
 
 
+def test_a_terminated_consumer_takes_its_unnamed_subscription_along(
+    shell: Shell, topic: str
+) -> None:
+    shell.run("topics", "create", topic, "--kind", "stream")
+    consumer = shell.start("consume", topic)
+    assert len(json.loads(shell.run("subs", "list", topic, "--json").stdout)) == 1
+    consumer.send_signal(signal.SIGTERM)
+
+    assert finish(consumer, code=143)[1] == b""
+    assert shell.json("subs", "list", topic) == []
+
+
 def test_interrupting_produce_does_not_wait_for_its_stdin(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "1")
     producer = subprocess.Popen(

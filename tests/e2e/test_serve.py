@@ -47,7 +47,7 @@ def serve(
     *args: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ister", "serve", *args],
+        [sys.executable, "-m", "ister", "serve", "--no-grpc", *args],
         env={**plain_environment(), **(environment or {})},
         capture_output=True,
         text=True,
@@ -111,7 +111,7 @@ def test_a_signal_ends_a_broker_that_is_still_starting(tmp_path: Path) -> None:
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "ister", "serve", "--data", str(tmp_path), "--port", "0",
-             "--http-port", "0", "--object-store", "s3://bucket/x"],
+             "--http-port", "0", "--no-grpc", "--object-store", "s3://bucket/x"],
             env={**plain_environment(), **environment},
             stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -1,6 +1,7 @@
 """Streams, storage and keys from the shell: commands as processes, against real brokers."""
 
 import json
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from tests.contract.objects.conftest import S3Server, s3_server
 from tests.e2e.conftest import BrokerProcess, StartBroker
 from tests.e2e.shell import WAIT_S, Shell, command, finish
 
+from ister import sync
+
 pytestmark = pytest.mark.e2e
 
 __all__ = ["s3_server"]  # A fixture: pytest finds it here by its name.
@@ -19,24 +22,53 @@ TOPIC = "/default/orders"
 SUB = (TOPIC, "billing")
 
 
-@pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerProcess:
-    return start_broker("--segment-size", "1MiB")
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for the tests of this file that do not end it."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture
-def shell(broker: BrokerProcess) -> Iterator[Shell]:
-    shell = Shell(broker.url)
+def shell(shared_broker: BrokerProcess) -> Iterator[Shell]:
+    """The command line with a broker that has no topics yet."""
+    shell = Shell(shared_broker.url)
     yield shell
     shell.close()
+    with sync.connect(shared_broker.url) as client:
+        for report in client.topics():
+            client.delete_topic(report.topic)
 
 
 @pytest.fixture
 def stream(shell: Shell) -> Shell:
     """A shell whose broker has a stream with the payloads 0 to 9."""
-    shell.run("topics", "create", TOPIC, "--kind", "stream")
-    shell.run("produce", TOPIC, *map(str, range(10)))
+    fill(shell)
     return shell
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    """A broker that the test may end."""
+    return start_broker("--segment-size", "1MiB")
+
+
+@pytest.fixture
+def own_stream(broker: BrokerProcess) -> Iterator[Shell]:
+    """As `stream`, with that broker."""
+    shell = Shell(broker.url)
+    fill(shell)
+    yield shell
+    shell.close()
+
+
+def fill(shell: Shell) -> None:
+    with sync.connect(shell.environment["ISTER_URL"]) as client:
+        client.create_topic(TOPIC, kind="stream")
+        with client.producer(TOPIC) as producer:
+            producer.send_batch([b"%d" % n for n in range(10)])
 
 
 def lines(*numbers: int) -> bytes:
@@ -126,17 +158,19 @@ def test_a_live_topic_cannot_be_read(shell: Shell) -> None:
     assert b"is a live topic" in shell.run("read", "/default/live", code=64).stderr
 
 
-def test_a_named_subscription_goes_on_where_it_was(stream: Shell, broker: BrokerProcess) -> None:
+def test_a_named_subscription_goes_on_where_it_was(
+    own_stream: Shell, broker: BrokerProcess
+) -> None:
     consume = ("consume", TOPIC, "--subscription", "billing", "--start", "earliest")
-    first = stream.run(*consume, "--count", "3").stdout
-    looked = stream.run(*consume, "--count", "3", "--no-ack").stdout
+    first = own_stream.run(*consume, "--count", "3").stdout
+    looked = own_stream.run(*consume, "--count", "3", "--no-ack").stdout
     broker.restart()
-    rest = stream.run(*consume, "--count", "7").stdout
+    rest = own_stream.run(*consume, "--count", "7").stdout
 
     assert first == lines(0, 1, 2)
     assert looked == lines(3, 4, 5)
     assert rest == lines(*range(3, 10))
-    assert described(stream)["lag"] == 0
+    assert described(own_stream)["lag"] == 0
 
 
 def test_a_subscription_without_a_name_is_gone_afterwards(stream: Shell) -> None:
@@ -257,23 +291,15 @@ BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def empty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.kill()
-
-
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     BAD_STREAM_COMMANDS,
     ids=[" ".join(args) for args, _, _ in BAD_STREAM_COMMANDS],
 )
 def test_a_mistake_is_one_clear_error(
-    args: tuple[str, ...], code: int, words: bytes, empty_broker: BrokerProcess
+    args: tuple[str, ...], code: int, words: bytes, shell: Shell
 ) -> None:
-    result = Shell(empty_broker.url).run(*args, code=code)
+    result = shell.run(*args, code=code)
 
     assert result.stdout == b""
     assert words in result.stderr
@@ -284,7 +310,9 @@ def test_a_mistake_is_one_clear_error(
 
 def serve(*args: str, code: int, **environment: str) -> str:
     """Start a broker that cannot, and return what it said."""
-    result = Shell(**environment).run("serve", "--port", "0", "--http-port", "0", *args, code=code)
+    result = Shell(**environment).run(
+        "serve", "--port", "0", "--http-port", "0", "--no-grpc", *args, code=code
+    )
     return result.stderr.decode()
 
 
@@ -307,10 +335,10 @@ def flip(path: Path, position: int) -> None:
 
 
 def test_damage_stops_the_start_and_is_found_by_a_check(
-    stream: Shell, broker: BrokerProcess
+    own_stream: Shell, broker: BrokerProcess
 ) -> None:
-    for _ in range(3):
-        stream.run("produce", TOPIC, "again")
+    own_stream.run("produce", TOPIC, "again")
+    own_stream.run("produce", TOPIC, "and more")
     broker.kill()
     data = str(broker.folder / "data")
     [journal] = segments(broker)
@@ -321,33 +349,70 @@ def test_damage_stops_the_start_and_is_found_by_a_check(
     said = serve("--data", data, code=70)
     assert journal.name in said
     assert "ister storage check" in said
-    report = stream.json("storage", "check", data, code=70)
+    report = own_stream.json("storage", "check", data, code=70)
     assert isinstance(report, dict)
     [problem] = report["problems"]
     assert problem["file"].endswith(journal.name)
     assert problem["position"] > 0
     assert problem["advice"]
-    result = stream.run("storage", "check", data, code=70)
+    result = own_stream.run("storage", "check", data, code=70)
     assert journal.name.encode() in result.stdout
     assert b": 1 problem in" in result.stderr
     assert journal.read_bytes() == damaged
 
 
 def test_a_folder_that_is_fine_passes_the_check_and_is_not_changed(
-    stream: Shell, broker: BrokerProcess
+    own_stream: Shell, broker: BrokerProcess
 ) -> None:
     data = broker.folder / "data"
-    stream.run("storage", "check", str(data), code=73)
+    own_stream.run("storage", "check", str(data), code=73)
     broker.kill()
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
-    result = stream.run("storage", "check", str(data))
+    result = own_stream.run("storage", "check", str(data))
 
     assert b"no problems" in result.stderr
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
 
 
+def test_metadata_is_part_of_the_check(own_stream: Shell, broker: BrokerProcess) -> None:
+    data = broker.folder / "data"
+    own_stream.run("schemas", "register", "orders", "--type", "string", "-", input=b"")
+    own_stream.run("schemas", "bind", TOPIC, "orders")
+    broker.kill()
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    report = own_stream.json("storage", "check", str(data))
+
+    assert isinstance(report, dict)
+    assert report["facts"] == 4  # The subject, its version, its id and the binding.
+    assert b" 4 facts of metadata" in own_stream.run("storage", "check", str(data)).stderr
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+def test_damaged_metadata_stops_the_start_and_is_found_by_a_check(
+    own_stream: Shell, broker: BrokerProcess
+) -> None:
+    data = broker.folder / "data"
+    own_stream.run("schemas", "register", "orders", "--type", "string", "-", input=b"")
+    broker.stop()
+    connection = sqlite3.connect(data / "metadata.db")
+    with connection:
+        connection.execute("DELETE FROM facts WHERE key LIKE 'schemas/versions/%'")
+    connection.close()
+
+    # Each row is intact; it is the whole that is not.
+    assert "version 1 is missing" in serve("--data", str(data), code=70)
+    report = own_stream.json("storage", "check", str(data), code=70)
+    assert isinstance(report, dict)
+    [problem] = report["problems"]
+    assert problem["file"] == "metadata.db"
+    assert "version 1 is missing" in problem["reason"]
+    (data / "metadata.db").write_bytes(b"?" * 4_096)
+    result = own_stream.run("storage", "check", str(data), code=70)
+    assert b"metadata.db: byte 0: file is not a database" in result.stdout
+
+
 def test_a_torn_end_is_a_note_and_the_next_start_cuts_it(
-    stream: Shell, broker: BrokerProcess
+    own_stream: Shell, broker: BrokerProcess
 ) -> None:
     broker.kill()
     [journal] = segments(broker)
@@ -359,10 +424,10 @@ def test_a_torn_end_is_a_note_and_the_next_start_cuts_it(
         file.write(b"\xff" * 100)
 
     data = str(broker.folder / "data")
-    assert b"torn end" in stream.run("storage", "check", data).stderr
+    assert b"torn end" in own_stream.run("storage", "check", data).stderr
     broker.restart()
     assert "torn_tail_cut" in broker.log_text()
-    assert stream.run("read", TOPIC).stdout == lines(*range(10))
+    assert own_stream.run("read", TOPIC).stdout == lines(*range(10))
 
 
 def test_what_is_no_data_folder_is_not_checked(tmp_path: Path) -> None:
@@ -396,7 +461,7 @@ def test_a_data_folder_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> N
 
 def test_a_broker_without_streams_leaves_no_folder_behind(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
-    args = ("serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready))
+    args = ("serve", "--port", "0", "--http-port", "0", "--no-grpc", "--ready-file", str(ready))
     process = subprocess.Popen(command(*args), cwd=tmp_path, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
@@ -481,7 +546,7 @@ def test_old_segments_move_to_the_tier_and_are_read_from_there(
     broker = start_broker("--segment-size", "1MiB", "--tier", tier.as_uri(), "--tier-after", "0")
     shell = Shell(broker.url)
     shell.run("topics", "create", TOPIC, "--kind", "stream", "--durability", "os")
-    payloads = b"".join(b"%d %s\n" % (n, b"x" * 1_000) for n in range(3_000))
+    payloads = b"".join(b"%d %s\n" % (n, b"x" * 1_000) for n in range(1_500))
     shell.run("produce", TOPIC, "--quiet", input=payloads)
     deadline = time.monotonic() + WAIT_S
     while len(segments(broker)) > 1:

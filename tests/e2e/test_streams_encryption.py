@@ -64,7 +64,7 @@ async def stored(broker: BrokerProcess) -> list[bytes]:
 
 def refusal(broker: BrokerProcess, *args: str) -> "subprocess.CompletedProcess[str]":
     data = str(broker.folder / "data")
-    return run_cli("serve", "--data", data, "--port", "0", "--http-port", "0", *args)
+    return run_cli("serve", "--data", data, "--port", "0", "--http-port", "0", "--no-grpc", *args)
 
 
 def is_on_disk(broker: BrokerProcess) -> bool:

@@ -92,7 +92,7 @@ async def test_a_broker_whose_object_journal_was_taken_over_acknowledges_nothing
 async def test_old_files_are_moved_to_the_tier_and_read_from_there(
     store: S3Server, start_broker: StartBroker
 ) -> None:
-    payloads = [b"%d " % n + b"x" * 50_000 for n in range(60)]
+    payloads = [b"%d " % n + b"x" * 50_000 for n in range(30)]
     url = store.url("tier")
     broker = start_broker("--segment-size", "1MiB", "--tier", url, "--tier-after", "0s")
     async with ister.connect(broker.url) as client:
@@ -103,7 +103,7 @@ async def test_old_files_are_moved_to_the_tier_and_read_from_there(
     data = broker.folder / "data"
 
     async with asyncio.timeout(60):
-        # Of 3 MB in files of 1 MiB, all but the open one; it is another process that does it.
+        # Of 1.5 MB in files of 1 MiB, all but the open one; it is another process that does it.
         while len(segments(data)) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 

@@ -13,6 +13,7 @@ from ister.base.errors import LeaseLostError, ProducerFencedError, TransactionEr
 pytestmark = pytest.mark.e2e
 
 TOPIC = "/default/orders"
+LETTERS = "/default/orders-s-dlq"
 ENDS = pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.stop])
 
 
@@ -157,9 +158,10 @@ async def test_failed_attempts_are_counted_over_the_restart(
             [msg] = await take(sub, 1)
             assert (msg.payload, msg.attempt) == (b"poison", 2)
             await msg.nack(delay=0)
-            dead = client.reader(f"{TOPIC}-s-dlq", start=0, end=1)
+            dead = client.reader(LETTERS, start=0, end=1)
             async with asyncio.timeout(WAIT_S):
-                while not await client.topics(f"{TOPIC}-s-dlq"):  # noqa: ASYNC110
+                # The topic is made before the letter is in it.
+                while [t.next_offset for t in await client.topics(LETTERS)] != [1]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         async with dead:
             [batch] = await dead.fetch_batches()

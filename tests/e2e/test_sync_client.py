@@ -216,7 +216,7 @@ producer.send(b"x")
 {ending}
 """
     ended = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", code],
+        [sys.executable, "-W", "always", "-c", code],
         timeout=HANGS_S,
         check=False,
         capture_output=True,

@@ -196,7 +196,7 @@ class World:
         for durable in self.broker.durables:
             assert not durable.consumers
         assert self.door._buffered_bytes == 0
-        for topic in self.broker._topics.values():
+        for topic in self.broker.catalog.topics.values():
             assert topic.producers == 0
             assert topic.next_offset == topic.messages_in
             assert isinstance(topic, StreamTopic) or topic.subscriptions == []

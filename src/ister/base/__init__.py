@@ -3,6 +3,7 @@
 from ister.base.clock import Clock, Timer
 from ister.base.names import (
     DEFAULT_NAMESPACE,
+    SYSTEM_NAMESPACE,
     Pattern,
     TopicName,
     find_partition,
@@ -14,7 +15,9 @@ from ister.base.names import (
     parse_topic,
     partition_name,
 )
+from ister.base.ports import ADMIN_PORT, DEFAULT_URL, GRPC_PORT, HTTP_PORT, NATIVE_PORT
 from ister.base.reports import BrokerReport, ConsumerReport, SubscriptionReport, TopicReport
+from ister.base.schemas import SchemaBinding, SchemaSubject, SchemaVersion
 from ister.base.streams import (
     EARLIEST,
     LATEST,
@@ -22,6 +25,7 @@ from ister.base.streams import (
     CursorReport,
     Durability,
     Origin,
+    Poison,
     Position,
     Retention,
     StreamReport,
@@ -30,9 +34,15 @@ from ister.base.streams import (
 from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
 
 __all__ = [
+    "ADMIN_PORT",
     "DEFAULT_NAMESPACE",
+    "DEFAULT_URL",
     "EARLIEST",
+    "GRPC_PORT",
+    "HTTP_PORT",
     "LATEST",
+    "NATIVE_PORT",
+    "SYSTEM_NAMESPACE",
     "AckSettings",
     "BrokerReport",
     "Clock",
@@ -41,8 +51,12 @@ __all__ = [
     "Durability",
     "Origin",
     "Pattern",
+    "Poison",
     "Position",
     "Retention",
+    "SchemaBinding",
+    "SchemaSubject",
+    "SchemaVersion",
     "StreamReport",
     "StreamSettings",
     "SubscriptionReport",

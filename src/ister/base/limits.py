@@ -30,8 +30,9 @@ BATCH_BYTES_CEILING = 64 * MIB
 # lists that decoding a hostile batch can make.
 BATCH_COUNT_MAX = 65_536
 
-# A control frame holds names, filters and listings; listings are paged to stay below this.
-CONTROL_BYTES_MAX = 1 * MIB
+# A control frame holds names, filters, listings, which are paged to stay below this, and
+# definitions of schemas, which have up to 1 MiB.
+CONTROL_BYTES_MAX = 2 * MIB
 
 # The client closes a batch at this size. Python and the system cost the same for a small batch
 # as for a large one, so larger is faster, until a batch waits too long behind another (measured
@@ -105,6 +106,35 @@ TRANSACTION_BATCHES_MAX = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
 # Saved cursors of one subscription.
 SNAPSHOTS_MAX = 1_000
+
+# One write of metadata. These are etcd's defaults (128 changes, 1.5 MiB with keys and wrapping), so
+# that what one store takes, another takes as well.
+FACTS_PER_WRITE_MAX = 128
+FACTS_BYTES_MAX = MIB + 256 * KIB
+# The longest key holds a prefix and the name of a topic.
+FACT_KEY_BYTES_MAX = KIB
+FACTS_PER_PAGE_MAX = 1_000
+# Calls that wait for the one thread of the metadata: a second of them at 1 ms for a sync.
+METADATA_CALLS_MAX = 1_000
+
+# The registry keeps all schemas in memory. A version with a definition of 1 KiB costs about 2 KiB
+# there; the bytes of all definitions together are bounded as well.
+SUBJECTS_MAX = 10_000
+SCHEMA_VERSIONS_MAX = 1_000
+SCHEMAS_BYTES_MAX = 256 * MIB
+# As many topics as a broker has by default.
+BINDINGS_MAX = 100_000
+# Said about one version, beside its definition; together they stay below `FACTS_BYTES_MAX`.
+SCHEMA_DESCRIPTION_BYTES_MAX = 4 * KIB
+SCHEMA_TAGS_MAX = 64
+
+# What is checked against a schema in the event loop: about 0.3 ms for JSON of 1 KiB a message.
+# More goes to a thread, which costs 0.1 ms on the way.
+CHECK_COUNT_MAX = 64
+CHECK_BYTES_MAX = 64 * KIB
+# The same for schemas that are slow to check, as bytes times the weight of the schema: 5 ms and
+# less for dense Avro, 15 ms for JSON by a schema of a thousand choices.
+CHECK_WORK_MAX = 16 * CHECK_BYTES_MAX
 
 # Names of topics a connection has been told about (deliver frames carry the number).
 TOPIC_ALIASES_MAX = 1_000_000

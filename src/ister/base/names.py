@@ -15,6 +15,8 @@ TopicName = NewType("TopicName", str)
 Pattern = NewType("Pattern", str)
 
 DEFAULT_NAMESPACE = "default"
+# For what the platform itself keeps in topics.
+SYSTEM_NAMESPACE = "system"
 
 _TOKEN = re.compile(r"[\w-]+\Z")
 _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)\Z")

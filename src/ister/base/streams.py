@@ -39,6 +39,14 @@ class Retention(StrEnum):
     COMPACT = "compact"  # the newest message of each key
 
 
+class Poison(StrEnum):
+    """What becomes of a message that was delivered too often."""
+
+    DEAD_LETTER = "dead_letter"  # kept in a topic of its own
+    BLOCK = "block"  # the subscription stops; where keys are shared, only that key
+    DROP = "drop"  # it counts as acknowledged
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
     """How a stream topic keeps its messages."""
@@ -69,7 +77,7 @@ class AckSettings:
     """How a durable subscription treats messages until they are acknowledged."""
 
     ack_timeout_ms: int = ACK_TIMEOUT_MS
-    # Deliveries of one message before it goes to the dead letters; 0: no end.
+    # Deliveries of one message before `poison` says what becomes of it; 0: no end.
     max_deliveries: int = MAX_DELIVERIES
     # Delay before delivery 2, 3, …; the last one repeats. Empty: at once.
     backoff_ms: tuple[int, ...] = ()
@@ -80,6 +88,8 @@ class AckSettings:
     # Delivered and not yet acknowledged, of the subscription as a whole.
     in_flight_max: int = IN_FLIGHT_COUNT_MAX
     in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
+    # What becomes of a message after the last of its deliveries.
+    poison: str = Poison.DEAD_LETTER
 
     def check(self) -> None:
         """Raise `BadRequestError` unless every setting is within its bounds."""
@@ -98,6 +108,7 @@ class AckSettings:
             )
         if not (0 < self.in_flight_max <= 2**31 and 0 < self.in_flight_bytes_max <= 2**40):
             raise BadRequestError("in_flight_max and in_flight_bytes_max are above 0")
+        check_word(self.poison, Poison, "poison")
 
     def delay_ms(self, deliveries: int) -> int:
         """Return how long to wait after delivery number `deliveries` went wrong."""
@@ -172,6 +183,8 @@ class CursorReport:
     # Acknowledgements refused because they came too late.
     refused: int = 0
     paused: bool = False
+    # Whether messages that were delivered too often hold it up, or some of its keys.
+    blocked: bool = False
     snapshots: list[str] = field(default_factory=list)
     # Every topic with the offset below which all is acknowledged.
     floors: dict[str, int] = field(default_factory=dict)

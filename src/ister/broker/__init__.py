@@ -5,6 +5,7 @@ from ister.broker.broker import Broker, Producer
 from ister.broker.commits import CommitFigures
 from ister.broker.consumer import Consumer, Sink
 from ister.broker.deadletters import default_dead_letter_topic
+from ister.broker.guarding import Check, Guard, GuardOf
 from ister.broker.opening import open_vault
 from ister.broker.reader import Reader, ReaderSink, open_reader
 from ister.broker.replies import ReplySink
@@ -19,8 +20,11 @@ from ister.broker.workers import InlineWorker, ThreadWorker, Worker
 __all__ = [
     "Attachment",
     "Broker",
+    "Check",
     "CommitFigures",
     "Consumer",
+    "Guard",
+    "GuardOf",
     "InlineWorker",
     "Producer",
     "Reader",

@@ -1,19 +1,15 @@
-"""The running broker without a network: owns namespaces, topics and subscriptions.
+"""The running broker without a network: owns a catalog of topics, and who is subscribed to them.
 
-Doors call it from one thread; nothing in here waits. Always true:
-- a topic's name is taken by a topic or by a partitioned topic, never both;
-- a subscription on a live topic lives as long as it has consumers;
-- a wildcard subscription is attached to every topic its pattern covers, from the moment the
-  topic exists.
+Doors call it from one thread; nothing in here waits. Whoever may have to wait gives a `done`, which
+is called once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import cast
+from itertools import count
 
 from ister.base import (
-    DEFAULT_NAMESPACE,
     BrokerReport,
     Clock,
     Pattern,
@@ -21,36 +17,27 @@ from ister.base import (
     SubscriptionReport,
     TopicName,
     TopicReport,
-    find_partition,
-    is_wildcard,
     matches,
-    namespace_of,
     parse_pattern,
     parse_plain,
-    parse_topic,
-    partition_name,
 )
 from ister.base.errors import (
     BadBatchError,
-    BadNameError,
     BadRequestError,
     BatchTooLargeError,
     IsterError,
-    LimitReachedError,
     MessageTooLargeError,
-    NamespaceExistsError,
-    NamespaceNotFoundError,
     ProducerFencedError,
-    TopicExistsError,
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import PARTITIONS_MAX, Limits
-from ister.broker.changes import NamespaceCreated
+from ister.base.limits import Limits
+from ister.broker.catalog import Catalog
 from ister.broker.committer import Done, ignore
 from ister.broker.consumer import QueueBudget
 from ister.broker.deadletters import DeadLetters, OnTopic
 from ister.broker.durables import Durables
+from ister.broker.guarding import Check, GuardOf, check, long_check
 from ister.broker.listing import Totals, page_of, subscription_page
 from ister.broker.replies import Replies
 from ister.broker.stream import StreamTopic, Told
@@ -99,61 +86,52 @@ class Broker:
         self.connections = 0
         self.replies = Replies()
         self._started_ms = clock.monotonic_ms()
-        self._namespaces = {DEFAULT_NAMESPACE}
-        self._topics: dict[str, AnyTopic] = {}
-        self._partitioned: dict[str, Sequence[AnyTopic]] = {}
-        self._topic_number = 0
         self._producer_id = 0
-        # What deleted topics had counted: totals never fall.
-        self._gone = Totals()
+        new_number = count(1).__next__
         self.durables = Durables(
             clock=clock,
             random_slot=random_slot,
-            undertaker=DeadLetters(self._find_stream),
+            undertaker=DeadLetters(name, self._find_stream),
             subscriptions_max=limits.subscriptions_max,
+            check_letters=self._check_letters,
         )
         self.streams = Streams(
             clock=clock,
-            new_number=self._new_number,
+            new_number=new_number,
             durables=self.durables,
             open_local=open_local,
             on_opened=self.adopt,
         )
-
-        self._transactions = Transactions(self.streams.vaults, self._plain_stream)
-        self.subscribers = Subscribers(
-            self, durables=self.durables, streams=self.streams, random_slot=random_slot
+        self.catalog = Catalog(limits=limits, streams=self.streams, new_number=new_number)
+        self.subscribers = self.catalog.subscribers = Subscribers(
+            self.catalog,
+            limits=limits,
+            budget=self.budget,
+            durables=self.durables,
+            random_slot=random_slot,
         )
+        self._transactions = Transactions(self.streams.vaults, self.catalog.plain_stream)
 
     def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
         """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""
         self.streams.adopt(vault, is_object=is_object)
         if not is_object:
             vault.committer.at_once = self._is_quiet
-        ledger = vault.ledger
-        self._namespaces |= ledger.namespaces
-        for topic in vault.topics.values():
-            self._topics[topic.name] = topic
-        for name, partitions in ledger.partitioned.items():
-            self._partitioned[name] = [
-                self._topics[partition_name(name, n)] for n in range(partitions)
-            ]
+        self.catalog.adopt(vault)
 
     # Namespaces and topics
 
     def create_namespace(self, namespace: str, done: Done = ignore) -> None:
         """Make a namespace, or raise `NamespaceExistsError`."""
-        parse_topic(f"/{namespace}/x")
-        if namespace in self._namespaces:
-            raise NamespaceExistsError(namespace)
-        if len(self._namespaces) >= self.limits.namespaces_max:
-            raise LimitReachedError("namespaces_max", self.limits.namespaces_max)
-        self._record_namespaces(namespace, done)
-        self._namespaces.add(namespace)
+        self.catalog.namespaces.create(namespace, done)
+
+    def delete_namespace(self, namespace: str, done: Done = ignore) -> None:
+        """Remove a namespace, or raise `NamespaceNotEmptyError` while it has topics."""
+        self.catalog.namespaces.delete(namespace, done)
 
     def namespaces(self) -> list[str]:
         """Return the namespaces by name."""
-        return sorted(self._namespaces)
+        return self.catalog.namespaces.names()
 
     def create_topic(
         self,
@@ -164,59 +142,36 @@ class Broker:
         partitions: int = 0,
         stream: StreamSettings | None = None,
     ) -> None:
-        """Make a topic. Nothing happens when it exists with the same settings.
+        """Make a topic; see `Catalog.create`."""
+        self.catalog.create(name, done, kind=kind, partitions=partitions, stream=stream)
 
-        It is there on return, and for good when `done` is told so.
-        """
-        topic = parse_topic(name)
-        if kind not in ("live", "stream"):
-            raise BadRequestError(f"topic kind {kind[:40]!r} is not available: 'live', 'stream'")
-        if stream is not None and kind == "live":
-            raise BadRequestError("durability and retention are settings of kind 'stream'")
-        if not 0 <= partitions <= PARTITIONS_MAX:
-            raise BadRequestError(f"{partitions} partitions are not 0 to {PARTITIONS_MAX}")
-        existing = self._partitioned.get(topic)
-        if existing is not None or topic in self._topics:
-            first = self._check_same(topic, kind, partitions, stream)
-            if isinstance(first, StreamTopic):
-                first.vault.committer.after(done)
-            else:
-                done(None)
-            return
-        if find_partition(topic) is not None:
-            raise BadNameError(topic, "names ending in '-part-N' belong to partitioned topics")
-        names = [partition_name(topic, n) for n in range(partitions)] or [topic]
-        parse_topic(names[-1])  # The longest of the names.
-        self._check_room(topic, len(names))
-        if kind == "stream":
-            self._create_streams(topic, names, stream or StreamSettings(), done)
-            return
-        topics = [self._add_live(n) for n in names]
-        if partitions:
-            self._partitioned[topic] = topics
-        done(None)
+    def grow_topic(
+        self,
+        name: str,
+        partitions: int,
+        done: Done = ignore,
+        *,
+        kind: str = "live",
+        stream: StreamSettings | None = None,
+    ) -> None:
+        """Have a topic with that many partitions at least; see `Catalog.grow`."""
+        self.catalog.grow(name, partitions, done, kind=kind, stream=stream)
 
     def delete_topic(self, name: str, done: Done = ignore) -> None:
         """Remove a topic with its partitions. Consumers of nothing else are closed."""
-        topic = parse_topic(name)
-        partitioned = topic in self._partitioned
-        if partitioned:
-            gone = list(self._partitioned[topic])
-        elif topic in self._topics and not self._is_partition(topic):
-            gone = [self._topics[topic]]
-        else:
-            raise TopicNotFoundError(name)
-        streams = [t for t in gone if isinstance(t, StreamTopic)]
+        self.catalog.delete(name, done)
 
-        def on_deleted(error: IsterError | None) -> None:
-            if error is None:
-                self._on_deleted(topic, gone)
-            done(error)
+    def partitions(self, name: str, *, known: int = 0) -> int:
+        """Return the number of partitions, 0 for none, making the topic if needed."""
+        return self.catalog.partitions(name, known=known)
 
-        if streams:
-            self.streams.delete(streams, on_deleted, partitioned=topic if partitioned else "")
-        else:
-            on_deleted(None)
+    def partition_count(self, name: str) -> int:
+        """Return the number of partitions of a topic, 0 for any other topic or pattern."""
+        return self.catalog.partition_count(name)
+
+    def streams_of(self, name: str) -> list[StreamTopic]:
+        """Return a stream topic or the partitions of one, or raise what is wrong with the name."""
+        return self.catalog.streams_of(name)
 
     def purge(self, name: str, before: int, done: Callable[[int | IsterError], object]) -> None:
         """Drop the messages of a stream before an offset, all of them if that is negative."""
@@ -242,61 +197,6 @@ class Broker:
             count = max(end - topic.first_offset, 0)
             self.streams.trim(topic, end, lambda error, count=count: on_done(error, count))  # type: ignore[misc]
 
-    def partitions(self, name: str, *, known: int = 0) -> int:
-        """Return the number of partitions, 0 for a topic without, making the topic if needed.
-
-        `known` is the number a client remembers from before this broker was started anew: the
-        topic, or that of which `name` is a partition, is made with as many again.
-        """
-        topic = parse_topic(name)
-        if topic not in self._partitioned and topic not in self._topics:
-            partition = find_partition(topic)
-            forgotten = partition[0] if partition is not None and known else topic
-            self.create_topic(forgotten, partitions=known)
-        if topic in self._partitioned:
-            return len(self._partitioned[topic])
-        if topic not in self._topics:
-            raise TopicNotFoundError(topic)
-        return 0
-
-    def partition_count(self, name: str) -> int:
-        """Return the number of partitions of a topic, 0 for any other topic or pattern."""
-        return len(self._partitioned.get(name, ()))
-
-    def find_topics(self, pattern: Pattern) -> list[AnyTopic]:
-        """Return every topic that a name or pattern covers; none when there is none."""
-        if is_wildcard(pattern):
-            return [t for t in self._topics.values() if matches(pattern, t.name)]
-        if pattern in self._partitioned:
-            return list(self._partitioned[pattern])
-        topic = self._topics.get(pattern)
-        return [topic] if topic is not None else []
-
-    def has_namespace(self, namespace: str) -> bool:
-        """Whether a namespace exists."""
-        return namespace in self._namespaces
-
-    def streams_of(self, name: str) -> list[StreamTopic]:
-        """Return a stream topic or the partitions of one, or raise what is wrong with the name."""
-        topic = parse_topic(name)
-        if topic in self._partitioned:
-            found = list(self._partitioned[topic])
-        elif topic in self._topics:
-            found = [self._topics[topic]]
-        else:
-            raise TopicNotFoundError(topic)
-        streams = [t for t in found if isinstance(t, StreamTopic)]
-        if not streams:
-            raise WrongKindError(name, "live", "this works on kind 'stream' only")
-        return streams
-
-    def _plain_stream(self, name: str) -> StreamTopic:
-        """Return a stream topic that has no partitions, or raise what is wrong with the name."""
-        found = self.streams_of(name)
-        if found[0].name != name:
-            raise BadRequestError(f"topic {name!r} is partitioned: name its partitions")
-        return found[0]
-
     # Producing
 
     def open_producer(self, topic: str, name: str) -> Producer:
@@ -307,7 +207,7 @@ class Broker:
         parse_plain(name, "a producer name")
         if self.partitions(topic):
             raise BadRequestError(f"topic {topic!r} is partitioned: open its partitions")
-        found = self._topics[topic]
+        found = self.catalog.topics[topic]
         found.producers += 1
         self._producer_id += 1
         stream = found if isinstance(found, StreamTopic) else None
@@ -322,36 +222,65 @@ class Broker:
         if stream is not None and stream.owners.get(producer.name) == producer.id:
             del stream.owners[producer.name]
 
-    def publish(self, producer: Producer, batch: Batch) -> None:
+    def publish(self, producer: Producer, batch: Batch, *, checked: bool = False) -> None:
         """Check and publish a batch to a live topic; afterwards it carries its offsets and time.
 
-        Raises without any effect when the batch breaks a rule.
+        Raises without any effect when the batch breaks a rule. `checked` says that `long_check`
+        has found nothing.
         """
         topic = producer.topic
-        self._check_batch(topic.name, batch, producer)
+        if not checked:
+            self._check_batch(topic.name, batch, producer)
         assert isinstance(topic, Topic)
         if topic.deleted:
             raise TopicNotFoundError(topic.name)
+        if topic.guard is not None and not checked:
+            check(topic.guard, batch)
         reached = topic.publish(batch, self.clock.now_ms())
         if batch.columns & Column.REPLY and reached < batch.count:
             self.replies.report_no_responder(topic.subscriptions, batch)
 
     def store(
-        self, producer: Producer, batch: Batch, told: Told, *, expected_offset: int | None = None
+        self,
+        producer: Producer,
+        batch: Batch,
+        told: Told,
+        *,
+        expected_offset: int | None = None,
+        checked: bool = False,
     ) -> None:
-        """Check a batch and publish it to a stream; `told` is called when it is safe, or not."""
+        """Check a batch and publish it to a stream; `told` is called when it is safe, or not.
+
+        `checked` says that `long_check` has found nothing.
+        """
         topic = producer.stream
         assert topic is not None
         if topic.deleted:
             raise TopicNotFoundError(topic.name)
         if topic.owners.get(producer.name) != producer.id:
             raise ProducerFencedError(topic.name, producer.name)
-        self._check_batch(topic.name, batch, producer)
+        if not checked:
+            self._check_batch(topic.name, batch, producer)
         if batch.columns & Column.REPLY:
             raise WrongKindError(topic.name, "stream", "requests are for live topics")
         if batch.first_sequence > SEQUENCE_MAX:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
-        topic.publish(producer.name, batch, told, expected_offset=expected_offset)
+        guard = None if checked else topic.guard
+        topic.publish(producer.name, batch, told, expected_offset=expected_offset, guard=guard)
+
+    def long_check(self, producer: Producer, batch: Batch) -> Check | None:
+        """Return what to do in a thread before this batch is published as `checked`.
+
+        `None` when it need not be. Raises when the batch breaks another rule than its schema's.
+        """
+        topic, stream = producer.topic, producer.stream
+        check = long_check([(topic.guard, batch)]) if topic.guard is not None else None
+        if check is None:
+            return None
+        self._check_batch(topic.name, batch, producer)
+        if stream is not None and stream.is_repeated(producer.name, batch):
+            return None
+        return check
 
     def stage(self, transaction: Transaction, slot: int, batch: Batch) -> None:
         """Check a batch and add it to a transaction."""
@@ -366,9 +295,34 @@ class Broker:
         topics: Sequence[str],
         acks: Sequence[TransactionAck],
         done: Offsets,
+        *,
+        checked: bool = False,
     ) -> None:
-        """Carry out a transaction, all of it or nothing."""
-        self._transactions.commit(transaction, topics, acks, done)
+        """Carry out a transaction, all of it or nothing.
+
+        `checked` says that `long_commit_check` has found nothing.
+        """
+        self._transactions.commit(transaction, topics, acks, done, checked=checked)
+
+    def long_commit_check(self, transaction: Transaction, topics: Sequence[str]) -> Check | None:
+        """Return what to do in a thread before this is committed as `checked`, if anything."""
+        return long_check(self._transactions.guarded(transaction, topics))
+
+    # Schemas
+
+    @property
+    def guard_of(self) -> GuardOf:
+        """Tells who guards a topic: asked when that is made, and when its schema changes."""
+        return self.catalog.guard_of
+
+    @guard_of.setter
+    def guard_of(self, guard_of: GuardOf) -> None:
+        self.catalog.guard_of = guard_of
+        self.catalog.set_guards(self.catalog.topics.values())
+
+    def on_bound(self, topic: str) -> None:
+        """The schema of a topic has changed, whether that is there or not."""
+        self.catalog.set_guards(self.catalog.find(Pattern(topic)))
 
     # Requests and replies
 
@@ -384,9 +338,9 @@ class Broker:
         """Return a page of topics that match `pattern` (empty: all), and where the next starts."""
         if pattern:
             parse_pattern(pattern)
-        names = sorted(n for n in self._topics if not pattern or matches(pattern, n))
+        names = sorted(n for n in self.catalog.topics if not pattern or matches(pattern, n))
         page, more = page_of(names, after=after, limit=limit)
-        return [self._topics[name].report() for name in page], more
+        return [self.catalog.topics[name].report() for name in page], more
 
     def subscriptions(
         self, topic: str, *, after: str, limit: int
@@ -397,15 +351,15 @@ class Broker:
     def report(self) -> BrokerReport:
         """Return the figures of the broker as a whole."""
         totals = Totals()
-        totals.add(self._gone)
-        for topic in self._topics.values():
+        totals.add(self.catalog.gone)
+        for topic in self.catalog.topics.values():
             totals.add(topic)
         return BrokerReport(
             broker=self.name,
             version=version("ister"),
             uptime_s=(self.clock.monotonic_ms() - self._started_ms) / 1000,
             connections=self.connections,
-            topics=len(self._topics),
+            topics=len(self.catalog.topics),
             subscriptions=len(self.subscribers),
             messages_in=totals.messages_in,
             bytes_in=totals.bytes_in,
@@ -423,107 +377,11 @@ class Broker:
         """Whether so few are connected that nobody minds if the loop waits for a quick disk."""
         return 0 < self.connections <= QUIET_CONNECTIONS_MAX
 
-    def _new_number(self) -> int:
-        self._topic_number += 1
-        return self._topic_number
-
-    def _record_namespaces(self, namespace: str, done: Done) -> None:
-        """Keep a namespace, if there is a place to keep it."""
-
-        def on_done(error: IsterError | None) -> None:
-            if error is not None:
-                self._namespaces.discard(namespace)
-            done(error)
-
-        if self.streams.vaults:
-            self.streams.vaults[0].record([NamespaceCreated(namespace)], on_done)
-        else:
-            done(None)
-
-    def _create_streams(
-        self, topic: TopicName, names: list[TopicName], settings: StreamSettings, done: Done
-    ) -> None:
-        partitioned = topic if names != [topic] else ""
-        vault = self.streams.vault_for(settings.durability)
-        if topic in self._topics or topic in self._partitioned:
-            # It was in the data folder, which was opened only now: somebody else has filled it.
-            partitions = len(names) if partitioned else 0
-            first = self._check_same(topic, "stream", partitions, settings)
-            cast("StreamTopic", first).vault.committer.after(done)
-            return
-        namespace = namespace_of(topic)
-        if namespace != DEFAULT_NAMESPACE and namespace not in vault.ledger.namespaces:
-            vault.record([NamespaceCreated(namespace)], ignore)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is not None:
-                self._partitioned.pop(topic, None)
-                for name in names:
-                    self._topics.pop(name, None)
-            done(error)
-
-        made = self.streams.create(names, settings, on_done, partitioned=partitioned)
-        for part in made:
-            self._topics[part.name] = part
-        if partitioned:
-            self._partitioned[topic] = made
-        for part in made:
-            self.subscribers.on_stream(part)
-
     def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
-        """Find a stream topic, or make it."""
-        found = self._topics.get(name)
-        if isinstance(found, StreamTopic):
-            done(found)
-        elif found is not None or name in self._partitioned:
-            done(WrongKindError(name, "live or partitioned", "dead letters need a plain stream"))
-        else:
+        self.catalog.find_stream(name, settings, done)
 
-            def on_done(error: IsterError | None) -> None:
-                done(error or self.streams.by_name[name])
-
-            self.create_topic(name, on_done, kind="stream", stream=settings)
-
-    def _check_same(
-        self, topic: TopicName, kind: str, partitions: int, stream: StreamSettings | None
-    ) -> AnyTopic:
-        """Return the topic, or its first partition; raise when it is not the one asked for."""
-        parts = self._partitioned.get(topic)
-        has = len(parts or ())
-        first = parts[0] if parts is not None else self._topics[topic]
-        if has != partitions:
-            raise TopicExistsError(topic, f"with {has} partitions")
-        if first.kind != kind:
-            raise TopicExistsError(topic, f"as a {first.kind} topic")
-        if isinstance(first, StreamTopic) and stream not in (None, first.record.settings):
-            raise TopicExistsError(topic, _difference(first.record.settings))
-        return first
-
-    def _add_live(self, name: TopicName) -> Topic:
-        topic = self._topics[name] = Topic(name, self._new_number())
-        self.subscribers.on_live(topic)
-        return topic
-
-    def _on_deleted(self, name: TopicName, parts: list[AnyTopic]) -> None:
-        """Forget a topic that is no more, unless somebody else who asked for it has done so."""
-        gone = [part for part in parts if self._topics.get(part.name) is part]
-        if not gone:
-            return
-        self._partitioned.pop(name, None)
-        for part in gone:
-            self._forget_topic(part)
-        self.subscribers.on_topics_gone(f"topic {name} was deleted")
-        # Last: closing has counted what was still queued as dropped.
-        for part in gone:
-            self._gone.add(part)
-
-    def _forget_topic(self, topic: AnyTopic) -> None:
-        topic.deleted = True
-        self._topics.pop(topic.name, None)
-        if isinstance(topic, Topic):
-            for subscription in topic.subscriptions:
-                subscription.topics.remove(topic)
-            topic.subscriptions = []
+    def _check_letters(self, name: str) -> None:
+        self.catalog.check_letters(name)
 
     def _check_batch(self, topic: str, batch: Batch, producer: Producer | None) -> None:
         limits = self.limits
@@ -539,19 +397,3 @@ class Broker:
         too_large = batch.verify(message_bytes_max=limits.message_bytes_max)
         if too_large:
             raise MessageTooLargeError(topic, too_large, limits.message_bytes_max)
-
-    def _check_room(self, name: TopicName, count: int) -> None:
-        if namespace_of(name) not in self._namespaces:
-            raise NamespaceNotFoundError(namespace_of(name))
-        if len(self._topics) + count > self.limits.topics_max:
-            raise LimitReachedError("topics_max", self.limits.topics_max)
-
-    def _is_partition(self, name: str) -> bool:
-        found = find_partition(name)
-        return found is not None and found[0] in self._partitioned
-
-
-def _difference(settings: StreamSettings) -> str:
-    """Return how a stream is set that somebody wants to be otherwise."""
-    told = [f"{name} {value}" for name, value in asdict(settings).items() if value]
-    return f"with {', '.join(told)}: use it as it is, or delete it first"

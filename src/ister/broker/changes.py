@@ -26,8 +26,14 @@ class NamespaceCreated(_Change, frozen=True):
     namespace: str
 
 
+class NamespaceDeleted(_Change, frozen=True):
+    """A namespace is gone."""
+
+    namespace: str
+
+
 class PartitionedCreated(_Change, frozen=True):
-    """A partitioned topic exists; its partitions are topics of their own."""
+    """A partitioned topic has so many partitions, which are topics of their own."""
 
     name: str
     partitions: int
@@ -131,6 +137,9 @@ class TransactionDone(_Change, frozen=True):
     transaction: str
     offsets: list[int]
     time_ms: int
+    # By batch, when some of it was known before by its ids: the offset of each message, of those
+    # known as a negative number, its bits turned round.
+    each: dict[int, list[int]] = {}
 
 
 class Sequenced(_Change, frozen=True):
@@ -144,6 +153,7 @@ class Sequenced(_Change, frozen=True):
 
 Change: TypeAlias = (
     NamespaceCreated
+    | NamespaceDeleted
     | PartitionedCreated
     | PartitionedDeleted
     | TopicCreated

@@ -29,6 +29,24 @@ def ignore(_: IsterError | None) -> None:
     """For what nobody waits for."""
 
 
+def after_all(count: int, done: Done) -> Done:
+    """Return what to call `count` times, for `done` to be told once: of the first error, if any."""
+    errors: list[IsterError] = []
+    left = count
+
+    def one(error: IsterError | None) -> None:
+        nonlocal left
+        left -= 1
+        if error is not None:
+            errors.append(error)
+        if left == 0:
+            done(errors[0] if errors else None)
+
+    if not count:
+        done(None)
+    return one
+
+
 # How often a failed storage is tried again.
 RETRY_S = 1.0
 # A group that may be written in the event loop, and what the disk may take for it at worst: of a

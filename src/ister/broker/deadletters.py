@@ -18,6 +18,7 @@ from ister.broker.sifting import TTL_ATTRIBUTE, runs_of, slots_of
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Again, Track
 from ister.codec import NO_SCHEMA, Batch, Column, encode
+from ister.subscriptions import keys_of
 
 OnTopic = Callable[[StreamTopic | IsterError], object]
 
@@ -27,9 +28,15 @@ LETTERS_BYTES = 1 * MIB
 
 
 class DeadLetters:
-    """Puts dead messages where they belong. `find_topic` finds a stream topic or makes it."""
+    """Puts dead messages where they belong.
 
-    def __init__(self, find_topic: Callable[[TopicName, StreamSettings, OnTopic], None]) -> None:
+    `broker` is the name of this one; `find_topic` finds a stream topic or makes it.
+    """
+
+    def __init__(
+        self, broker: str, find_topic: Callable[[TopicName, StreamSettings, OnTopic], None]
+    ) -> None:
+        self._broker = broker
         self._find_topic = find_topic
 
     def bury(self, track: Track) -> None:
@@ -46,7 +53,7 @@ class DeadLetters:
         while waiting:
             batch = track.old_batch(waiting[0][0], Again.DEAD_LETTER)
             if batch is None and track.is_gone(Again.DEAD_LETTER):
-                track.subscription.on_letters_gone(track, [waiting.pop(0)[0]])
+                track.subscription.quarantine.on_gone(track, [waiting.pop(0)[0]])
                 continue
             if batch is None:
                 return
@@ -55,11 +62,11 @@ class DeadLetters:
             waiting = waiting[len(here) :]
             slots = slots_of(batch, list(here))
             if track.held_back and track.gate is not None:
-                keys = batch.keys or [None] * batch.count
+                keys = keys_of(batch)
                 track.gate.admit([keys[s] for s in slots], [batch.offsets[s] for s in slots])
             gone = sorted(here.keys() - {batch.offsets[s] for s in slots})
             if gone:
-                track.subscription.on_letters_gone(track, gone)
+                track.subscription.quarantine.on_gone(track, gone)
             for some in _bundles(batch, slots):
                 self._bury(track, batch, some, [here[batch.offsets[s]] for s in some])
             batch.forget_columns()
@@ -70,12 +77,12 @@ class DeadLetters:
     def _bury(self, track: Track, batch: Batch, slots: list[int], failures: list[int]) -> None:
         subscription, stand = track.subscription, track.stand
         offsets = [batch.offsets[s] for s in slots]
-        letters = dead_letters(track, batch, slots, failures)
+        letters = dead_letters(track, batch, slots, failures, broker=self._broker)
         for run in runs_of(offsets):
             track.burying.add(*run)
 
         def done(error: IsterError | None) -> None:
-            subscription.on_buried(track, stand, offsets, error)
+            subscription.quarantine.on_buried(track, stand, offsets, error)
 
         def on_topic(topic: StreamTopic | IsterError) -> None:
             if isinstance(topic, IsterError):
@@ -140,14 +147,19 @@ def dead_letter_topic(track: Track) -> str:
     subscription = track.subscription
     if subscription.acks.dead_letter_topic:
         return subscription.acks.dead_letter_topic
-    partition = find_partition(track.topic.name)
-    base = partition[0] if partition is not None else track.topic.name
-    return default_dead_letter_topic(base, subscription.name)
+    return default_dead_letter_topic(track.topic.name, subscription.name)
+
+
+def letters_of(topic: str, subscription: str) -> str:
+    """Return where the dead letters of a topic, or of a partition of one, go if nobody says."""
+    partition = find_partition(topic)
+    base = partition[0] if partition is not None else topic
+    return base + _ending(subscription)
 
 
 def default_dead_letter_topic(topic: str, subscription: str) -> str:
     """Return `<topic>-<subscription>-dlq`, with what a topic's name cannot hold replaced."""
-    name = topic + _ending(subscription)
+    name = letters_of(topic, subscription)
     if len(name.encode()) > NAME_BYTES_MAX:
         raise BadRequestError(f"{name!r} is too long: set `dead_letter_topic`")
     return name
@@ -166,7 +178,7 @@ def _ending(subscription: str) -> str:
 
 
 def dead_letters(
-    track: Track, batch: Batch, slots: Sequence[int], failures: Sequence[int]
+    track: Track, batch: Batch, slots: Sequence[int], failures: Sequence[int], *, broker: str
 ) -> Batch:
     """Return messages as dead letters: as they were, with where they come from and why."""
     rows = batch.attributes or [{}] * batch.count
@@ -178,6 +190,7 @@ def dead_letters(
             "x-original-topic-offset": str(batch.offsets[slot]),
             "x-original-producer": batch.producer,
             "x-original-producer-id": str(batch.producer_id),
+            "x-original-broker-addr": broker,
             "x-delivery-attempt": str(attempts),
             "x-failure-reason": f"not acknowledged in {attempts} deliveries",
             "x-poison-policy": "dead_letter",

@@ -90,21 +90,32 @@ class Dispatch:
 
     def pump(self) -> None:
         """Hand out what can be."""
-        if self._pumping or not self._consumers or self._subscription.resting:
+        if self._pumping or not self._consumers:
+            return
+        if self._subscription.resting:
+            # Maybe until something is settled that blocks all the rest.
+            self._limited = True
             return
         self._pumping = True
         try:
             if self._again:
                 self._pump_again()
             if self.parking is not None:
-                for track in self.parking.unpark(self._clock.now_ms()):
-                    self.add(track)
-                if self._again:
-                    self._pump_again()
+                self._unpark(self.parking)
             if self._new:
                 self._pump_new()
         finally:
             self._pumping = False
+
+    def _unpark(self, parking: Parking) -> None:
+        if self._flight.room <= 0:
+            # Or what is parked here and there would be read over and over, for nothing.
+            self._limited = True
+            return
+        for track in parking.unpark(self._clock.now_ms()):
+            self.add(track)
+        if self._again:
+            self._pump_again()
 
     def _pump_again(self) -> None:
         again = self._again
@@ -296,10 +307,13 @@ class Dispatch:
     def _give_room(
         self, consumer: Consumer, track: Track, batch: Batch, slots: Sequence[int], attempt: int
     ) -> int:
-        """As `_give`, if there is room in flight."""
-        if self._flight.full:
+        """As `_give`, as far as there is room in flight: what is parked does not count there."""
+        room = self._flight.room
+        if room < len(slots):
             self._limited = True
-            return 0
+            if room <= 0:
+                return 0
+            slots = slots[:room]
         return self._give(consumer, track, batch, slots, attempt)
 
     def _give(

@@ -10,14 +10,13 @@ each. Always true:
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from ister.base import Clock, SubscriptionReport
+from ister.base import Clock, Poison, SubscriptionReport
 from ister.base.errors import (
     IsterError,
-    StorageFailedError,
     SubscriptionMismatchError,
     SubscriptionNotFoundError,
 )
@@ -28,8 +27,8 @@ from ister.broker.dispatch import Dispatch
 from ister.broker.flight import Flight
 from ister.broker.leasenumbers import SLOTS_MAX, lease_numbers, slot_of
 from ister.broker.ledger import SubscriptionRecord
+from ister.broker.quarantine import RETRY_MS, Quarantine, Undertaker
 from ister.broker.roster import Roster
-from ister.broker.sifting import runs_of
 from ister.broker.standing import report_of
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Stand, Track
@@ -40,21 +39,9 @@ from ister.subscriptions import Cursor, Filter, Policy, SubscriptionType
 # A consumer whose connection broke may come back and go on with what it holds; after this its
 # messages go to others.
 GRACE_MS = 5_000
-# How often stored messages that could not be read, or dead letters that could not be written, are
-# tried again.
-RETRY_MS = 1_000
-# How long letters wait that their topic did not take, until an operator has seen to it.
-BURY_AGAIN_MS = 30_000
 
 Run = tuple[int, int, int]
 TimedRun = tuple[int, int, int, int]
-
-
-class Undertaker(Protocol):
-    """Takes messages that were delivered too often."""
-
-    def bury(self, track: Track) -> None:
-        """Put them among the dead letters; `on_buried` is told, and `on_letters_gone`."""
 
 
 class DurableSubscription:
@@ -75,9 +62,11 @@ class DurableSubscription:
         self.number = created.subscription
         self.pattern = created.pattern
         self.name = created.name
+        # What the journal has of it: it is set back to that when a change fails.
+        self.journaled = created
         self.acks = created.acks
         self.type = SubscriptionType(created.type)
-        self.ordered = self.acks.ordered and self.type is SubscriptionType.KEY_SHARED
+        self.ordered = self._keeps_order()
         self.policy = Policy(created.policy)
         by_key = self.type is SubscriptionType.KEY_SHARED
         self.filter = Filter(created.filters, () if by_key else created.key_filters)
@@ -86,7 +75,6 @@ class DurableSubscription:
         self.roster = Roster(self.type)
         self.consumers = self.roster.consumers
         self.messages_out = 0
-        self.dead_lettered = 0
         # Counts how often every lease became void.
         self.epoch = 0
         self.closed = False
@@ -94,6 +82,7 @@ class DurableSubscription:
         self._moves = 0
         self._move = 0
         self._alarm = Alarm(clock, self._on_due)
+        self.quarantine = Quarantine(self, clock=clock, alarm=self._alarm, undertaker=undertaker)
         self._flight = Flight(self.acks)
         self.dispatch = Dispatch(
             self, clock=clock, random_slot=random_slot, alarm=self._alarm, flight=self._flight
@@ -105,7 +94,6 @@ class DurableSubscription:
         self._free: list[tuple[int, Iterator[int]]] = []
         self._clock = clock
         self._shared = shared
-        self._undertaker = undertaker
         self._logger: Any = structlog.get_logger("subscription")
         # Consumers that may come back: whom leases are kept for.
         self._lost: set[tuple[str, str]] = set()
@@ -125,9 +113,7 @@ class DurableSubscription:
         topic.followers.append(track)
         track.deliveries.trim(topic.first_offset)
         self.dispatch.add(track)
-        if track.deliveries.any_exhausted:
-            # Not at once: at the start of a broker, not all of it is there yet.
-            self._alarm.watch(track, self._clock.monotonic_ms())
+        self.quarantine.on_begun(track)
 
     def _new_slot(self) -> tuple[int, Iterator[int]]:
         slot = len(self._slots)
@@ -154,6 +140,8 @@ class DurableSubscription:
         self._slots[track.slot] = None
         self._free.append((track.slot, track.leases))
         self.record.cursors.pop(track.topic.record.topic, None)
+        if self.quarantine.forget(track):
+            self.dispatch.pump()
 
     def on_trimmed(self, track: Track) -> None:
         """Messages at the start of a topic are gone: they count as done."""
@@ -167,7 +155,7 @@ class DurableSubscription:
 
     def on_loaded(self, track: Track) -> None:
         """Stored messages have been read."""
-        self._bury(track)
+        self.quarantine.treat(track)
         self.dispatch.add(track)
         self.dispatch.pump()
 
@@ -252,7 +240,7 @@ class DurableSubscription:
         for track in self.tracks:
             if not graceful:
                 track.deliveries.lost(consumer.identity, now_ms=now_ms, grace_ms=GRACE_MS)
-                self._watch(track)
+                self.watch(track)
             elif track.deliveries.release(consumer.identity):
                 self._flight.touch(track)
                 self.dispatch.add(track)
@@ -292,7 +280,7 @@ class DurableSubscription:
     @property
     def resting(self) -> bool:
         """Whether nothing is handed out for now."""
-        return self.record.paused or self._moves > 0
+        return self.record.paused or self._moves > 0 or self.quarantine.blocks
 
     def set_paused(self, *, paused: bool) -> None:
         """Let deliveries rest, or go on."""
@@ -334,15 +322,32 @@ class DurableSubscription:
         self.dispatch.pump()
 
     def set_acks(self, created: SubscriptionCreated) -> None:
-        """Treat messages differently from now on; there are no consumers."""
+        """Treat messages differently from now on.
+
+        Consumers keep their leases, unless keys are to be kept in order from now on, or no more.
+        """
+        former, was_ordered = self.acks.poison, self.ordered
         self.record.created = created
         self.acks = created.acks
-        self.ordered = self.acks.ordered and self.type is SubscriptionType.KEY_SHARED
+        self.ordered = self._keeps_order()
         self._flight.set_limits(created.acks)
+        anew = self.ordered is not was_ordered or not self.consumers
         for track in self.tracks:
-            track.deliveries.settings = created.acks
-            self._use(track, track.cursor)
-        self._void()
+            if anew:
+                track.deliveries.settings = created.acks
+                self._use(track, track.cursor)
+            else:
+                self.quarantine.on_set(track, former)
+                self.dispatch.add(track)
+        if anew:
+            self._void()
+        self.dispatch.pump()
+
+    def _keeps_order(self) -> bool:
+        """Whether there is at most one message of a key in flight."""
+        # A message can block its key only where the others of that key come after it.
+        wanted = self.acks.ordered or self.acks.poison == Poison.BLOCK
+        return wanted and self.type is SubscriptionType.KEY_SHARED
 
     def _use(self, track: Track, cursor: Cursor) -> None:
         self.record.cursors[track.topic.record.topic] = cursor
@@ -351,8 +356,8 @@ class DurableSubscription:
         track.deliveries.trim(track.topic.first_offset)
         self._flight.touch(track)
         self.dispatch.add(track)
-        if track.deliveries.any_exhausted:
-            self._alarm.watch(track, self._clock.monotonic_ms())
+        self.quarantine.forget(track)
+        self.quarantine.on_begun(track)
 
     def _void(self) -> None:
         """Tell consumers that what they hold is not theirs any more."""
@@ -375,15 +380,15 @@ class DurableSubscription:
             if not left:
                 # A consumer that settles one message at a time sends thousands of runs at once.
                 if track is not last or track.gate is not None:
-                    self._on_acked(track, start, end)
+                    self.on_acked(track, start, end)
                     last = track
                 continue
             refused += [(number, *run) for run in left]
             taken_start = start
             for refused_start, refused_end in left:
-                self._on_acked(track, taken_start, refused_start)
+                self.on_acked(track, taken_start, refused_start)
                 taken_start = refused_end
-            self._on_acked(track, taken_start, end)
+            self.on_acked(track, taken_start, end)
         self.dispatch.on_settled()
         return refused
 
@@ -400,7 +405,7 @@ class DurableSubscription:
             ):
                 refused.append((number, start, end))
             else:
-                self._on_acked(track, start, end)
+                self.on_acked(track, start, end)
         self.dispatch.on_settled()
         return refused
 
@@ -436,20 +441,20 @@ class DurableSubscription:
                 number, start, end, now_ms=now_ms, extension_ms=extension_ms
             )
             refused += [(number, *run) for run in left]
-            self._watch(track)
+            self.watch(track)
         return refused
 
     def on_transaction(self, track: Track, stand: Stand, run: Run) -> None:
         """The journal has a transaction that acknowledges a run, whatever its lease says now."""
         number, start, end = run
-        if self._was_moved(track, stand, [(start, end)]):
+        if self.was_moved(track, stand, [(start, end)]):
             return
         track.deliveries.ack(number, start, end)
         track.deliveries.skip(start, end)
-        self._on_acked(track, start, end)
+        self.on_acked(track, start, end)
         self.dispatch.on_settled()
 
-    def _was_moved(self, track: Track, stand: Stand, acked: Sequence[tuple[int, int]]) -> bool:
+    def was_moved(self, track: Track, stand: Stand, acked: Sequence[tuple[int, int]]) -> bool:
         """Whether a track stands elsewhere than when something acknowledged these was begun.
 
         A move comes behind it in the journal, and what it has left has no leases any more. When
@@ -467,7 +472,8 @@ class DurableSubscription:
         known = journal == self._journal and slot < len(self._slots)
         return self._slots[slot] if known else None
 
-    def _on_acked(self, track: Track, start: int, end: int) -> None:
+    def on_acked(self, track: Track, start: int, end: int) -> None:
+        """Messages are done: have that in the journal, and go on with what waited for them."""
         if start < end:
             self.vault.on_acked(track)
             self._flight.touch(track)
@@ -482,71 +488,27 @@ class DurableSubscription:
         self.vault.on_acked(track)
         self._flight.touch(track)
         self.dispatch.add(track)
-        self._bury(track)
-        self._watch(track)
+        self.quarantine.treat(track)
+        self.watch(track)
 
     def _expire(self, track: Track, now_ms: int) -> None:
         if track.deliveries.expire(now_ms):
             self._on_failed(track)
         else:
             self.dispatch.add(track)
-            self._watch(track)
+            self.watch(track)
 
-    def _watch(self, track: Track) -> None:
+    def watch(self, track: Track) -> None:
         """Look at a track when its next lease or delay ends, or dead letters are to be tried."""
         self._alarm.watch(track, track.deliveries.next_due_ms())
-        if track.deliveries.any_exhausted and track.bury_again_ms > self._clock.monotonic_ms():
-            self._alarm.watch(track, track.bury_again_ms)
+        self.quarantine.watch(track)
 
     def _on_due(self, tracks: list[Track]) -> None:
         now_ms = self._clock.monotonic_ms()
         for track in tracks:
             self._expire(track, now_ms)
             # Of a former life of the broker, or what could not be written the last time.
-            self._bury(track)
-        self.dispatch.pump()
-
-    def _bury(self, track: Track) -> None:
-        """Put what was delivered too often among the dead letters, unless that failed just now."""
-        if track.deliveries.any_exhausted and self._clock.monotonic_ms() >= track.bury_again_ms:
-            self._undertaker.bury(track)
-
-    def on_letters_gone(self, track: Track, offsets: Sequence[int]) -> None:
-        """Messages that were to become dead letters are not there any more."""
-        for start, end in runs_of(offsets):
-            track.deliveries.skip(start, end)
-            self._on_acked(track, start, end)
-
-    def on_buried(
-        self, track: Track, stand: Stand, offsets: Sequence[int], error: IsterError | None
-    ) -> None:
-        """Messages are among the dead letters, or could not be put there."""
-        if error is None:
-            self.dead_lettered += len(offsets)
-        if self._was_moved(track, stand, runs_of(offsets) if error is None else ()):
-            return
-        for run in runs_of(offsets):
-            track.burying.discard(*run)
-        now_ms = self._clock.monotonic_ms()
-        if error is not None:
-            # They wait, and nothing is lost.
-            delay_ms = RETRY_MS
-            if not isinstance(error, StorageFailedError):
-                # A topic that takes no letters, say.
-                delay_ms = BURY_AGAIN_MS
-                self._logger.warning(
-                    "not_buried", topic=track.topic.name, subscription=self.name, reason=str(error)
-                )
-            track.bury_again_ms = now_ms + delay_ms
-            self._watch(track)
-            return
-        for start, end in runs_of(offsets):
-            track.deliveries.skip(start, end)
-            self._on_acked(track, start, end)
-        if track.deliveries.any_exhausted:
-            # In another turn: when none can be buried, each would tell of the next.
-            self._alarm.watch(track, now_ms)
-        self.dispatch.add(track)
+            self.quarantine.treat(track)
         self.dispatch.pump()
 
     def report(self) -> SubscriptionReport:

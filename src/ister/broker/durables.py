@@ -15,8 +15,10 @@ from ister.base import (
     AckSettings,
     Clock,
     Origin,
+    Poison,
     Position,
     Retention,
+    find_partition,
     is_wildcard,
     matches,
     parse_plain,
@@ -30,6 +32,7 @@ from ister.base.errors import (
     SubscriptionMismatchError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
+    WrongKindError,
 )
 from ister.base.limits import SNAPSHOTS_MAX
 from ister.broker.changes import (
@@ -42,11 +45,12 @@ from ister.broker.changes import (
     SubscriptionDeleted,
     SubscriptionPaused,
 )
-from ister.broker.committer import Done, ignore
-from ister.broker.deadletters import holds_own_letters
-from ister.broker.durable import DurableSubscription, Undertaker
+from ister.broker.committer import Done, after_all, ignore
+from ister.broker.deadletters import holds_own_letters, letters_of
+from ister.broker.durable import DurableSubscription
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.places import resolve
+from ister.broker.quarantine import Undertaker
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
 from ister.broker.vault import Vault
@@ -81,12 +85,15 @@ class Durables:
         random_slot: Callable[[int], int],
         undertaker: Undertaker,
         subscriptions_max: int,
+        check_letters: Callable[[str], object],
     ) -> None:
+        """`check_letters` raises when a topic is there that cannot take dead letters."""
         self.shared = ReadAhead()
         self._clock = clock
         self._random_slot = random_slot
         self._undertaker = undertaker
         self._subscriptions_max = subscriptions_max
+        self._check_letters = check_letters
         self._by_key: dict[tuple[str, str], list[DurableSubscription]] = {}
         # Those the journal does not have yet, with everybody else who waits for that.
         self._making: dict[DurableSubscription, list[Found]] = {}
@@ -110,14 +117,24 @@ class Durables:
         self.on_topics_gone("its topic was deleted")
 
     def matching(self, topic: StreamTopic) -> list[DurableSubscription]:
-        """Return the wildcard subscriptions of its vault that cover a new topic."""
+        """Return the subscriptions of its vault that cover a new topic.
+
+        By their pattern, or because it is a partition of their topic.
+        """
+        partition = find_partition(topic.name)
+        base = partition[0] if partition is not None else ""
         return [
             durable
             for durable in self
             if durable.vault is topic.vault
-            and is_wildcard(durable.pattern)
-            and matches(durable.pattern, topic.name)
-            and not holds_own_letters(topic.name, durable.name, durable.acks)
+            and (
+                durable.pattern == base
+                or (
+                    is_wildcard(durable.pattern)
+                    and matches(durable.pattern, topic.name)
+                    and not holds_own_letters(topic.name, durable.name, durable.acks)
+                )
+            )
         ]
 
     def is_covered(self, wanted: Wanted, topic: StreamTopic) -> bool:
@@ -144,6 +161,10 @@ class Durables:
         """Return where the cursors on a topic stand."""
         return [f.cursor.floor for f in topic.followers if isinstance(f, Track)]
 
+    def names_on(self, topic: StreamTopic) -> set[str]:
+        """Return the names of the subscriptions that cover a topic."""
+        return {f.subscription.name for f in topic.followers if isinstance(f, Track)}
+
     # Making
 
     def open(self, wanted: Wanted, topics: Sequence[StreamTopic], done: Found) -> None:
@@ -158,14 +179,28 @@ class Durables:
     def _check_new(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> None:
         if len(self) >= self._subscriptions_max:
             raise LimitReachedError("subscriptions_max", self._subscriptions_max)
-        _check_acks(wanted.acks or AckSettings(), topics)
+        self._check_acks(wanted.name, wanted.acks or AckSettings(), topics)
         wanted.start.check()
         topics[0].vault.committer.check()
         for topic in topics:
             if topic.record.settings.retention == Retention.WORKQUEUE and self.floors(topic):
-                raise SubscriptionMismatchError(
-                    topic.name, wanted.name, "a work queue, which has one subscription only"
+                owner = next(f for f in topic.followers if isinstance(f, Track)).subscription
+                raise WrongKindError(
+                    topic.name,
+                    "work queue",
+                    f"it has one subscription only, {owner.name!r} on {owner.pattern!r}",
                 )
+
+    def _check_acks(self, name: str, acks: AckSettings, topics: Sequence[StreamTopic]) -> None:
+        acks.check()
+        letters = acks.dead_letter_topic
+        if letters and any(topic.name == letters for topic in topics):
+            raise BadRequestError(f"{letters!r} cannot be the topic of its own dead letters")
+        if letters:
+            self._check_letters(parse_topic(letters))
+        elif acks.max_deliveries and acks.poison == Poison.DEAD_LETTER:
+            for own in {letters_of(topic.name, name) for topic in topics}:
+                self._check_letters(own)
 
     def _open_again(
         self,
@@ -194,16 +229,29 @@ class Durables:
             raise SubscriptionMismatchError(
                 durable.pattern, durable.name, f"other ack settings: {durable.acks}"
             )
-        _check_acks(wanted.acks, topics)
+        self._check_acks(wanted.name, wanted.acks, topics)
         self._set_acks(durable, wanted.acks, done)
 
+    def set_acks(self, pattern: str, name: str, acks: AckSettings, done: Done) -> None:
+        """Have a subscription treat messages differently, also while it has consumers."""
+        found = self.get(pattern, name)
+        for durable in found:
+            self._check_acks(name, acks, [track.topic for track in durable.tracks])
+            durable.vault.committer.check()
+        each = after_all(len(found), done)
+        for durable in found:
+            self._set_acks(
+                durable, acks, lambda set_: each(set_ if isinstance(set_, IsterError) else None)
+            )
+
     def _set_acks(self, durable: DurableSubscription, acks: AckSettings, done: Found) -> None:
-        former = durable.record.created
-        created = msgspec.structs.replace(former, acks=acks)
+        created = msgspec.structs.replace(durable.record.created, acks=acks)
 
         def on_done(error: IsterError | None) -> None:
-            if error is not None and durable.record.created is created:
-                durable.set_acks(former)
+            if error is None:
+                durable.journaled = created
+            elif durable.record.created is created and not durable.closed:
+                durable.set_acks(durable.journaled)
             done(error or durable)
 
         durable.vault.record([created], on_done, apply=False)
@@ -316,7 +364,7 @@ class Durables:
         found = self.get(pattern, name)
         for durable in found:
             durable.vault.committer.check()
-        each = _after_all(len(found), done)
+        each = after_all(len(found), done)
         for durable in found:
             self._delete(durable, each)
 
@@ -354,11 +402,11 @@ class Durables:
         found = self.get(pattern, name)
         if to.origin == Origin.SNAPSHOT:
             places = [_saved_cursors(durable, to.name) for durable in found]
-            each = _after_all(len(found), done)
+            each = after_all(len(found), done)
             for durable, cursors in zip(found, places, strict=True):
                 self._move(durable, cursors, each)
             return
-        each = _after_all(len(found), done)
+        each = after_all(len(found), done)
         for durable in found:
             self._seek(durable, to, each)
 
@@ -408,7 +456,7 @@ class Durables:
             if len(durable.record.saved) >= SNAPSHOTS_MAX and saved not in durable.record.saved:
                 raise LimitReachedError("snapshots_max", SNAPSHOTS_MAX)
             durable.vault.committer.check()
-        each = _after_all(len(found), done)
+        each = after_all(len(found), done)
         for durable in found:
             cursors = {n: c.encode() for n, c in durable.record.cursors.items()}
             durable.vault.record([CursorSaved(durable.number, saved, cursors)], each)
@@ -420,7 +468,7 @@ class Durables:
             raise SnapshotNotFoundError(name, saved)
         for durable in found:
             durable.vault.committer.check()
-        each = _after_all(len(found), done)
+        each = after_all(len(found), done)
         for durable in found:
             durable.vault.record([CursorDropped(durable.number, saved)], each)
 
@@ -429,7 +477,7 @@ class Durables:
         found = self.get(pattern, name)
         for durable in found:
             durable.vault.committer.check()
-        each = _after_all(len(found), done)
+        each = after_all(len(found), done)
         for durable in found:
             self._pause(durable, each, paused=paused)
 
@@ -464,27 +512,3 @@ def _saved_cursors(durable: DurableSubscription, saved: str) -> dict[int, Cursor
             cursor.ack(*run)
         cursor.take_changes()
     return found
-
-
-def _check_acks(acks: AckSettings, topics: Sequence[StreamTopic]) -> None:
-    acks.check()
-    if acks.dead_letter_topic:
-        letters = parse_topic(acks.dead_letter_topic)
-        if any(topic.name == letters for topic in topics):
-            raise BadRequestError(f"{letters!r} cannot be the topic of its own dead letters")
-
-
-def _after_all(count: int, done: Done) -> Done:
-    """Return what to call `count` times, for `done` to be told once: of the first error, if any."""
-    errors: list[IsterError] = []
-    left = count
-
-    def one(error: IsterError | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            errors.append(error)
-        if left == 0:
-            done(errors[0] if errors else None)
-
-    return one

@@ -51,7 +51,8 @@ class Flight:
     def _recount(self) -> None:
         for track in self._touched:
             deliveries = track.deliveries
-            count, size_bytes = deliveries.unsettled, deliveries.in_flight_bytes
+            count = deliveries.unsettled - deliveries.aside
+            size_bytes = deliveries.in_flight_bytes
             counted, counted_bytes = track.counted
             self._count += count - counted
             self._size_bytes += size_bytes - counted_bytes

@@ -16,6 +16,7 @@ from ister.broker.roster import Roster
 from ister.broker.sifting import fresh, slots_of
 from ister.broker.track import Again, Track
 from ister.codec import Batch
+from ister.subscriptions import keys_of
 
 # Messages of one topic that are parked; with more, nothing of it is handed out until some went.
 PARKED_MAX = 16_384
@@ -42,7 +43,7 @@ class Parking:
         """
         if self.is_full(track):
             return False
-        offsets, keys = batch.offsets, batch.keys or [None] * batch.count
+        offsets, keys = batch.offsets, keys_of(batch)
         if track.gate is not None:
             admission = track.gate.admit([keys[s] for s in slots], [offsets[s] for s in slots])
             slots = slots[: admission.end]
@@ -55,7 +56,7 @@ class Parking:
         for owner, share in self._shares(slots, keys).items():
             given = self._give_share(owner, track, batch, share, attempt)
             if given < len(share):
-                self._park(track, owner, [(offsets[s], keys[s] or "") for s in share[given:]])
+                self._park(track, owner, [(offsets[s], keys[s]) for s in share[given:]])
         return True
 
     def is_full(self, track: Track) -> bool:
@@ -116,7 +117,7 @@ class Parking:
         track.parked.clear()
         track.parked_count = 0
 
-    def _shares(self, slots: Sequence[int], keys: Sequence[str | None]) -> dict[str, list[int]]:
+    def _shares(self, slots: Sequence[int], keys: Sequence[str]) -> dict[str, list[int]]:
         owner_of = self._roster.ring.owner
         shares: dict[str, list[int]] = {}
         for slot in slots:

@@ -9,7 +9,7 @@ while it runs. Always true:
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import assert_never
 
 import msgspec
@@ -24,6 +24,7 @@ from ister.broker.changes import (
     CursorSaved,
     Failed,
     NamespaceCreated,
+    NamespaceDeleted,
     PartitionedCreated,
     PartitionedDeleted,
     Sequenced,
@@ -36,13 +37,18 @@ from ister.broker.changes import (
     TransactionDone,
     decode_changes,
 )
-from ister.broker.producers import OFFSET_UNKNOWN, IdWindow, ProducerRecord, Producers
+from ister.broker.idwindow import IdWindow
+from ister.broker.producers import OFFSET_UNKNOWN, ProducerRecord, Producers
 from ister.codec import Batch, Column
 from ister.log import Entry, Kind, parse_transaction
 from ister.subscriptions import Cursor
 
 # Repetitions of a commit are known for so many transactions.
 TRANSACTIONS_REMEMBERED_MAX = 10_000
+# Topics or subscriptions that are encoded in one go: about 3 ms, at 12 µs.
+ROWS_AT_ONCE = 256
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class TopicRecord:
@@ -99,7 +105,10 @@ class Ledger:
         self.partitioned: dict[str, int] = {}
         self.topics: dict[int, TopicRecord] = {}
         self.subscriptions: dict[int, SubscriptionRecord] = {}
+        # By word, the base offset of each batch; and of batches with messages that were known
+        # before, the offset of each.
         self.transactions: OrderedDict[str, list[int]] = OrderedDict()
+        self.transactions_each: dict[str, dict[int, list[int]]] = {}
         self.topic_number = 0
         self.subscription_number = 0
 
@@ -135,6 +144,8 @@ class Ledger:
         match change:
             case NamespaceCreated(namespace=namespace):
                 self.namespaces.add(namespace)
+            case NamespaceDeleted(namespace=namespace):
+                self.namespaces.discard(namespace)
             case PartitionedCreated(name=name, partitions=partitions):
                 self.partitioned[name] = partitions
             case PartitionedDeleted(name=name):
@@ -150,10 +161,12 @@ class Ledger:
                     known.created = change
             case SubscriptionDeleted(subscription=number):
                 self.subscriptions.pop(number, None)
-            case TransactionDone(transaction=transaction, offsets=offsets):
+            case TransactionDone(transaction=transaction, offsets=offsets, each=each):
                 self.transactions[transaction] = offsets
+                if each:
+                    self.transactions_each[transaction] = each
                 while len(self.transactions) > TRANSACTIONS_REMEMBERED_MAX:
-                    self.transactions.popitem(last=False)
+                    self.transactions_each.pop(self.transactions.popitem(last=False)[0], None)
             case (
                 SubscriptionPaused()
                 | CursorMoved()
@@ -220,23 +233,54 @@ class Ledger:
 
     def encode(self) -> bytes:
         """Return all of it as bytes for `restore`."""
-        return msgspec.msgpack.encode(
-            _Snapshot(
-                namespaces=sorted(self.namespaces),
-                partitioned=self.partitioned,
-                topics=[_topic_row(t) for t in self.topics.values()],
-                subscriptions=[
-                    _SubscriptionRow(
-                        created=s.created,
-                        paused=s.paused,
-                        cursors={topic: c.encode() for topic, c in s.cursors.items()},
-                        saved=s.saved,
-                    )
-                    for s in self.subscriptions.values()
-                ],
-                transactions=list(self.transactions.items()),
-                topic_number=self.topic_number,
-                subscription_number=self.subscription_number,
+        encoding = self.encoding()
+        while True:
+            try:
+                next(encoding)
+            except StopIteration as end:
+                return bytes(end.value)
+
+    def encoding(self) -> Generator[None, None, bytes]:
+        """Encode all of it bit by bit, each a few milliseconds of work; return what `encode` does.
+
+        What changes meanwhile may be in the result or not. So it is newer than the journal was
+        when this began, here and there, and nowhere older.
+        """
+        topics, subscriptions = _Rows(), _Rows()
+        for number in list(self.topics):
+            topic = self.topics.get(number)
+            if topic is not None:
+                ids = _Rows()
+                for rows in topic.ids.rows():
+                    if ids.count:
+                        yield
+                    ids.add(rows)
+                topics.add_joined(_topic_row(topic), ids)
+                if topics.count % ROWS_AT_ONCE == 0:
+                    yield
+        for number in list(self.subscriptions):
+            subscription = self.subscriptions.get(number)
+            if subscription is not None:
+                subscriptions.add([_subscription_row(subscription)])
+                if subscriptions.count % ROWS_AT_ONCE == 0:
+                    yield
+        rest = {
+            "namespaces": sorted(self.namespaces),
+            "partitioned": self.partitioned,
+            "transactions": list(self.transactions.items()),
+            "transactions_each": self.transactions_each,
+            "topic_number": self.topic_number,
+            "subscription_number": self.subscription_number,
+        }
+        # One copy of what may be many megabytes: a map of 8, after the head of a map of 6.
+        return b"".join(
+            (
+                b"\x88",
+                memoryview(_encode(rest))[1:],
+                _encode("topics"),
+                *topics.whole(),
+                _encode("subscriptions"),
+                *subscriptions.whole(),
             )
         )
 
@@ -252,6 +296,7 @@ class Ledger:
             record.cursors = {topic: Cursor.decode(c) for topic, c in row.cursors.items()}
             record.saved = row.saved
         self.transactions = OrderedDict(rows.transactions)
+        self.transactions_each = rows.transactions_each
         self.topic_number = rows.topic_number
         self.subscription_number = rows.subscription_number
 
@@ -281,17 +326,55 @@ class _Snapshot(msgspec.Struct):
     transactions: list[tuple[str, list[int]]]
     topic_number: int
     subscription_number: int
+    transactions_each: dict[str, dict[int, list[int]]] = {}
 
 
-def _topic_row(topic: TopicRecord) -> _TopicRow:
-    return _TopicRow(
-        topic=topic.topic,
-        name=topic.name,
-        settings=topic.settings,
-        first_offset=topic.first_offset,
-        next_offset=topic.next_offset,
-        producers=list(topic.producers.records.items()),
-        ids=[(i, offset, time_ms) for i, (offset, time_ms) in topic.ids.ids.items()],
+class _Rows:
+    """A MessagePack array that is encoded bit by bit."""
+
+    __slots__ = ("_parts", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._parts: list[memoryview | bytes] = []
+
+    def add(self, rows: Sequence[object]) -> None:
+        """Encode some elements."""
+        count = len(rows)
+        self.count += count
+        # Without the length of this list: in its first byte, or behind that in 2 or 4.
+        head_bytes = 1 if count < 16 else 3 if count < 1 << 16 else 5
+        self._parts.append(memoryview(_encode(rows))[head_bytes:])
+
+    def add_joined(self, row: tuple[object, ...], last: "_Rows") -> None:
+        """Encode an element that is an array itself; its last field is encoded already."""
+        self.count += 1
+        length = 0x90 + len(row) + 1
+        self._parts += (length.to_bytes(1), memoryview(_encode(row))[1:], *last.whole())
+
+    def whole(self) -> list[memoryview | bytes]:
+        """Return the array in pieces."""
+        return [b"\xdd", self.count.to_bytes(4), *self._parts]
+
+
+def _topic_row(topic: TopicRecord) -> tuple[object, ...]:
+    """Return a `_TopicRow`, but for its ids."""
+    return (
+        topic.topic,
+        topic.name,
+        topic.settings,
+        topic.first_offset,
+        topic.next_offset,
+        list(topic.producers.records.items()),
+    )
+
+
+def _subscription_row(subscription: SubscriptionRecord) -> _SubscriptionRow:
+    return _SubscriptionRow(
+        created=subscription.created,
+        paused=subscription.paused,
+        cursors={topic: c.encode() for topic, c in subscription.cursors.items()},
+        saved=subscription.saved,
     )
 
 
@@ -300,5 +383,6 @@ def _topic_of(row: _TopicRow) -> TopicRecord:
     record.first_offset = row.first_offset
     record.next_offset = row.next_offset
     record.producers.records = OrderedDict(row.producers)
-    record.ids.ids = OrderedDict((i, (offset, time_ms)) for i, offset, time_ms in row.ids)
+    for message_id, offset, time_ms in row.ids:
+        record.ids.add(message_id, offset, time_ms)
     return record

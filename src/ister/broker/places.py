@@ -40,7 +40,7 @@ def _offset_of(topic: StreamTopic, position: Position) -> int:
                 )
             return offset
         case _:
-            raise BadRequestError("a snapshot is a place to seek to, not to start at")
+            raise BadRequestError("a saved cursor is a place to seek to, not to start at")
 
 
 def _find_times(topics: Sequence[StreamTopic], time_ms: int, done: OnOffsets) -> None:

@@ -1,18 +1,17 @@
-"""What a stream remembers of its producers and of message ids, so that a repetition is known.
+"""What a stream remembers of its producers, so that a repetition is known.
 
 Always true:
 - a producer's messages are numbered from 0, and `next_sequence` is one more than the highest
   number stored; below it there is a hole where a batch was refused and a later one was not;
-- memory is bounded: the producer silent for longest and the oldest ids make room.
+- memory is bounded: the producer silent for longest makes room.
 """
 
 from bisect import insort
 from collections import OrderedDict
-from itertools import islice
 
 import msgspec
 
-from ister.base.limits import DEDUP_IDS_MAX, PRODUCERS_REMEMBERED_MAX
+from ister.base.limits import PRODUCERS_REMEMBERED_MAX
 
 # Runs of neighbouring messages for which the offsets are remembered. A producer that is alone on
 # its topic has one run for ever; among others, a run is a batch. A client has at most 4 MiB in
@@ -92,35 +91,3 @@ class Producers:
         """Tell whether none of these messages of a producer was ever stored."""
         found = self.records.get(name)
         return found is None or found.is_hole(first_sequence, count)
-
-
-class IdWindow:
-    """The message ids of the last while, with their offsets, in the order they came."""
-
-    __slots__ = ("ids",)
-
-    def __init__(self) -> None:
-        # id → offset, time of storing
-        self.ids: OrderedDict[str, tuple[int, int]] = OrderedDict()
-
-    def find(self, message_id: str, *, newer_than_ms: int) -> int | None:
-        """Return the offset of a message with this id, if it is not too long ago."""
-        found = self.ids.get(message_id)
-        return found[0] if found is not None and found[1] > newer_than_ms else None
-
-    def add(self, message_id: str, offset: int, time_ms: int) -> None:
-        """Remember an id."""
-        self.ids[message_id] = (offset, time_ms)
-        self.ids.move_to_end(message_id)
-
-    def forget(self, *, older_than_ms: int) -> None:
-        """Forget what is too old, and the oldest of too many."""
-        ids = self.ids
-        excess = len(ids) - DEDUP_IDS_MAX
-        for message_id in list(islice(ids, max(excess, 0))):
-            del ids[message_id]
-        while ids:
-            message_id = next(iter(ids))
-            if ids[message_id][1] >= older_than_ms:
-                return
-            del ids[message_id]

@@ -10,10 +10,10 @@ from typing import Protocol
 from ister.base import Position
 from ister.base.errors import (
     ClosedError,
-    CorruptedError,
     InternalError,
     IsterError,
     OffsetGoneError,
+    StorageFailedError,
 )
 from ister.base.limits import CREDIT_MAX
 from ister.broker.durables import Durables
@@ -85,6 +85,11 @@ class Reader:
         return self._credit_count > 0 and self._credit_bytes > 0 and self._sink.writable
 
     @property
+    def is_durable(self) -> bool:
+        """See `Follower`."""
+        return False
+
+    @property
     def listening(self) -> bool:
         """See `Follower`: who reads up to an end is not interested in what comes now."""
         return self.end is None
@@ -146,7 +151,9 @@ class Reader:
         elif isinstance(error, IsterError):
             self._stop(error)
         elif isinstance(error, OSError):
-            self._stop(CorruptedError(self.topic.name, self.position, f"cannot be read: {error}"))
+            # Not corrupt, as far as anybody knows: a later attempt may well succeed.
+            where = f"message {self.position} of {self.topic.name!r} cannot be read"
+            self._stop(StorageFailedError(f"{where}: {error}"))
         else:
             self._stop(InternalError(type(error).__name__))
 

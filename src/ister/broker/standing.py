@@ -27,7 +27,7 @@ def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionRep
         key_filters=created.key_filters,
         topics=len(tracks),
         messages_out=durable.messages_out + sum(c.delivered for c in durable.consumers),
-        messages_dropped=0,
+        messages_dropped=durable.quarantine.dropped,
         consumers=[
             c.report(active=durable.roster.is_active(c))
             for c in durable.consumers[:LISTED_CONSUMERS_MAX]
@@ -39,9 +39,10 @@ def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionRep
             in_flight_bytes=sum(t.deliveries.in_flight_bytes for t in tracks),
             oldest_unacked_ms=_oldest_unacked_ms(tracks, now_ms),
             redelivered=sum(t.deliveries.redelivered for t in tracks),
-            dead_lettered=durable.dead_lettered,
+            dead_lettered=durable.quarantine.dead_lettered,
             refused=sum(t.deliveries.refused for t in tracks),
             paused=durable.record.paused,
+            blocked=durable.quarantine.blocked,
             snapshots=sorted(durable.record.saved),
             floors={t.topic.name: t.cursor.floor for t in tracks[:LISTED_FLOORS_MAX]},
         ),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from ister.base import Durability, StreamReport, TopicReport
 from ister.base.errors import IsterError, OffsetMismatchError, SequenceError
 from ister.broker.changes import Sequenced, encode_changes
+from ister.broker.guarding import Guard, check
 from ister.broker.ledger import TopicRecord
 from ister.broker.tail import Tail
 from ister.codec import Batch, Column
@@ -37,6 +38,10 @@ class Follower(Protocol):
     def listening(self) -> bool:
         """Whether somebody is there to take them."""
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether it belongs to a subscription."""
+
     def on_new(self) -> None:
         """Messages have become visible."""
 
@@ -59,6 +64,7 @@ class StreamTopic:
         "bytes_in",
         "deleted",
         "followers",
+        "guard",
         "messages_dropped",
         "messages_in",
         "messages_out",
@@ -84,6 +90,7 @@ class StreamTopic:
         # Who last opened a producer of a name: the others are fenced.
         self.owners: dict[str, object] = {}
         self.deleted = False
+        self.guard: Guard | None = None
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out = 0
@@ -108,25 +115,57 @@ class StreamTopic:
     # Producing
 
     def publish(
-        self, name: str, batch: Batch, told: Told, *, expected_offset: int | None = None
+        self,
+        name: str,
+        batch: Batch,
+        told: Told,
+        *,
+        expected_offset: int | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """Store a checked batch of the producer `name`; `told` is called once, maybe at once."""
+        """Store a checked batch of the producer `name`; `told` is called once, maybe at once.
+
+        What is stored already is answered without asking the `guard`, which may know better now.
+        """
         self.vault.committer.check()
-        if name and batch.numbered and self._is_repeated(name, batch):
+        if self.is_repeated(name, batch):
             self._answer_again(name, batch, told)
             return
+        if guard is not None:
+            check(guard, batch)
         if expected_offset is not None and expected_offset != self.appended:
             raise OffsetMismatchError(self.name, expected_offset, self.appended)
-        if batch.columns & Column.ID and self.record.settings.dedup_window_ms:
-            known = self._known_ids(batch)
-            if any(offset is not None for offset in known):
-                self._publish_rest(batch, known, told)
-                return
-            self._remember_ids(batch)
-        self._store(batch, told)
+        new, offsets = self.sort_out(batch)
+        if offsets is not None:
+            self._publish_rest(batch, new, offsets, told)
+        else:
+            self._store(batch, told)
 
-    def _is_repeated(self, name: str, batch: Batch) -> bool:
+    def sort_out(self, batch: Batch) -> tuple[Batch | None, list[int] | None]:
+        """Return what of a batch is new by its ids, to be stamped next.
+
+        When some of it is not, also the offset of each message: of one that was stored before as a
+        negative number, its bits turned round.
+        """
+        if not batch.columns & Column.ID or not self.record.settings.dedup_window_ms:
+            return batch, None
+        known = self._known_ids(batch)
+        new = [slot for slot, offset in enumerate(known) if offset is None]
+        if len(new) == batch.count:
+            self._remember_ids(batch)
+            return batch, None
+        offsets = [~o if o is not None else 0 for o in known]
+        for place, slot in enumerate(new):
+            offsets[slot] = self.appended + place
+        rest = batch.unstamped(new) if new else None
+        if rest is not None:
+            self._remember_ids(rest)
+        return rest, offsets
+
+    def is_repeated(self, name: str, batch: Batch) -> bool:
         """Whether a batch of a producer was stored before, or is about to be."""
+        if not name or not batch.numbered:
+            return False
         sequence, due = batch.first_sequence, self.next_sequence(name)
         # A higher one is new: what lies between was refused; and so is that when it comes again.
         if sequence >= due or self._is_hole(name, batch):
@@ -289,22 +328,16 @@ class StreamTopic:
             if message_id is not None:
                 self._pending_ids[message_id] = self.appended + slot
 
-    def _publish_rest(self, batch: Batch, known: list[int | None], told: Told) -> None:
+    def _publish_rest(
+        self, batch: Batch, rest: Batch | None, offsets: list[int], told: Told
+    ) -> None:
         """Store the messages of a batch that are new, and tell the offset of each."""
-        new = [slot for slot, offset in enumerate(known) if offset is None]
-        # A negative number, its bits turned round, tells that a message was known.
-        offsets = [~o if o is not None else 0 for o in known]
-        for place, slot in enumerate(new):
-            offsets[slot] = self.appended + place
-
         self._expect(batch)
         taken = Sequenced(self.record.topic, batch.producer, batch.first_sequence, batch.count)
         changes = encode_changes([taken])
-        rest = batch.unstamped(new) if new else None
         if rest is None:
             self.vault.log.append(Kind.CHANGES, 0, (changes,), sync=self._sync)
         else:
-            self._remember_ids(rest)
             self.stamp(rest)
             # One entry: with the numbers alone, what is new would never be stored; without them,
             # a repetition from after the window of the ids would be stored again.
@@ -368,7 +401,7 @@ class StreamTopic:
             kind="stream",
             partitions=0,
             producers=self.producers,
-            subscriptions=self.vault.subscriptions_on(self),
+            subscriptions=sum(follower.is_durable for follower in self.followers),
             messages_in=self.messages_in,
             bytes_in=self.bytes_in,
             messages_out=self.messages_out,

@@ -103,8 +103,12 @@ class Streams:
         done: Done,
         *,
         partitioned: str = "",
+        partitions: int = 0,
     ) -> list[StreamTopic]:
-        """Make stream topics; they are there at once, and for good when `done` says so."""
+        """Make stream topics; they are there at once, and for good when `done` says so.
+
+        They may be of a topic `partitioned`, which has so many `partitions` with them.
+        """
         settings.check()
         vault = self.vault_for(settings.durability)
         vault.committer.check()
@@ -112,7 +116,7 @@ class Streams:
         changes: list[Change] = []
         topics = []
         if partitioned:
-            changes.append(PartitionedCreated(partitioned, len(names)))
+            changes.append(PartitionedCreated(partitioned, partitions))
         for name in names:
             ledger.topic_number += 1
             record = TopicRecord(ledger.topic_number, name, settings)
@@ -129,7 +133,7 @@ class Streams:
                 for topic in topics:
                     ledger.topics[topic.record.topic] = topic.record
                 if partitioned:
-                    ledger.partitioned[partitioned] = len(names)
+                    ledger.partitioned[partitioned] = partitions
             else:
                 for topic in topics:
                     self._remove(topic)
@@ -210,7 +214,7 @@ class Streams:
     def _retain(self, topic: StreamTopic) -> None:
         """Drop what a topic need not keep any more."""
         settings = topic.record.settings
-        if topic.record.ids.ids:
+        if topic.record.ids:
             # Where nothing more is published, nobody else would.
             topic.record.ids.forget(older_than_ms=self._clock.now_ms() - settings.dedup_window_ms)
         if settings.retention in (Retention.INTEREST, Retention.WORKQUEUE):

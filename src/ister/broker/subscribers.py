@@ -7,8 +7,8 @@ Always true:
   topic exists.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from ister.base import (
     Pattern,
@@ -25,18 +25,16 @@ from ister.base.errors import (
     LimitReachedError,
     NamespaceNotFoundError,
 )
+from ister.base.limits import Limits
 from ister.broker.attachments import Attachment, SubscribeOptions
-from ister.broker.consumer import Consumer, Sink
+from ister.broker.catalog import Catalog
+from ister.broker.consumer import Consumer, QueueBudget, Sink
 from ister.broker.durable import DurableSubscription
 from ister.broker.durables import Durables, Wanted
 from ister.broker.stream import StreamTopic
-from ister.broker.streams import Streams
 from ister.broker.subscription import RandomSlot, Subscription
 from ister.broker.topic import Topic
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
-
-if TYPE_CHECKING:
-    from ister.broker.broker import Broker
 
 SubscriptionKey = tuple[Pattern, str]
 OnAttached = Callable[[Attachment | IsterError], object]
@@ -46,11 +44,18 @@ class Subscribers:
     """See the module."""
 
     def __init__(
-        self, broker: "Broker", *, durables: Durables, streams: Streams, random_slot: RandomSlot
+        self,
+        catalog: Catalog,
+        *,
+        limits: Limits,
+        budget: QueueBudget,
+        durables: Durables,
+        random_slot: RandomSlot,
     ) -> None:
-        self._broker = broker
+        self._catalog = catalog
+        self._limits = limits
+        self._budget = budget
         self._durables = durables
-        self._streams = streams
         self._random_slot = random_slot
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
         self._wildcards: dict[SubscriptionKey, Subscription] = {}
@@ -86,7 +91,7 @@ class Subscribers:
             # Key filters choose between the consumers of a key-shared subscription; elsewhere
             # they belong to the subscription as a whole.
             matcher=KeyMatcher(options.key_filters if by_key else ()),
-            budget=self._broker.budget,
+            budget=self._budget,
         )
         wanted = Wanted(
             pattern=pattern,
@@ -105,7 +110,7 @@ class Subscribers:
         consumer.on_void = attachment.on_void
         streams = [
             topic
-            for topic in self._broker.find_topics(pattern)
+            for topic in self._catalog.find(pattern)
             if isinstance(topic, StreamTopic) and self._durables.is_covered(wanted, topic)
         ]
         if is_wildcard(pattern) or not streams:
@@ -129,6 +134,10 @@ class Subscribers:
         if not subscription.consumers and self._subscriptions.get(key) is subscription:
             self._remove_subscription(key)
 
+    def find_live(self, topic: str, name: str) -> Subscription | None:
+        """Return the subscription of that name on a live topic, if there is one."""
+        return self._subscriptions.get((Pattern(topic), name))
+
     def reports(self, topic: str) -> dict[str, Callable[[], SubscriptionReport]]:
         """Return what makes the report of each subscription, of one topic or of all, by name."""
         live = {
@@ -150,6 +159,18 @@ class Subscribers:
         for key, subscription in self._wildcards.items():
             if matches(key[0], topic.name):
                 _attach(subscription, topic)
+
+    def on_grown(self, name: str, first: Topic, grown: Iterable[Topic]) -> None:
+        """A live topic has more partitions: those subscribed to it get them."""
+        for subscription in first.subscriptions:
+            if subscription.pattern == name:
+                for topic in grown:
+                    _attach(subscription, topic)
+
+    def patterns(self) -> Iterator[str]:
+        """Yield the pattern, or topic, of each subscription."""
+        yield from (pattern for pattern, _ in self._subscriptions)
+        yield from (durable.pattern for durable in self._durables)
 
     def on_stream(self, topic: StreamTopic) -> None:
         """A stream has appeared: have those by pattern that had only live topics so far get it."""
@@ -194,7 +215,7 @@ class Subscribers:
                 known=known,
             )
         subscription.attach(
-            attachment.consumer, consumers_max=self._broker.limits.consumers_per_subscription_max
+            attachment.consumer, consumers_max=self._limits.consumers_per_subscription_max
         )
         attachment.live = subscription
         attachment.wanted = wanted
@@ -220,7 +241,7 @@ class Subscribers:
                 try:
                     found.attach(
                         attachment.consumer,
-                        consumers_max=self._broker.limits.consumers_per_subscription_max,
+                        consumers_max=self._limits.consumers_per_subscription_max,
                     )
                 except IsterError as error:
                     found = error
@@ -244,15 +265,15 @@ class Subscribers:
 
     def _add_subscription(self, subscription: Subscription, *, known: int) -> Subscription:
         pattern = subscription.pattern
-        if len(self._subscriptions) >= self._broker.limits.subscriptions_max:
-            raise LimitReachedError("subscriptions_max", self._broker.limits.subscriptions_max)
-        if not self._broker.has_namespace(namespace_of(pattern)):
+        if len(self._subscriptions) >= self._limits.subscriptions_max:
+            raise LimitReachedError("subscriptions_max", self._limits.subscriptions_max)
+        if namespace_of(pattern) not in self._catalog.namespaces:
             raise NamespaceNotFoundError(namespace_of(pattern))
         if is_wildcard(pattern):
             self._wildcards[pattern, subscription.name] = subscription
         else:
-            self._broker.partitions(pattern, known=known)
-        for topic in self._broker.find_topics(pattern):
+            self._catalog.partitions(pattern, known=known)
+        for topic in self._catalog.find(pattern):
             if isinstance(topic, Topic):
                 _attach(subscription, topic)
         self._subscriptions[pattern, subscription.name] = subscription

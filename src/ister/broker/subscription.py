@@ -20,6 +20,7 @@ from ister.subscriptions import (
     Policy,
     SubscriptionType,
     in_turn,
+    keys_of,
     to_least_loaded,
 )
 
@@ -144,7 +145,7 @@ class Subscription:
         slots = self.filter.select(batch)
         wanted = set(range(len(batch)) if slots is None else slots)
         if self.type is SubscriptionType.KEY_SHARED:
-            keys = batch.keys or [None] * len(batch)
+            keys = keys_of(batch)
             wanted = {s for s in wanted if self.roster.ring.owner(keys[s]) is not None}
         return wanted if self.consumers else set()
 
@@ -185,16 +186,15 @@ class Subscription:
         return batch.count
 
     def _by_key(self, topic: Topic, batch: Batch) -> int:
-        keys = batch.keys
-        if keys is None:
-            owner = self.roster.ring.owner(None)
+        if batch.keys is None:
+            owner = self.roster.ring.owner(batch.producer)
             if owner is None:
                 return 0
             self.roster.by_name[owner].offer(topic, batch)
             return batch.count
         # One pass: there may be as many owners as messages.
         slots: dict[str, list[int]] = {}
-        for slot, owner in enumerate(map(self.roster.ring.owner, keys)):
+        for slot, owner in enumerate(map(self.roster.ring.owner, keys_of(batch))):
             if owner is not None:
                 slots.setdefault(owner, []).append(slot)
         for owner, its_slots in slots.items():

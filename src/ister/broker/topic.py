@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, TypeAlias
 
 from ister.base import TopicName, TopicReport
+from ister.broker.guarding import Guard
 from ister.codec import Batch
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Topic:
     __slots__ = (
         "bytes_in",
         "deleted",
+        "guard",
         "messages_dropped",
         "messages_in",
         "messages_out",
@@ -42,6 +44,7 @@ class Topic:
         self.subscriptions: list[Subscription] = []
         self.producers = 0
         self.deleted = False
+        self.guard: Guard | None = None
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out = 0

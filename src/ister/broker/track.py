@@ -176,6 +176,11 @@ class Track:
         self.topic.vault.on_acked(self)
 
     @property
+    def is_durable(self) -> bool:
+        """See `Follower`."""
+        return True
+
+    @property
     def listening(self) -> bool:
         """See `Follower`."""
         return bool(self.subscription.consumers)

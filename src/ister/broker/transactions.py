@@ -25,6 +25,7 @@ from ister.base.errors import (
 from ister.base.limits import TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
 from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.durable import DurableSubscription, Run
+from ister.broker.guarding import Guard, check
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Stand, Track
 from ister.broker.vault import Vault
@@ -32,6 +33,7 @@ from ister.codec import Batch
 
 Offsets = Callable[[list[int] | IsterError], object]
 FindTopic = Callable[[str], StreamTopic]
+_Part = tuple[StreamTopic, Batch]
 # The durable subscriptions of a consumer and a run: lease, first offset, end.
 TransactionAck = tuple[Sequence[DurableSubscription], int, int, int]
 
@@ -45,6 +47,9 @@ class Transaction:
     size_bytes: int = 0
     # What went wrong with a batch: told at the commit, which then does nothing.
     error: IsterError | None = None
+    # Once it is committed: of batches with messages that were known before by their ids, the
+    # offset of each message; of those known as a negative number, its bits turned round.
+    each: dict[int, list[int]] = field(default_factory=dict)
 
     def fail(self, error: IsterError) -> None:
         """Have nothing of it carried out."""
@@ -76,7 +81,7 @@ class Transactions:
         self._vaults = vaults
         self._find_topic = find_topic
         # By word: on their way to the journal, with everybody who is to be told.
-        self._committing: dict[str, list[Offsets]] = {}
+        self._committing: dict[str, list[tuple[Transaction, Offsets]]] = {}
 
     def commit(
         self,
@@ -84,10 +89,13 @@ class Transactions:
         names: Sequence[str],
         acks: Sequence[TransactionAck],
         done: Offsets,
+        *,
+        checked: bool = False,
     ) -> None:
         """Carry out a transaction; `done` gets the base offset of each batch, or why it was not.
 
-        Raises, with nothing done, when it cannot be carried out.
+        Raises, with nothing done, when it cannot be carried out. `checked` says that its batches
+        follow the schemas of their topics.
         """
         word = transaction.word
         if not word:
@@ -95,38 +103,55 @@ class Transactions:
         for journal in self._vaults:
             known = journal.ledger.transactions.get(word)
             if known is not None:
+                transaction.each = journal.ledger.transactions_each.get(word, {})
                 done(known)
                 return
         if word in self._committing:
-            self._committing[word].append(done)
+            self._committing[word].append((transaction, done))
             return
-        topics = [self._find_topic(parse_topic(name)) for name in names]
-        parts = [(_at(topics, slot), batch) for slot, batch in transaction.batches]
+        parts = self._parts(transaction, names)
+        if not checked:
+            for topic, batch in parts:
+                if topic.guard is not None:
+                    check(topic.guard, batch)
         found = [_leased(word, *ack) for ack in acks]
         vault = _one_vault(word, parts, found)
         if vault is None:
             done([])
             return
         vault.committer.check()
-        self._carry_out(word, vault, parts, found, done)
+        self._carry_out(vault, parts, found, (transaction, done))
+
+    def guarded(self, transaction: Transaction, names: Sequence[str]) -> list[tuple[Guard, Batch]]:
+        """Return the batches of a transaction that are to be checked; of one repeated, none."""
+        word = transaction.word
+        if word in self._committing or any(word in v.ledger.transactions for v in self._vaults):
+            return []
+        return [
+            (topic.guard, batch)
+            for topic, batch in self._parts(transaction, names)
+            if topic.guard is not None
+        ]
+
+    def _parts(self, transaction: Transaction, names: Sequence[str]) -> list[_Part]:
+        topics = [self._find_topic(parse_topic(name)) for name in names]
+        return [(_at(topics, slot), batch) for slot, batch in transaction.batches]
 
     def _carry_out(
         self,
-        word: str,
         vault: Vault,
-        parts: list[tuple[StreamTopic, Batch]],
+        parts: list[_Part],
         acks: list[_Ack],
-        done: Offsets,
+        asker: tuple[Transaction, Offsets],
     ) -> None:
-        for topic, batch in parts:
-            topic.stamp(batch)
-        offsets = [batch.base_offset for _, batch in parts]
+        word = asker[0].word
+        offsets, each, stored = _stamp(parts)
         changes: list[Change] = [Acked(*ack.track.numbers, [ack.run[1:]]) for ack in acks]
-        changes.append(TransactionDone(word, offsets, vault.clock.now_ms()))
+        changes.append(TransactionDone(word, offsets, vault.clock.now_ms(), each))
         vault.log.append_transaction(
-            [topic.part(batch) for topic, batch in parts], encode_changes(changes)
+            [topic.part(batch) for topic, batch in stored], encode_changes(changes)
         )
-        self._committing[word] = [done]
+        self._committing[word] = [asker]
         for ack in acks:
             ack.track.committing.add(*ack.run[1:])
 
@@ -139,12 +164,37 @@ class Transactions:
                 vault.ledger.on_changes([changes[-1]])
                 for track, stand, run in acks:
                     track.subscription.on_transaction(track, stand, run)
-                for topic, batch in parts:
+                for topic, batch in stored:
                     topic.on_committed(batch, sequenced=False)
-            for told in waiting:
+            for transaction, told in waiting:
+                transaction.each = each
                 told(error or offsets)
 
         vault.committer.add(on_done)
+
+
+def _stamp(
+    parts: Sequence[_Part],
+) -> tuple[list[int], dict[int, list[int]], list[_Part]]:
+    """Give batches their offsets; return the first of each, and what is to be stored of them.
+
+    What is known by its id is left out. Then the offset of each message is returned as well, by the
+    slot of the batch.
+    """
+    bases: list[int] = []
+    each: dict[int, list[int]] = {}
+    stored: list[_Part] = []
+    for slot, (topic, batch) in enumerate(parts):
+        new, offsets = topic.sort_out(batch)
+        if new is not None:
+            topic.stamp(new)
+            stored.append((topic, new))
+        if offsets is not None:
+            each[slot] = offsets
+            bases.append(max(offsets[0], ~offsets[0]))
+        else:
+            bases.append(batch.base_offset)
+    return bases, each, stored
 
 
 def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:
@@ -153,9 +203,7 @@ def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:
     return topics[slot]
 
 
-def _one_vault(
-    word: str, parts: Sequence[tuple[StreamTopic, Batch]], acks: Sequence[_Ack]
-) -> Vault | None:
+def _one_vault(word: str, parts: Sequence[_Part], acks: Sequence[_Ack]) -> Vault | None:
     """Return where all of it is kept, `None` when there is nothing."""
     vaults = {id(topic.vault): topic.vault for topic, _ in parts}
     vaults |= {id(ack.track.topic.vault): ack.track.topic.vault for ack in acks}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ister.base import Clock
-from ister.base.errors import IsterError
+from ister.base.errors import IsterError, StorageFailedError
 from ister.broker.changes import Acked, Change, Failed, FailedRuns, Runs, encode_changes
 from ister.broker.committer import Committer, Done
 from ister.broker.compactor import UPLOAD_AFTER_MS, Compactor
@@ -101,6 +101,7 @@ class Vault:
             upload_after_ms=upload_after_ms,
         )
         self.compactions = self.compactor.figures
+        self._call_soon = call_soon
         self._logger: Any = structlog.get_logger("storage")
         self._dirty: dict[Track, None] = {}
         # Whether somebody waits for the acknowledgements that are not on the disk yet.
@@ -147,11 +148,6 @@ class Vault:
         self.committer.check()
         self._confirming = True
         self.committer.add(done)
-
-    def subscriptions_on(self, topic: "StreamTopic") -> int:
-        """Return how many subscriptions have a cursor on a topic."""
-        number = topic.record.topic
-        return sum(number in s.cursors for s in self.ledger.subscriptions.values())
 
     def _on_lazy(self) -> None:
         self._lazy = False
@@ -242,7 +238,11 @@ class Vault:
     def _write_checkpoint(self, done: Callable[[Exception | None], object]) -> None:
         self.trimmed = False
         horizon = {t.topic: t.first_offset for t in self.ledger.topics.values()}
-        plan = self.log.plan_checkpoint(self.ledger.encode(), horizon)
+        # Before the ledger is encoded, which takes some turns of the loop: what is newer than the
+        # plan is replayed on top of it, and what is older would not be.
+        plan = self.log.plan_checkpoint(b"", horizon)
+        encoding = self.ledger.encoding()
+        failures = self.committer.figures.failures
 
         def on_done(error: Exception | None) -> None:
             if error is None:
@@ -256,10 +256,31 @@ class Vault:
             else:
                 self.workers.housekeeping.run(plan.run, on_done)
 
-        # Some changes are in the ledger before they are in the journal: a cursor that is moved, a
-        # topic that is covered. When the journal does not take them they are taken back, and a
-        # restart must not find them in a snapshot.
-        self.committer.after(on_committed)
+        def go_on() -> None:
+            try:
+                next(encoding)
+            except StopIteration as end:
+                plan.snapshot = end.value
+                self._commit_all(failures, on_committed)
+            else:
+                self._call_soon(go_on)
+
+        go_on()
+
+    def _commit_all(self, failures: int, done: Done) -> None:
+        """Have all that is in the ledger by now in the journal, and on the disk.
+
+        Some changes are in the ledger before they are in the journal: a cursor that is moved, a
+        topic that is covered. When the journal does not take them they are taken back, and a
+        restart must not find them in a snapshot. So there may be no more than the `failures` of
+        when that was begun.
+        """
+        if self.committer.error is not None or self.committer.figures.failures != failures:
+            done(self.committer.error or StorageFailedError("it failed during a checkpoint"))
+        elif self.log.unsynced:
+            self.record([], done, apply=False)
+        else:
+            self.committer.after(done)
 
     def _on_swept(self, error: Exception | None) -> None:
         if error is not None:

@@ -4,8 +4,9 @@ Always true: at most one read is under way for a window, and what is read and no
 most one read more.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from itertools import islice
 
 from ister.base.limits import KIB, MIB
 from ister.broker.stream import READ_BYTES, StreamTopic
@@ -15,15 +16,41 @@ from ister.codec import Batch
 # share it, down to the smallest read that is worth its while.
 READ_AHEAD_BYTES = 64 * MIB
 READ_BYTES_MIN = 256 * KIB
+# Windows looked at when there are too many. More than one, so that their number falls.
+LET_GO_AT_ONCE = 4
 
 
 class ReadAhead:
-    """How many windows read from the log at this moment."""
+    """The windows that read from the log at this moment, or hold what they have read.
 
-    __slots__ = ("windows",)
+    Who can use what it has read does so at once. So what was not used for the longest time belongs
+    to somebody without credit; when there are too many windows, it is let go, and read once more.
+    """
+
+    __slots__ = ("_windows",)
 
     def __init__(self) -> None:
-        self.windows = 0
+        # Used last: at the end.
+        self._windows: OrderedDict[Window, None] = OrderedDict()
+
+    @property
+    def windows(self) -> int:
+        """How many they are."""
+        return len(self._windows)
+
+    def use(self, window: "Window") -> None:
+        """Count a window in, or remember that it is in use."""
+        known = window in self._windows
+        self._windows[window] = None
+        self._windows.move_to_end(window)
+        if not known and self.crowded:
+            for other in list(islice(self._windows, LET_GO_AT_ONCE)):
+                if not other.loading and other is not window:
+                    other.clear()
+
+    def forget(self, window: "Window") -> None:
+        """A window holds nothing any more."""
+        self._windows.pop(window, None)
 
     @property
     def read_bytes(self) -> int:
@@ -42,7 +69,6 @@ class Window:
 
     __slots__ = (
         "_batches",
-        "_counted",
         "_from",
         "_life",
         "_loading",
@@ -62,7 +88,6 @@ class Window:
         self._on_loaded = on_loaded
         self._batches: deque[Batch] = deque()
         self._loading = False
-        self._counted = False
         # The lowest offset that what is read can answer for.
         self._from = 0
         # Raised by `clear`: what an older read brings is not wanted any more.
@@ -81,12 +106,13 @@ class Window:
             # Who asks for these again must not be given what lies behind them.
             self._from = _end(batches.popleft())
         if batches:
+            self._shared.use(self)
             if len(batches) == 1 and not self._loading:
                 self._read_on(_end(batches[-1]))
             return batches[0]
         found = self._topic.find(offset)
         if found is not None:
-            self._rest()
+            self._shared.forget(self)
             return found
         if not self._loading:
             self._from = offset
@@ -103,7 +129,7 @@ class Window:
         self._life += 1
         self._batches.clear()
         self._loading = False
-        self._rest()
+        self._shared.forget(self)
 
     def _read_on(self, offset: int) -> None:
         if offset < self._topic.next_offset and self._topic.find(offset) is None:
@@ -111,9 +137,7 @@ class Window:
 
     def _load(self, offset: int) -> None:
         life = self._life
-        if not self._counted:
-            self._counted = True
-            self._shared.windows += 1
+        self._shared.use(self)
 
         def done(result: list[Batch] | Exception) -> None:
             if life != self._life:
@@ -127,11 +151,6 @@ class Window:
             self._on_loaded(None)
 
         self._loading = self._topic.load(offset, self._shared.read_bytes, done)
-
-    def _rest(self) -> None:
-        if self._counted:
-            self._counted = False
-            self._shared.windows -= 1
 
 
 def _end(batch: Batch) -> int:

@@ -23,6 +23,8 @@ COMMANDS = {
     "topics": "ister.cli.topics",
     "subs": "ister.cli.subscriptions",
     "namespaces": "ister.cli.namespaces",
+    "brokers": "ister.cli.brokers",
+    "schemas": "ister.cli.schemas",
     "storage": "ister.cli.storage",
     "keys": "ister.cli.keys",
 }

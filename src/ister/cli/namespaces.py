@@ -1,13 +1,23 @@
-"""`ister namespaces`: list and create namespaces."""
+"""`ister namespaces`: list, create and delete namespaces."""
 
 from typing import Annotated
 
 import typer
 
-from ister.cli.terminal import URL, JsonOption, UrlOption, run, say, write, write_json
+from ister.cli.terminal import (
+    URL,
+    JsonOption,
+    UrlOption,
+    YesOption,
+    confirm,
+    run,
+    say,
+    write,
+    write_json,
+)
 from ister.client import connect
 
-namespaces = typer.Typer(no_args_is_help=True, help="See and create namespaces.")
+namespaces = typer.Typer(no_args_is_help=True, help="See, create and delete namespaces.")
 
 
 @namespaces.command("list")
@@ -43,3 +53,25 @@ def create_namespace(
 
     run(create())
     say(f"namespace {namespace} is created")
+
+
+@namespaces.command("delete")
+def delete_namespace(
+    namespace: Annotated[str, typer.Argument(help="One that has no topics any more.")],
+    url: UrlOption = URL,
+    yes: YesOption = False,
+) -> None:
+    """Delete a namespace that has no topics.
+
+    \b
+    Example:
+      ister namespaces delete team-a
+    """
+    confirm(f"this deletes namespace {namespace}", yes=yes)
+
+    async def delete() -> None:
+        async with connect(url) as client:
+            await client.delete_namespace(namespace)
+
+    run(delete())
+    say(f"namespace {namespace} is deleted")

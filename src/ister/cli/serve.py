@@ -59,11 +59,32 @@ HttpPortOption = Annotated[
 HttpHostOption = Annotated[
     _Text, typer.Option(metavar="HOST", help="Address of the HTTP door.", show_default="--host")
 ]
+GrpcOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--grpc/--no-grpc",
+        help="The doors for Danube's clients and admin tool.",
+        show_default="if grpcio is installed",
+    ),
+]
 GrpcPortOption = Annotated[
-    _Text, typer.Option(metavar="PORT", help="For Danube's clients; not in this version yet.")
+    _Text,
+    typer.Option(metavar="PORT", help="For Danube's clients; 0 picks one.", show_default="6650"),
 ]
 AdminPortOption = Annotated[
-    _Text, typer.Option(metavar="PORT", help="For Danube's admin API; not in this version yet.")
+    _Text,
+    typer.Option(
+        metavar="PORT", help="For Danube's admin tool; 0 picks one.", show_default="50051"
+    ),
+]
+GrpcHostOption = Annotated[
+    _Text, typer.Option(metavar="HOST", help="Address of the gRPC doors.", show_default="--host")
+]
+AdvertiseOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="HOST", help="What Danube's clients are told to connect to.", show_default="--host"
+    ),
 ]
 ReadyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready.")
@@ -103,6 +124,34 @@ LogFormatOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No banner.")]
 
 
+# The setting that each option sets.
+_SETTINGS = {
+    "data": "data",
+    "name": "name",
+    "ready_file": "ready_file",
+    "stream_memory": "storage.memory",
+    "segment_size": "storage.segment",
+    "object_store": "storage.object_store",
+    "tier": "storage.tier",
+    "tier_after": "storage.tier_after",
+    "key_file": "storage.key_file",
+    "host": "native.host",
+    "port": "native.port",
+    "heartbeat": "native.heartbeat",
+    "busy_poll": "native.busy_poll_us",
+    "http_host": "http.host",
+    "http_port": "http.port",
+    "grpc_host": "grpc.host",
+    "grpc_port": "grpc.port",
+    "admin_port": "grpc.admin_port",
+    "advertise": "grpc.advertise",
+    "log_level": "log.level",
+    "log_format": "log.format",
+    "shutdown_deadline": "shutdown.deadline",
+}
+_MODES = {True: "on", False: "off", None: None}
+
+
 def serve(
     data: DataOption = None,
     stream_memory: StreamMemoryOption = None,
@@ -115,8 +164,11 @@ def serve(
     port: PortOption = None,
     http_port: HttpPortOption = None,
     http_host: HttpHostOption = None,
+    grpc: GrpcOption = None,
+    grpc_host: GrpcHostOption = None,
     grpc_port: GrpcPortOption = None,
     admin_port: AdminPortOption = None,
+    advertise: AdvertiseOption = None,
     ready_file: ReadyFileOption = None,
     name: NameOption = None,
     config: ConfigOption = None,
@@ -131,7 +183,7 @@ def serve(
     """Run a broker until Ctrl-C or SIGTERM; a second one ends it at once.
 
     Flags win over ISTER_* variables (ISTER_PORT, ISTER_HTTP_PORT, ISTER_LIMITS_TOPICS_MAX …),
-    those over the TOML file (tables native, http, storage, log, shutdown, limits), that over
+    those over the TOML file (tables native, http, grpc, storage, log, shutdown, limits), that over
     defaults. Object stores take their keys from the usual variables (AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL …).
 
@@ -143,30 +195,11 @@ def serve(
       ister serve --port 0 --http-port 0 --ready-file /tmp/ister.json
       ister serve --config ister.toml --limit message_bytes_max=2MiB
     """
+    given = locals()
     from ister.server import read_config, run_broker
 
-    flags = {
-        "data": data,
-        "name": name,
-        "ready_file": ready_file,
-        "storage.memory": stream_memory,
-        "storage.segment": segment_size,
-        "storage.object_store": object_store,
-        "storage.tier": tier,
-        "storage.tier_after": tier_after,
-        "storage.key_file": key_file,
-        "native.host": host,
-        "native.port": port,
-        "native.heartbeat": heartbeat,
-        "native.busy_poll_us": busy_poll,
-        "http.host": http_host,
-        "http.port": http_port,
-        "grpc.port": grpc_port,
-        "grpc.admin_port": admin_port,
-        "log.level": log_level,
-        "log.format": log_format,
-        "shutdown.deadline": shutdown_deadline,
-    }
+    flags: dict[str, object] = {path: given[name] for name, path in _SETTINGS.items()}
+    flags["grpc.mode"] = _MODES[grpc]
     settings = read_config(
         flags=flags, limit_flags=limit or (), environment=os.environ, file=config
     )
@@ -199,6 +232,8 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
     rows = Table.grid(padding=(0, 2))
     rows.add_row("[dim]native[/]", f"[bold cyan]{addresses.url}[/]")
     rows.add_row("[dim]http[/]", f"http://{addresses.http}/metrics  /healthz  /readyz")
+    if addresses.grpc:
+        rows.add_row("[dim]grpc[/]", f"{addresses.grpc}, admin {addresses.admin}")
     for name, place in places(settings):
         rows.add_row(f"[dim]{name}[/]", escape(place))
     rows.add_row(

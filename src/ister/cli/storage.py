@@ -1,5 +1,6 @@
 """`ister storage`: verify what a broker keeps on disk or in an object store."""
 
+import asyncio
 import fcntl
 import os
 import sys
@@ -57,19 +58,21 @@ def check(
     remote = open_store(tier, options) if tier else None
     with _opened(place, options) as (backend, size_bytes), _progress(size_bytes) as advance:
         report = check_folder(backend, keyring=keyring, remote=remote, on_progress=advance)
+        facts = _check_metadata(Path(place), report) if "://" not in place else 0
     if as_json:
         write_json(
             {
                 "place": place,
                 "files": report.files,
                 "entries": report.entries,
+                "facts": facts,
                 "checked_bytes": report.checked_bytes,
                 "problems": [one._asdict() for one in report.problems],
                 "notes": report.notes,
             }
         )
     else:
-        _write(place, report)
+        _write(place, report, facts)
         if tier is None and any("is missing" in one.reason for one in report.problems):
             say("note: segments that were moved to a store are found with --tier URL")
     if report.problems:
@@ -113,7 +116,46 @@ def _held(folder: Path) -> Iterator[None]:
         yield
 
 
-def _write(place: str, report: "CheckReport") -> None:
+def _check_metadata(folder: Path, report: "CheckReport") -> int:
+    """Verify the metadata of a broker and put what is wrong into `report`; return the facts."""
+    from ister.log import Problem
+    from ister.metadata import FILE_NAME, check_facts, copied
+
+    advice = "restore the file from a copy, with its `-wal` if that has one"
+    with copied(folder) as copy:
+        if copy is None:
+            return 0
+        found = check_facts(copy)
+        faults = list(found.faults)
+        if not faults:
+            faults += _schema_faults(copy)
+    report.files += 1
+    report.checked_bytes += found.size_bytes
+    report.problems += [Problem(FILE_NAME, at, reason, advice) for at, reason in faults]
+    return found.facts
+
+
+def _schema_faults(folder: Path) -> list[tuple[int, str]]:
+    """Return what keeps a broker from starting with schemas that are intact as bytes."""
+    from ister.base.errors import CorruptedError
+    from ister.metadata import SqliteMetadata
+    from ister.registry import Registry
+
+    async def load() -> None:
+        metadata = SqliteMetadata(folder)
+        try:
+            await Registry.open(metadata, now_ms=lambda: 0)
+        finally:
+            await metadata.close()
+
+    try:
+        asyncio.run(load())
+    except CorruptedError as error:
+        return [(0, f"{error.file}: {error.reason}")]
+    return []
+
+
+def _write(place: str, report: "CheckReport", facts: int) -> None:
     for one in report.problems:
         line = f"{one.file}: byte {one.position}: {one.reason}\n    {one.advice}\n"
         write(line.encode())
@@ -123,7 +165,7 @@ def _write(place: str, report: "CheckReport") -> None:
     found = {0: "no problems", 1: "1 problem"}.get(count, f"{count} problems")
     say(
         f"{place}: {found} in {report.files:,} files, {report.entries:,} entries, "
-        f"{rounded_size(report.checked_bytes)}"
+        f"{facts:,} facts of metadata, {rounded_size(report.checked_bytes)}"
     )
 
 

@@ -8,6 +8,7 @@ Always true:
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import msgspec
 import typer
 
+from ister.base import DEFAULT_URL
 from ister.base.errors import BadRequestError, BrokenError, IsterError
-from ister.base.ports import DEFAULT_URL
 from ister.telemetry import configure_log
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # 128 + the number of the signal, as shells report it.
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 # EX_IOERR of sysexits.h, whose numbers our errors use too.
 EXIT_FILE = 74
 
@@ -112,16 +114,31 @@ def confirm(what: str, *, yes: bool) -> None:
 
 
 def run(main: Coroutine[Any, Any, _T], *, interrupt_code: int = EXIT_INTERRUPTED) -> _T:
-    """Run a command's coroutine; Ctrl-C cancels it and exits with `interrupt_code`."""
+    """Run a command's coroutine; Ctrl-C cancels it and exits with `interrupt_code`.
+
+    So does SIGTERM, with a code of its own: what a command has to tidy up, it does.
+    """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
-            return runner.run(main)
+            return runner.run(_terminable(main))
         except KeyboardInterrupt:
             raise typer.Exit(interrupt_code) from None
+        except asyncio.CancelledError:
+            raise typer.Exit(EXIT_TERMINATED) from None
         except BrokenPipeError:
             # Whoever read our stdout has seen enough.
             _forget_stdout()
             raise typer.Exit(0) from None
+
+
+async def _terminable(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that SIGTERM cancels."""
+    if sys.platform == "win32":
+        return await main
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await main
 
 
 def guard(command: Callable[[], object]) -> NoReturn:

@@ -4,7 +4,14 @@ from ister.codec.batch import Batch
 from ister.codec.checksum import crc32c
 from ister.codec.columns import Attributes
 from ister.codec.compression import available
-from ister.codec.encoding import NO_SCHEMA, ReplyAddress, SchemaRef, encode, encode_bare
+from ister.codec.encoding import (
+    NO_SCHEMA,
+    ReplyAddress,
+    SchemaRef,
+    encode,
+    encode_bare,
+    encode_timed,
+)
 from ister.codec.layout import HEADER_BYTES, STAMP_BYTES, Codec, Column
 from ister.codec.memory import keep_freed_memory
 from ister.codec.table import arrow_table
@@ -24,5 +31,6 @@ __all__ = [
     "crc32c",
     "encode",
     "encode_bare",
+    "encode_timed",
     "keep_freed_memory",
 ]

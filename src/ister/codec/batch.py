@@ -48,6 +48,7 @@ from ister.codec.layout import (
     SEQUENCE_POSITION,
     STAMP,
     STAMP_BYTES,
+    TIME,
     UNKNOWN_COLUMNS,
     UNNUMBERED,
     Codec,
@@ -261,6 +262,26 @@ class Batch:
         if self._replies is None:
             return None
         return list(zip(self._replies[::2], self._replies[1::2], strict=True))
+
+    def lone(self) -> tuple[bytes, int] | None:
+        """Return payload and time of the only message, if it has nothing beside them.
+
+        For doors that send one message at a time: no column is parsed.
+        """
+        if self.count != 1 or self.codec or self.columns not in _LONE_COLUMNS:
+            return None
+        time_bytes = TIME.size if self.columns else 0
+        start, columns_bytes = self._columns_start, self.columns_bytes
+        if columns_bytes < BARE.size:
+            raise BadBatchError("a column reaches past the end of the batch")
+        first, size = BARE.unpack_from(self._view, start)
+        if first or columns_bytes != BARE.size + padded(size) + time_bytes:
+            raise BadBatchError("offsets of a column do not rise from 0")
+        start += BARE.size
+        payload = bytes(self._view[start : start + size])
+        if not time_bytes:
+            return payload, self.publish_time_ms
+        return payload, TIME.unpack_from(self._view, self.size_bytes - TIME.size)[0]
 
     def check(self) -> None:
         """Parse every column. Afterwards no column can turn out to be broken, text apart."""
@@ -478,3 +499,4 @@ class Batch:
 
 _CODECS = tuple(Codec)
 _BARE_COLUMNS = (0, Column.REPLY)
+_LONE_COLUMNS = (0, Column.TIMESTAMP)

@@ -28,6 +28,8 @@ SCHEMA = struct.Struct("<II")
 SCHEMA_POSITION = 56
 # The offsets of a column with one value.
 BARE = struct.Struct("<II")
+# The time column of one message.
+TIME = struct.Struct("<q")
 # The reply column of one message.
 REPLY = struct.Struct("<qq")
 # The broker's own fields come first and outside the checksum: stamping a batch is replacing

@@ -67,7 +67,15 @@ class FileBackend:
 
     def read(self, name: str, position: int, size_bytes: int) -> bytes:
         """Return a part of a file; fewer bytes than asked for only at its end."""
-        return self._files.read(name, position, size_bytes)
+        try:
+            return self._files.read(name, position, size_bytes)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            # Once more, by another descriptor: a network disk that was away for a moment leaves
+            # nothing behind but descriptors that fail for ever.
+            self._files.forget(name)
+            return self._files.read(name, position, size_bytes)
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted."""

@@ -2,7 +2,8 @@
 
 The order is what makes it safe: the snapshot is durable before the manifest that names it, and the
 manifest before anything it does not name is removed. Stopping anywhere leaves the old truth or
-the new one, and files that nobody names, which the next start removes.
+the new one, and files that nobody names: those on the disk are removed by the next start, those in
+the remote tier by the next checkpoint (see `uploads`).
 """
 
 from collections import Counter
@@ -27,6 +28,7 @@ from ister.log.segment import (
     segment_name,
     snapshot_name,
 )
+from ister.log.uploads import Uploads
 
 # Kept for looking back after an accident; only the last one is ever used.
 KEPT_COUNT = 3
@@ -102,6 +104,10 @@ class Checkpoint:
             # What was committed without a sync is in the snapshot. A snapshot that knows more than
             # the journal would give offsets twice after a power cut.
             self.backend.sync(segment_name(self.state.replay_from))
+        uploads = self._uploads()
+        for segment in self.dead:
+            if uploads is not None and segment.place is Place.REMOTE:
+                uploads.end(segment.number)
         self._put_manifest(segments, self._put_snapshot())
         self._remove_old()
 
@@ -111,13 +117,21 @@ class Checkpoint:
         Fences stay: a former owner that was stopped for long would make the chunk anew, and take
         what it writes for safe. A start removes them when there are many.
         """
+        uploads = self._uploads()
         for segment in self.dead:
-            if segment.is_fence:
+            if segment.is_fence or (uploads is not None and segment.place is Place.REMOTE):
                 continue
-            if segment.place is Place.REMOTE and self.remote is not None:
-                self.remote.remove(segment.name)
-            else:
-                self.backend.remove(segment.name)
+            self.backend.remove(segment.name)
+        if uploads is not None:
+            uploads.sweep(
+                named={s.number for s in self.topic_counts if s.place is Place.REMOTE},
+                dead={s.number for s in self.dead if s.place is Place.REMOTE},
+            )
+
+    def _uploads(self) -> Uploads | None:
+        if self.remote is None:
+            return None
+        return Uploads(self.backend, self.remote, self.owner)
 
     def _put_snapshot(self) -> int:
         for number in range(self.number, self.number + ATTEMPTS_MAX):

@@ -6,17 +6,17 @@ owner stops. The first entry number in a chunk voids what earlier chunks have fr
 attempt that failed, and reached the store nevertheless.
 """
 
-import secrets
 from collections.abc import Callable
 
 from ister.base.errors import CorruptedError, ObjectExistsError, StorageTakenError
 from ister.log.backend import ChunkBackend
+from ister.log.beginning import begin_file
 from ister.log.entry import Entry, FileHeader, Header
-from ister.log.envelope import new_envelope, open_envelope
+from ister.log.envelope import open_envelope
 from ister.log.extents import Extents
 from ister.log.group import Group, lay_out
 from ister.log.index import Index
-from ister.log.journal import Recovered, header_entry
+from ister.log.journal import Recovered
 from ister.log.manifest import Manifest
 from ister.log.options import LogOptions
 from ister.log.recovery import FIRST_ENTRY, Apply, RecoveryReport, add_extents
@@ -99,30 +99,26 @@ class ChunkJournal:
 
     def _put(self, group: Group) -> Segment:
         number = self._number
-        envelope = new_envelope(self._options.ciphers, number)
-        mark = secrets.randbits(32)
-        header = FileHeader(
-            role="chunk",
-            number=number,
+        begun = begin_file(
+            "chunk",
+            number,
             first_entry=self.entry_end,
-            created_ms=self._options.now_ms(),
             owner=self._owner,
-            key_id=envelope.key_id,
-            wrapped_key=envelope.wrapped_key,
+            now_ms=self._options.now_ms(),
+            keyring=self._options.ciphers,
         )
-        head = header_entry(header, mark)
         layout = lay_out(
             group.rows,
-            envelope,
-            position=sum(map(len, head)),
+            begun.envelope,
+            position=begun.size_bytes,
             number=self.entry_end,
             synced=0,
-            mark=mark,
+            mark=begun.mark,
             extent_bytes=self._options.extent_bytes,
         )
         name = chunk_name(number)
         try:
-            self._backend.put(name, b"".join([*head, *layout.parts]))
+            self._backend.put(name, b"".join([*begun.parts, *layout.parts]))
         except ObjectExistsError:
             raise StorageTakenError(name, "another broker") from None
         self._number += 1

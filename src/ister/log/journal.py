@@ -10,24 +10,22 @@ Always true:
 Threads: everything here is for the one worker that writes.
 """
 
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ister.log.backend import FileBackend
+from ister.log.beginning import begin_file
 from ister.log.entry import (
     HEADER_BYTES,
     MAGIC,
     TRAILER,
-    FileHeader,
     Kind,
-    encode_file_header,
     pack_header,
     padded,
     padding,
 )
-from ister.log.envelope import Envelope, new_envelope
+from ister.log.envelope import Envelope
 from ister.log.extents import Extents
 from ister.log.group import Group, joined, lay_out
 from ister.log.numbers import Numbers
@@ -185,31 +183,26 @@ class FileJournal:
 
     def _create(self) -> OpenFile:
         number = self._numbers.take()
-        envelope = new_envelope(self._options.ciphers, number)
-        mark = secrets.randbits(32)
-        header = FileHeader(
-            role="journal",
-            number=number,
+        begun = begin_file(
+            "journal",
+            number,
             first_entry=self.entry_end,
-            created_ms=self._options.now_ms(),
             owner=self._owner,
-            key_id=envelope.key_id,
-            wrapped_key=envelope.wrapped_key,
+            now_ms=self._options.now_ms(),
+            keyring=self._options.ciphers,
         )
-        parts = header_entry(header, mark)
-        size = sum(map(len, parts))
+        size = begun.size_bytes
         file = self._disk.create(segment_name(number), allocate_bytes=self._options.segment_bytes)
         try:
-            file.write(0, parts)
+            file.write(0, begun.parts)
             file.sync()
         except OSError:
             file.close()
             with suppress(OSError):
                 self._disk.remove(segment_name(number))
             raise
-        self.open = OpenFile(
-            file, Segment(number, Place.LOCAL), envelope, mark, position=size, synced=size
-        )
+        segment = Segment(number, Place.LOCAL)
+        self.open = OpenFile(file, segment, begun.envelope, begun.mark, position=size, synced=size)
         return self.open
 
     def _seal(self, open_file: OpenFile, extents: Extents) -> Segment:
@@ -253,22 +246,6 @@ class FileJournal:
         self._closed.append(
             Segment(open_file.segment.number, Place.LOCAL, synced, synced, open_file.entries)
         )
-
-
-def header_entry(header: FileHeader, mark: int) -> list[Buffer]:
-    """Return the first entry of a file."""
-    body = encode_file_header(header)
-    head = pack_header(
-        Kind.HEADER,
-        0,
-        [body],
-        length=len(body),
-        number=header.first_entry,
-        synced=0,
-        count=0,
-        mark=mark,
-    )
-    return [head + body + padding(len(body))]
 
 
 def footer_entries(

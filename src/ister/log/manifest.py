@@ -5,22 +5,20 @@ and whoever finds it made already has lost the log to somebody else. Snapshots o
 state are made before the manifest that names them. Both are files of a header and one entry.
 """
 
-import secrets
 from array import array
 from typing import NamedTuple
 
 import msgspec
 
 from ister.base.errors import CorruptedError
+from ister.log.beginning import begin_file
 from ister.log.entry import (
     HEADER_BYTES,
-    FileHeader,
     Kind,
     pack_header,
     padding,
 )
-from ister.log.envelope import new_envelope, open_envelope
-from ister.log.journal import header_entry
+from ister.log.envelope import open_envelope
 from ister.log.ports import Buffer, Keyring
 from ister.log.scan import Scan, corrupted, read_file_header
 from ister.log.segment import Form, Place, Segment, Span
@@ -126,16 +124,13 @@ def encode_document(
     now_ms: int,
 ) -> bytes:
     """Return a manifest or snapshot as a whole file."""
-    envelope = new_envelope(keyring, number)
-    mark = secrets.randbits(32)
-    header = FileHeader(
-        role="manifest" if kind == Kind.MANIFEST else "snapshot",
-        number=number,
+    envelope, mark, beginning = begin_file(
+        "manifest" if kind == Kind.MANIFEST else "snapshot",
+        number,
         first_entry=0,
-        created_ms=now_ms,
         owner=owner,
-        key_id=envelope.key_id,
-        wrapped_key=envelope.wrapped_key,
+        now_ms=now_ms,
+        keyring=keyring,
     )
     stored = envelope.seal(kind, 0, 0, 0, [body])
     length = len(stored[0])
@@ -150,7 +145,7 @@ def encode_document(
         mark=mark,
         flags=envelope.flags,
     )
-    return b"".join([*header_entry(header, mark), head, *stored, padding(length)])
+    return b"".join([*beginning, head, *stored, padding(length)])
 
 
 def decode_document(kind: int, data: bytes, file: str, keyring: Keyring | None) -> memoryview:

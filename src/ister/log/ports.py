@@ -1,6 +1,7 @@
 """What a log needs of the outside: files, an object store, encryption. Everything here blocks.
 
-An `OSError` of any of these means that the storage failed; nobody in this folder retries it.
+An `OSError` of any of these means that the storage failed; nobody in this folder retries it, but
+for a read of a file, once.
 """
 
 from collections.abc import Sequence

@@ -1,27 +1,26 @@
 """Writing segments anew: what is live of some others, in an order that is quicker to read.
 
 Inputs are never changed. Outputs count only when a checkpoint names them, and until then a crash
-leaves them for the next start to remove.
+leaves them for the next start to remove, or for the next checkpoint (see `uploads`).
 
 Memory: one slice of `SLICE_BYTES`, and for an object store one output of `OBJECT_BYTES`.
 """
 
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ister.base.errors import BadBatchError, CorruptedError
+from ister.base.errors import BadBatchError, CorruptedError, ObjectExistsError
 from ister.base.limits import MIB
 from ister.codec import Batch
 from ister.log.backend import Backend, FileBackend
+from ister.log.beginning import begin_file
 from ister.log.checkpoint import Rewritten
-from ister.log.entry import HEADER_BYTES, FileHeader, Kind, parse_transaction
-from ister.log.envelope import new_envelope
+from ister.log.entry import HEADER_BYTES, Kind, parse_transaction
 from ister.log.extents import STRIDE, Extents, window
 from ister.log.group import Row, lay_out
 from ister.log.index import span_of
-from ister.log.journal import footer_entries, header_entry
+from ister.log.journal import footer_entries
 from ister.log.keys import KeyMap, newest_only
 from ister.log.numbers import Numbers
 from ister.log.options import LogOptions
@@ -29,6 +28,7 @@ from ister.log.ports import Buffer, File, Store
 from ister.log.reading import Reader, Stored, read_window, rows_of_span, stored_batch
 from ister.log.scan import Scan, corrupted, read_file_header
 from ister.log.segment import Form, Place, Segment, Span, segment_name
+from ister.log.uploads import Uploads
 
 # Entries sorted by topic in one go. With 1,000 topics a run of one topic is still 32 KiB, a good
 # size to read.
@@ -233,8 +233,7 @@ class _Outputs:
         if self._open is not None:
             self._open.discard()
         for segment, _ in self.made:
-            with suppress(OSError):
-                remove_segment(self._rewrite, segment)
+            _discard(self._rewrite, segment.number)
 
     def _write(self, rows: list[Row]) -> None:
         rewrite = self._rewrite
@@ -260,8 +259,14 @@ class _Output:
         self._rewrite = rewrite
         self._form = form
         self._number = number
-        self._envelope = new_envelope(rewrite.options.ciphers, number)
-        self._mark = secrets.randbits(32)
+        self._envelope, self._mark, self._beginning = begin_file(
+            "segment",
+            number,
+            first_entry=FIRST_NUMBER,
+            owner=rewrite.owner,
+            now_ms=rewrite.options.now_ms(),
+            keyring=rewrite.options.ciphers,
+        )
         self._entry_end = FIRST_NUMBER
         self._extents = Extents(rewrite.options.extent_bytes)
         # Without a file, what was written so far.
@@ -277,16 +282,7 @@ class _Output:
             self._file = rewrite.backend.disk.create(segment_name(self._number))
         else:
             self.size_bytes_max = min(self.size_bytes_max, OBJECT_BYTES)
-        header = FileHeader(
-            role="segment",
-            number=self._number,
-            first_entry=FIRST_NUMBER,
-            created_ms=rewrite.options.now_ms(),
-            owner=rewrite.owner,
-            key_id=self._envelope.key_id,
-            wrapped_key=self._envelope.wrapped_key,
-        )
-        self._put(header_entry(header, self._mark))
+        self._put(self._beginning)
 
     def add(self, rows: list[Row]) -> None:
         layout = lay_out(
@@ -333,11 +329,12 @@ class _Output:
         return segment, self._extents
 
     def discard(self) -> None:
-        if self._file is None:
-            return
-        with suppress(OSError):
-            self._file.close()
-            self._rewrite.backend.remove(segment_name(self._number))
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+        elif _uploads_of(self._rewrite) is None:
+            return  # Nothing was made, unless a store could not say so; the next start looks.
+        _discard(self._rewrite, self._number)
 
     def _put(self, parts: list[Buffer]) -> None:
         if self._file is not None:
@@ -390,12 +387,20 @@ def scan_batches(reader: Reader, segment: Segment) -> Iterator[tuple[int, Stored
         raise corrupted(segment.name, scan)
 
 
-def remove_segment(rewrite: Rewrite, segment: Segment) -> None:
-    """Remove a segment wherever it lies."""
-    if segment.place is Place.REMOTE and rewrite.options.remote is not None:
-        rewrite.options.remote.remove(segment.name)
-    else:
-        rewrite.backend.remove(segment.name)
+def _discard(rewrite: Rewrite, number: int) -> None:
+    """Remove an output, wherever it is; if that fails, a note or the next start knows of it."""
+    uploads = _uploads_of(rewrite)
+    with suppress(OSError):
+        if uploads is not None:
+            uploads.discard(number)
+        else:
+            rewrite.backend.remove(segment_name(number))
+
+
+def _uploads_of(rewrite: Rewrite) -> Uploads | None:
+    if rewrite.place is Place.REMOTE and rewrite.options.remote is not None:
+        return Uploads(rewrite.backend, rewrite.options.remote, rewrite.owner)
+    return None
 
 
 def _store_of(rewrite: Rewrite) -> Backend | Store:
@@ -405,7 +410,11 @@ def _store_of(rewrite: Rewrite) -> Backend | Store:
 
 
 def _free_number(rewrite: Rewrite) -> int:
-    """Return a number nobody uses, also not for an object that a crash left behind."""
+    """Return a number nobody uses, also not for an object that a crash left behind.
+
+    If it is one in the remote tier, it is noted.
+    """
+    uploads = _uploads_of(rewrite)
     while True:
         number = rewrite.numbers.take()
         if rewrite.place is Place.LOCAL:
@@ -413,7 +422,11 @@ def _free_number(rewrite: Rewrite) -> int:
         try:
             _store_of(rewrite).size(segment_name(number))
         except FileNotFoundError:
-            return number
+            if uploads is None:
+                return number
+            with suppress(ObjectExistsError):
+                uploads.begin(number)
+                return number
 
 
 def _topic_of(row: Row) -> int:

@@ -28,6 +28,7 @@ SEGMENTS = "segments"
 CHUNKS = "chunks"
 MANIFESTS = "manifests"
 SNAPSHOTS = "snapshots"
+UPLOADS = "uploads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ def manifest_name(number: int) -> str:
 def snapshot_name(number: int) -> str:
     """Return the name of a snapshot."""
     return f"{SNAPSHOTS}/{number:020d}"
+
+
+def upload_name(number: int) -> str:
+    """Return the name of the note of an object in the remote tier."""
+    return f"{UPLOADS}/{number:020d}"
 
 
 def number_of(name: str) -> int:

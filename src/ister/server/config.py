@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from ister.base import parse_plain, size_text
+from ister.base import ADMIN_PORT, GRPC_PORT, HTTP_PORT, NATIVE_PORT, parse_plain, size_text
 from ister.base.errors import BadNameError, ConfigError
 from ister.base.limits import BATCH_BYTES_CEILING, KIB, MIB, Limits
-from ister.base.ports import HTTP_PORT, NATIVE_PORT
+from ister.server.contradictions import contradictions
 from ister.server.native import BUSY_POLL_US, HEARTBEAT_MS
 from ister.server.settings import (
     Setting,
@@ -115,17 +115,30 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcConfig:
-    """The gRPC doors. They are not built yet: naming their ports is accepted, with a warning.
+    """The gRPC doors, for Danube's clients and admin tool. They need the extra `grpc`."""
 
-    Scripts that start a broker can name every port from the first version on.
-    """
-
+    mode: str = field(
+        default="auto",
+        metadata=setting(
+            flag="--grpc",
+            parse=choice("auto", "on", "off"),
+            why="Whether the gRPC doors are opened; auto opens them if grpcio is installed.",
+        ),
+    )
+    host: str = field(
+        default="",
+        metadata=setting(
+            flag="--grpc-host",
+            parse=text,
+            why="Address of the gRPC doors; that of --host unless given.",
+        ),
+    )
     port: int | None = field(
         default=None,
         metadata=setting(
             flag="--grpc-port",
             parse=count(0, PORT_MAX),
-            why="Port for Danube's clients; this version has no such door and says so.",
+            why=f"Port for Danube's clients, {GRPC_PORT} unless given; 0 picks a free one.",
         ),
     )
     admin_port: int | None = field(
@@ -133,9 +146,28 @@ class GrpcConfig:
         metadata=setting(
             flag="--admin-port",
             parse=count(0, PORT_MAX),
-            why="Port for Danube's admin API; this version has no such door and says so.",
+            why=f"Port for Danube's admin tool, {ADMIN_PORT} unless given; 0 picks a free one.",
         ),
     )
+    advertise: str = field(
+        default="",
+        metadata=setting(
+            flag="--advertise",
+            parse=text,
+            why="Host, or whole URL, that Danube's clients are told to connect to.",
+        ),
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the doors are to be opened, if they can be."""
+        return self.mode != "off"
+
+    @property
+    def demanded(self) -> bool:
+        """Whether a broker without them must not start."""
+        named = self.port is not None or self.admin_port is not None
+        return self.mode == "on" or (self.wanted and named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +306,21 @@ class ServerConfig:
         return self.http.host or self.native.host
 
     @property
+    def grpc_host(self) -> str:
+        """The address of the gRPC doors."""
+        return self.grpc.host or self.native.host
+
+    @property
+    def grpc_port(self) -> int:
+        """The port for Danube's clients."""
+        return GRPC_PORT if self.grpc.port is None else self.grpc.port
+
+    @property
+    def admin_port(self) -> int:
+        """The port for Danube's admin tool."""
+        return ADMIN_PORT if self.grpc.admin_port is None else self.grpc.admin_port
+
+    @property
     def data_folder(self) -> Path:
         """Where streams are kept."""
         return self.data or DEFAULT_DATA
@@ -310,7 +357,7 @@ def read_config(
     ]
     values = resolve(settings, sources, mistakes)
     config = _build(values)
-    mistakes += _contradictions(config)
+    mistakes += contradictions(config)
     if mistakes:
         raise ConfigError(mistakes)
     return config
@@ -441,41 +488,6 @@ def _arguments(part: type[Any], name: str, values: Mapping[str, Value | None]) -
         if path in values:
             found[one.name] = values[path]
     return found
-
-
-def _contradictions(config: ServerConfig) -> list[str]:
-    """Return what is wrong with values that are each fine by themselves."""
-    limits = config.limits
-    found = []
-    if limits.message_bytes_max > limits.batch_bytes_max:
-        found.append(
-            f"limits: message_bytes_max ({size_text(limits.message_bytes_max)}) is above "
-            f"batch_bytes_max ({size_text(limits.batch_bytes_max)}): a batch holds the message"
-        )
-    if limits.queue_bytes_max > limits.queues_bytes_max:
-        found.append(
-            f"limits: queue_bytes_max ({size_text(limits.queue_bytes_max)}) is above "
-            f"queues_bytes_max ({size_text(limits.queues_bytes_max)}), which bounds all queues"
-        )
-    if config.http.port == config.native.port != 0 and config.http_host == config.native.host:
-        found.append(f"port {config.http.port} is given to both doors: each needs its own")
-    return found + _shared_places(config)
-
-
-def _shared_places(config: ServerConfig) -> list[str]:
-    """Return which of the places that need files of their own are one and the same."""
-    places = {
-        "--data": config.data_folder.absolute().as_uri(),
-        "--object-store": config.storage.object_store.rstrip("/"),
-        "--tier": config.storage.tier.rstrip("/"),
-    }
-    given = [(flag, place) for flag, place in places.items() if place]
-    return [
-        f"{flag} and {other} are both {place}: each needs a folder of its own"
-        for slot, (flag, place) in enumerate(given)
-        for other, second in given[slot + 1 :]
-        if place == second
-    ]
 
 
 def _limit_names() -> list[str]:

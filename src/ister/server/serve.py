@@ -1,7 +1,8 @@
 """Start-up and shutdown of a broker process.
 
-Start: file limit, storage (the journal is replayed), broker, native door, HTTP door, ready file.
-Only then is the broker ready, and whoever waits for the file finds every door open.
+Start: file limit, storage (the journal is replayed), metadata with the schema registry, broker,
+native door, HTTP door, gRPC doors, ready file. Only then is the broker ready, and whoever waits
+for the file finds every door open.
 
     STARTING --doors open--> READY --first signal--> CLOSING --drained or deadline--> end
     STARTING --first signal--> end at once
@@ -20,23 +21,28 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from ister.base import Clock
 from ister.base.errors import ConfigError
 from ister.broker import Broker
 from ister.codec import keep_freed_memory
-from ister.server.config import ServerConfig
+from ister.metadata import Metadata, SqliteMetadata
+from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
-from ister.server.storage import Storage
+from ister.server.storage import Storage, in_thread
 from ister.telemetry import SystemClock
 
 if TYPE_CHECKING:
+    from ister.registry import Registry
+    from ister.server.grpc import GrpcDoor
     from ister.server.http import HttpDoor
 
 logger = structlog.get_logger("serve")
@@ -52,6 +58,15 @@ class Addresses:
     pid: int
     native: str
     http: str
+    # Empty when the gRPC doors are not open.
+    grpc: str = ""
+    admin: str = ""
+
+    @property
+    def doors(self) -> dict[str, str]:
+        """Every open door by its name."""
+        found = {"native": self.native, "http": self.http, "grpc": self.grpc, "admin": self.admin}
+        return {name: address for name, address in found.items() if address}
 
     @property
     def url(self) -> str:
@@ -61,6 +76,7 @@ class Addresses:
 
 
 OnReady = Callable[[Addresses], object]
+Listen = Callable[[str, int], Awaitable[tuple[str, int]]]
 
 
 def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
@@ -76,6 +92,7 @@ def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None
 async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
     """As `run_broker`, inside a running event loop whose signals are ours."""
     # Here, because whoever needs only the native door should not pay for a web server.
+    from ister.server.admin import Admin
     from ister.server.http import App, HttpDoor
 
     keep_freed_memory()
@@ -83,8 +100,6 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     stopped, forced = _listen_for_signals(loop)
     _raise_file_limit(config.limits.connections_max)
     _prepare_files(config)
-    if config.grpc.port is not None or config.grpc.admin_port is not None:
-        logger.warning("door_missing", door="grpc", hint="this version has no gRPC doors yet")
     clock = SystemClock(loop.call_later)
     storage = Storage(config, clock, environment=os.environ)
     broker = Broker(
@@ -94,60 +109,121 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         random_slot=random.randrange,
         open_local=storage.open_local,
     )
-    opening = asyncio.ensure_future(storage.open(broker))
+    metadata = SqliteMetadata(config.data_folder)
+    opening = asyncio.ensure_future(_open_storage(config, broker, storage, metadata, clock))
     if not await _comes_first(opening, stopped):
         opening.cancel()
         logger.info("broker_closed", reason="asked to end while it was starting")
         return
-    opening.result()
+    registry, grpc_door = opening.result()
+    broker.guard_of = registry.guard
+    registry.on_bound.append(broker.on_bound)
+    admin = Admin(broker, registry)
     native = NativeDoor(
         broker,
         heartbeat_ms=config.native.heartbeat_ms,
         busy_poll_us=config.native.busy_poll_us,
+        registry=registry,
     )
-    http = HttpDoor(App(broker, native))
+    doors = Doors(native, HttpDoor(App(broker, native, admin)))
     try:
-        addresses = await _open_doors(config, native, http)
+        if grpc_door is not None:
+            doors.grpc = grpc_door(broker, registry=registry, metadata=metadata, admin=admin)
+        addresses = await _open_doors(config, doors)
+        # As in `run_broker`, for what the doors have loaded.
+        gc.freeze()
+        admin.doors.update(addresses.doors)
         _write_ready_file(config.ready_file, addresses)
-        logger.info(
-            "broker_ready", broker=broker.name, native=addresses.native, http=addresses.http
-        )
+        logger.info("broker_ready", broker=broker.name, **addresses.doors)
         if on_ready is not None:
             on_ready(addresses)
         reason = await stopped
         logger.info("broker_closing", reason=reason, connections=broker.connections)
     finally:
         _remove_ready_file(config.ready_file)
-        await _unless_forced(_close(config, broker, storage, native, http), forced)
+        await _unless_forced(_close(config, broker, storage, metadata, doors), forced)
     logger.info("broker_closed")
 
 
-async def _open_doors(config: ServerConfig, native: NativeDoor, http: "HttpDoor") -> Addresses:
+@dataclass(slots=True)
+class Doors:
+    """Every door of a broker."""
+
+    native: NativeDoor
+    http: "HttpDoor"
+    grpc: "GrpcDoor | None" = None
+
+
+async def _open_storage(
+    config: ServerConfig, broker: Broker, storage: Storage, metadata: Metadata, clock: Clock
+) -> "tuple[Registry, type[GrpcDoor] | None]":
+    """Open everything that was kept, and load what the gRPC doors need while the disk works."""
+    from ister.registry import Registry
+
+    _, registry, grpc_door = await asyncio.gather(
+        storage.open(broker),
+        Registry.open(metadata, now_ms=clock.now_ms),
+        in_thread(lambda: _import_grpc(config.grpc)),
+    )
+    return registry, grpc_door
+
+
+def _import_grpc(config: GrpcConfig) -> "type[GrpcDoor] | None":
+    """Return the gRPC doors, if they are wanted and can be had. Takes 0.1 s."""
+    if not config.wanted:
+        return None
+    # What it writes to stderr is no line of our log; what matters of it comes as an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from ister.server.grpc import GrpcDoor
+    except ImportError as error:
+        if config.demanded:
+            mistake = f"the gRPC doors need packages: pip install 'ister[grpc]' ({error})"
+            raise ConfigError([mistake]) from error
+        logger.info("door_missing", door="grpc", hint="pip install 'ister[grpc]' for Danube's API")
+        return None
+    return GrpcDoor
+
+
+async def _open_doors(config: ServerConfig, doors: Doors) -> Addresses:
     """Open every door, or raise one error that names each that could not be opened."""
     mistakes = []
     bound = {}
-    doors = (
-        ("native", "--port", config.native.host, config.native.port, native.listen),
-        ("http", "--http-port", config.http_host, config.http.port, http.listen),
-    )
-    for name, flag, host, port, listen in doors:
+    wanted: list[tuple[str, str, str, int, Listen]] = [
+        ("native", "--port", config.native.host, config.native.port, doors.native.listen),
+        ("http", "--http-port", config.http_host, config.http.port, doors.http.listen),
+    ]
+    if doors.grpc is not None:
+        await doors.grpc.load()
+        host, grpc = config.grpc_host, doors.grpc
+        clients: Listen = partial(grpc.listen, advertise=config.grpc.advertise)
+        wanted += [
+            ("grpc", "--grpc-port", host, config.grpc_port, clients),
+            ("admin", "--admin-port", host, config.admin_port, grpc.listen_admin),
+        ]
+    for name, flag, host, port, listen in wanted:
         try:
             bound[name] = _address_text(await listen(host, port))
         except OSError as error:
             mistakes.append(f"{flag} {port}: {_explain(error, host, port)}")
     if mistakes:
         raise ConfigError(mistakes)
-    return Addresses(pid=os.getpid(), native=bound["native"], http=bound["http"])
+    return Addresses(pid=os.getpid(), **bound)
 
 
 async def _close(
-    config: ServerConfig, broker: Broker, storage: Storage, native: NativeDoor, http: "HttpDoor"
+    config: ServerConfig, broker: Broker, storage: Storage, metadata: Metadata, doors: Doors
 ) -> None:
-    await native.close(config.shutdown.deadline_ms / 1000)
-    # After the native one, so that `/readyz` tells until the end that this broker is closing.
-    await http.close()
+    deadline_s = config.shutdown.deadline_ms / 1000
+    closing = [doors.native.close(deadline_s)]
+    if doors.grpc is not None:
+        closing.append(doors.grpc.close(deadline_s))
+    await asyncio.gather(*closing)
+    # After the others, so that `/readyz` tells until the end that this broker is closing.
+    await doors.http.close()
     broker.streams.close()
     await storage.close()
+    await metadata.close()
 
 
 async def _unless_forced(
@@ -212,14 +288,7 @@ def _prepare_files(config: ServerConfig) -> None:
 def _write_ready_file(path: Path | None, addresses: Addresses) -> None:
     if path is None:
         return
-    text = json.dumps(
-        {
-            "pid": addresses.pid,
-            "native": addresses.native,
-            "http": addresses.http,
-            "url": addresses.url,
-        }
-    )
+    text = json.dumps({"pid": addresses.pid, **addresses.doors, "url": addresses.url})
     part = path.with_name(f"{path.name}.{addresses.pid}")
     part.write_text(text + "\n", encoding="utf-8")
     # A rename is atomic: a reader sees no file or all of it.

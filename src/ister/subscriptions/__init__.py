@@ -8,7 +8,7 @@ from ister.subscriptions.kinds import SubscriptionType
 from ister.subscriptions.leases import Lease
 from ister.subscriptions.offsets import OffsetSet
 from ister.subscriptions.ordered import Admission, KeyGate
-from ister.subscriptions.ring import KeyMatcher, Ring
+from ister.subscriptions.ring import KeyMatcher, Ring, keys_of
 from ister.subscriptions.sharing import Policy, Share, in_turn, to_least_loaded
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "SubscriptionType",
     "check_globs",
     "in_turn",
+    "keys_of",
     "limits_end",
     "settled_end",
     "to_least_loaded",

@@ -7,7 +7,8 @@ The state of each message from `cursor.floor` up to `position` is exactly one of
     leased     lease                                           ack, nack, or its deadline passes
     waiting    nack, expire: after a delay; release: at once   due, then lease
     held       hold: the caller has set it aside               lease, or free: waiting again
-    exhausted  as waiting, after `max_deliveries` failures     a dead letter and skip, or spare
+    exhausted  as waiting, after `max_deliveries` failures     skip, as a dead letter or dropped;
+                                                               or change: other settings
 
 From `position` on, all that is not acknowledged was never handed out. A message that `lease` or
 `hold` passes over on the way is waiting: none can be forgotten.
@@ -23,7 +24,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from ister.base import AckSettings
+from ister.base import AckSettings, Poison
 from ister.base.limits import ACK_TIMEOUT_MS_MAX, NACK_DELAY_MS_MAX
 from ister.subscriptions.cursor import Cursor
 from ister.subscriptions.leases import Lease, Leases
@@ -110,6 +111,16 @@ class Deliveries:
         This is what a limit has to bound: a message that waits after a nack costs memory too.
         """
         return self.cursor.unacked_count(self.position)
+
+    @property
+    def aside(self) -> int:
+        """Messages of these that do not count against a limit: those held, and those that block.
+
+        The caller has limits of his own for the first; the second wait for somebody to see to them,
+        while others go on.
+        """
+        blocking = self._exhausted.count if self.settings.poison == Poison.BLOCK else 0
+        return self._held.count + blocking
 
     # Handing out.
 
@@ -343,19 +354,30 @@ class Deliveries:
     def exhausted(self, count_max: int) -> list[tuple[int, int]]:
         """Return messages that failed too often, with their failures: for the dead letters.
 
-        They stay until `skip` (the dead letter is safe) or `spare`.
+        They stay until `skip` (the dead letter is safe), or `change` lets them try again.
         """
         self.cursor.subtract_acked(self._exhausted)
         offsets = self._exhausted.lowest(count_max).offsets()
         return [(offset, self.cursor.failures_of(offset)) for offset in offsets]
 
-    def spare(self, offset: int, *, now_ms: int) -> None:
-        """Let a message that could not become a dead letter be delivered once more."""
-        spared = self._exhausted.take(offset, offset + 1)
-        if offset >= self.position:
-            return  # Found after a restart, and not passed yet: it is new again.
-        delay_ms = self.settings.delay_ms(self.cursor.failures_of(offset))
-        self._waiting.add(spared, now_ms + delay_ms, now_ms)
+    def exhausted_besides(self, *others: OffsetSet) -> OffsetSet:
+        """Return the messages that failed too often and are in none of `others`."""
+        self.cursor.subtract_acked(self._exhausted)
+        rest = self._exhausted.copy()
+        for other in others:
+            rest.subtract(other)
+        return rest
+
+    def change(self, settings: AckSettings, *, besides: OffsetSet) -> None:
+        """Go by other settings. What may fail more often by them is due again, `besides` some.
+
+        What may fail less often is found out when it fails again; leases last as they were given.
+        """
+        self.settings = settings
+        spared = self.exhausted_besides(self._failed_for_good(), besides)
+        self._exhausted.subtract(spared)
+        # The others are new again.
+        self._waiting.ready.update(spared.within(0, self.position))
 
     # Starting over.
 

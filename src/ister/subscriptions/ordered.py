@@ -4,8 +4,7 @@ Always true: of each key at most one message is admitted; the others of that key
 parked behind it in the order they came, and the next is admitted when it is done. A message that
 is to be delivered again stays admitted, so that the later ones of its key wait for it.
 
-A message without a key counts as one with an empty key. Work here is for each message, since
-each has a key of its own.
+Work here is for each message, since each has a key of its own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,15 +39,14 @@ class KeyGate:
         # than all its messages, of which there are mostly one or two.
         self._following: dict[int, int] = {}
 
-    def admit(self, keys: Sequence[str | None], offsets: Sequence[int]) -> Admission:
+    def admit(self, keys: Sequence[str], offsets: Sequence[int]) -> Admission:
         """Let messages through whose key is free, or that are admitted already; park the others.
 
         Offsets rise from call to call, except for those to be delivered again. Ends early, at the
         first message that would have to be parked beyond `parked_max`.
         """
         slots: list[int] = []
-        for slot, (given_key, offset) in enumerate(zip(keys, offsets, strict=True)):
-            key = given_key or ""
+        for slot, (key, offset) in enumerate(zip(keys, offsets, strict=True)):
             current = self._current.get(key)
             if current is None:
                 self._keys[offset] = key

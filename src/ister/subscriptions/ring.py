@@ -12,12 +12,26 @@ from fnmatch import translate
 from hashlib import blake2b
 from itertools import compress
 
+from ister.codec import Batch
+
 # With 64 points a share is within about ±25 % of even for any number of consumers; 256 would
 # halve that, at four times the cost of a join.
 POINTS = 64
 
 # Owners already worked out; more keys than this in use are worked out anew.
 CACHED_KEYS_MAX = 65_536
+
+
+def keys_of(batch: Batch) -> list[str]:
+    """Return the key of every message: its own, else the name of its producer.
+
+    So messages without keys keep the order of their producer, and are shared all the same.
+    """
+    name = batch.producer
+    keys = batch.keys
+    if keys is None:
+        return [name] * batch.count
+    return [name if key is None else key for key in keys]
 
 
 def _hash(text: str) -> int:
@@ -48,7 +62,7 @@ class Ring:
         self._members: dict[str, KeyMatcher] = {}
         self._points: list[int] = []
         self._names: list[str] = []
-        self._cache: dict[str | None, str | None] = {}
+        self._cache: dict[str, str | None] = {}
 
     def join(self, name: str, matcher: KeyMatcher) -> None:
         """Add a consumer."""
@@ -68,18 +82,15 @@ class Ring:
         self._names = list(compress(self._names, stays))
         self._cache.clear()
 
-    def owner(self, key: str | None) -> str | None:
-        """Return the consumer of `key`, or `None` when no consumer's filter takes it.
-
-        A message without a key counts as one with an empty key.
-        """
+    def owner(self, key: str) -> str | None:
+        """Return the consumer of `key`, or `None` when no consumer's filter takes it."""
         try:
             return self._cache[key]
         except KeyError:
             pass
         if len(self._cache) >= CACHED_KEYS_MAX:
             self._cache.clear()
-        found = self._cache[key] = self._find(key or "")
+        found = self._cache[key] = self._find(key)
         return found
 
     def _find(self, key: str) -> str | None:

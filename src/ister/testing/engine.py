@@ -8,6 +8,7 @@ from ister.base import Clock
 from ister.base.limits import Limits
 from ister.broker import Broker, InlineWorker, TailBudget, Vault, Workers, open_vault
 from ister.log import Disk, FileBackend, LogOptions
+from ister.registry import Registry
 from ister.server.native import NativeDoor, NativeSession
 from ister.telemetry import library_logger
 
@@ -18,7 +19,16 @@ STREAM_MEMORY_BYTES = 64 * 1024 * 1024
 class Engine:
     """One life of a broker: from a start to a stop."""
 
-    def __init__(self, *, name: str, limits: Limits, clock: Clock, seed: int, disk: Disk) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        limits: Limits,
+        clock: Clock,
+        seed: int,
+        disk: Disk,
+        registry: Registry,
+    ) -> None:
         self._clock = clock
         self._disk = disk
         self.broker = Broker(
@@ -29,12 +39,15 @@ class Engine:
             random_slot=random.Random(seed).randrange,
             open_local=self._open_vault,
         )
+        self.broker.guard_of = registry.guard
+        registry.on_bound.append(self.broker.on_bound)
         if disk.names("segments"):
             self.broker.adopt(self._open_vault())
         self.door = NativeDoor(
             self.broker,
             # Polling would take turns of the loop, and a core, from the test.
             busy_poll_us=0,
+            registry=registry,
             logger=library_logger("ister.testing"),
         )
         self._sessions: WeakSet[NativeSession] = WeakSet()

@@ -10,7 +10,9 @@ from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.client import Client, connect
 from ister.log import Disk
+from ister.metadata import MemoryMetadata
 from ister.objects import MemoryDisk
+from ister.registry import Registry
 from ister.telemetry import SystemClock
 from ister.testing.clock import settle
 from ister.testing.engine import Engine
@@ -44,8 +46,9 @@ class MemoryBroker:
         self._clock = clock
         self._limits = limits or Limits()
         self._seed = seed
-        # What streams are kept on: outlives a restart.
+        # What streams and schemas are kept on: outlive a restart.
         self.disk = disk if disk is not None else MemoryDisk()
+        self._metadata = MemoryMetadata()
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
@@ -90,7 +93,7 @@ class MemoryBroker:
         return connect_pair(protocol, self._running().session)
 
     async def start(self) -> None:
-        """Start, or start again after `stop`. Of an earlier life, streams are left."""
+        """Start, or start again after `stop`. Of an earlier life, streams and schemas are left."""
         if self._engine is None:
             self._engine = Engine(
                 name=self.name,
@@ -98,6 +101,7 @@ class MemoryBroker:
                 clock=self.clock,
                 seed=self._seed,
                 disk=self.disk,
+                registry=await Registry.open(self._metadata, now_ms=self.clock.now_ms),
             )
 
     async def stop(self) -> None:

@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ister.base.limits import Limits
+from ister.metadata import MemoryMetadata
 from ister.objects import MemoryDisk
+from ister.registry import Registry
 from ister.telemetry import SystemClock
 from ister.testing.clock import settle
 from ister.testing.engine import Engine
@@ -32,8 +34,9 @@ class ThreadedBroker:
         self.port = 0
         self._limits = limits or Limits()
         self._seed = seed
-        # What streams are kept on: outlives a restart.
+        # What streams and schemas are kept on: outlive a restart.
         self._disk = MemoryDisk()
+        self._metadata = MemoryMetadata()
         self._engine: Engine | None = None
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,7 +99,12 @@ class ThreadedBroker:
         loop = asyncio.get_running_loop()
         clock = SystemClock(loop.call_later)
         engine = Engine(
-            name=self.name, limits=self._limits, clock=clock, seed=self._seed, disk=self._disk
+            name=self.name,
+            limits=self._limits,
+            clock=clock,
+            seed=self._seed,
+            disk=self._disk,
+            registry=await Registry.open(self._metadata, now_ms=clock.now_ms),
         )
         self._server = await loop.create_server(engine.session, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]

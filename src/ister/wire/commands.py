@@ -5,7 +5,6 @@ or by `ErrorReply`. A command from the broker with sequence 0 is a notice. Decod
 type; names and ranges are checked by the broker, which knows the rules.
 """
 
-import re
 from typing import TypeAlias
 
 import msgspec
@@ -20,24 +19,17 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
+from ister.wire.schemas import SchemaCommand
+from ister.wire.tagged import Tagged
 
 PROTOCOL_VERSION_MIN = 1
 PROTOCOL_VERSION_MAX = 1
 
 
-def _tag(name: str) -> str:
-    """`CreateTopic` travels as `create_topic`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-class _Command(msgspec.Struct, tag_field="op", tag=_tag):
-    """A map with the command's name under `op`. Fields a peer does not know are skipped."""
-
-
 # The handshake
 
 
-class Hello(_Command):
+class Hello(Tagged):
     """First frame of a client."""
 
     # A random word that stays the same over reconnects: a consumer that comes back takes its
@@ -46,10 +38,10 @@ class Hello(_Command):
     version_min: int = PROTOCOL_VERSION_MIN
     version_max: int = PROTOCOL_VERSION_MAX
     agent: str = ""
-    codecs: list[str] = []
+    codecs: list[str] = msgspec.field(default_factory=list)
 
 
-class Welcome(_Command):
+class Welcome(Tagged):
     """The broker's answer to `Hello`: the version to speak and what it accepts."""
 
     version: int
@@ -61,15 +53,15 @@ class Welcome(_Command):
     heartbeat_ms: int
 
 
-class ErrorReply(_Command):
+class ErrorReply(Tagged):
     """What went wrong: with a request, with a publish (channel set), or fatally (both zero)."""
 
     code: int
     text: str
-    fields: dict[str, FieldValue] = {}
+    fields: dict[str, FieldValue] = msgspec.field(default_factory=dict)
 
 
-class GoingAway(_Command):
+class GoingAway(Tagged):
     """The broker shuts down: finish what is under way and connect again elsewhere or later."""
 
     reason: str
@@ -78,7 +70,7 @@ class GoingAway(_Command):
 # Topics
 
 
-class CreateTopic(_Command):
+class CreateTopic(Tagged):
     """Make a topic, or do nothing when it exists with the same settings."""
 
     topic: str
@@ -88,36 +80,42 @@ class CreateTopic(_Command):
     stream: StreamSettings | None = None
 
 
-class PurgeTopic(_Command):
+class PurgeTopic(Tagged):
     """Drop the messages of a stream before an offset, or all when `before` is negative."""
 
     topic: str
     before: int = -1
 
 
-class Purged(_Command):
+class Purged(Tagged):
     """So many messages were dropped."""
 
     messages: int
 
 
-class DeleteTopic(_Command):
+class DeleteTopic(Tagged):
     """Remove a topic with its partitions; its consumers and producers are told."""
 
     topic: str
 
 
-class CreateNamespace(_Command):
+class CreateNamespace(Tagged):
     """Make a namespace."""
 
     namespace: str
 
 
-class Done(_Command):
+class DeleteNamespace(Tagged):
+    """Remove a namespace that has no topics."""
+
+    namespace: str
+
+
+class Done(Tagged):
     """The request was carried out."""
 
 
-class OpenProducer(_Command):
+class OpenProducer(Tagged):
     """Use `channel` for publishing to `topic`, which is created when it does not exist.
 
     `partitions` is for a partition whose topic a restarted broker may have forgotten: the number
@@ -130,7 +128,7 @@ class OpenProducer(_Command):
     partitions: int = 0
 
 
-class ProducerOpened(_Command):
+class ProducerOpened(Tagged):
     """`partitions` above zero: nothing was opened; open one producer for each partition."""
 
     topic: str
@@ -143,7 +141,7 @@ class ProducerOpened(_Command):
     kind: str = "live"
 
 
-class PublishedEach(_Command):
+class PublishedEach(Tagged):
     """Some messages of a batch were known by their ids, and not stored again.
 
     `offsets` has one number for each message: its offset, or `~offset` when it was known.
@@ -152,13 +150,13 @@ class PublishedEach(_Command):
     offsets: list[int]
 
 
-class CloseProducer(_Command):
+class CloseProducer(Tagged):
     """Free a producer's channel."""
 
     channel: int
 
 
-class Subscribe(_Command):
+class Subscribe(Tagged):
     """Use `channel` for a consumer. `topic` may be a pattern. CREDIT frames start the flow."""
 
     topic: str
@@ -167,8 +165,8 @@ class Subscribe(_Command):
     channel: int
     type: str = "exclusive"
     policy: str = "least_loaded"
-    key_filters: list[str] = []
-    filters: dict[str, str] = {}
+    key_filters: list[str] = msgspec.field(default_factory=list)
+    filters: dict[str, str] = msgspec.field(default_factory=dict)
     # What `subscribed` said, when the client comes back after a lost connection.
     partitions: int = 0
     # On streams: where a subscription that does not exist yet begins, and how it treats acks.
@@ -179,7 +177,7 @@ class Subscribe(_Command):
     held: list[int] | None = None
 
 
-class Subscribed(_Command):
+class Subscribed(Tagged):
     """The consumer is attached. `active` is false for a standby of a failover subscription.
 
     `leases` names the life of the broker that leases belong to. A client that comes back and is
@@ -191,20 +189,20 @@ class Subscribed(_Command):
     leases: int = 0
 
 
-class CloseConsumer(_Command):
+class CloseConsumer(Tagged):
     """Detach a consumer; what it was not sent goes to the others."""
 
     channel: int
 
 
-class DeleteSubscription(_Command):
+class DeleteSubscription(Tagged):
     """Remove a durable subscription with its position; its consumers are closed."""
 
     topic: str
     subscription: str
 
 
-class Seek(_Command):
+class Seek(Tagged):
     """Move a durable subscription to another place; what is in flight is void."""
 
     topic: str
@@ -212,7 +210,7 @@ class Seek(_Command):
     to: Position
 
 
-class SaveCursor(_Command):
+class SaveCursor(Tagged):
     """Keep the place of a durable subscription under a name, to seek to it later."""
 
     topic: str
@@ -220,7 +218,7 @@ class SaveCursor(_Command):
     name: str
 
 
-class DropCursor(_Command):
+class DropCursor(Tagged):
     """Forget a saved cursor."""
 
     topic: str
@@ -228,7 +226,7 @@ class DropCursor(_Command):
     name: str
 
 
-class PauseSubscription(_Command):
+class PauseSubscription(Tagged):
     """Stop or resume the deliveries of a durable subscription, for all of its consumers."""
 
     topic: str
@@ -236,7 +234,7 @@ class PauseSubscription(_Command):
     paused: bool
 
 
-class OpenReader(_Command):
+class OpenReader(Tagged):
     """Use `channel` for reading a stream; DELIVER frames come as CREDIT frames allow.
 
     `end` absent: go on with what is published. A `latest` end is where the stream ends now.
@@ -249,7 +247,7 @@ class OpenReader(_Command):
     end: Position | None = None
 
 
-class ReaderOpened(_Command):
+class ReaderOpened(Tagged):
     """What will be read: offsets `start` to `end`; `end` is -1 for a reader that follows.
 
     `partitions` above zero: nothing was opened; open one reader for each partition.
@@ -260,7 +258,7 @@ class ReaderOpened(_Command):
     partitions: int = 0
 
 
-class CloseReader(_Command):
+class CloseReader(Tagged):
     """Free a reader's channel."""
 
     channel: int
@@ -269,7 +267,7 @@ class CloseReader(_Command):
 # Transactions
 
 
-class BeginTransaction(_Command):
+class BeginTransaction(Tagged):
     """Use `channel` for a transaction. STAGE frames add batches to it.
 
     `transaction` is a word of the client's choice: a commit that is repeated under the same word
@@ -280,7 +278,7 @@ class BeginTransaction(_Command):
     transaction: str
 
 
-class CommitTransaction(_Command):
+class CommitTransaction(Tagged):
     """Carry out everything staged on `channel`, and the acks, or nothing of it.
 
     The sequence of a STAGE frame is the slot of its topic in `topics`. An ack is the channel of
@@ -290,16 +288,21 @@ class CommitTransaction(_Command):
 
     channel: int
     topics: list[str]
-    acks: list[tuple[int, int, int, int]] = []
+    acks: list[tuple[int, int, int, int]] = msgspec.field(default_factory=list)
 
 
-class TransactionCommitted(_Command):
-    """The base offset of every staged batch, in the order they were staged."""
+class TransactionCommitted(Tagged):
+    """The base offset of every staged batch, in the order they were staged.
+
+    Of a batch with messages that were known before by their ids, `each` has the offset of each
+    message, as in `PublishedEach`.
+    """
 
     offsets: list[int]
+    each: dict[int, list[int]] = msgspec.field(default_factory=dict)
 
 
-class AbortTransaction(_Command):
+class AbortTransaction(Tagged):
     """Forget everything staged on `channel`."""
 
     channel: int
@@ -308,32 +311,32 @@ class AbortTransaction(_Command):
 # Notices of the broker
 
 
-class TopicNumber(_Command):
+class TopicNumber(Tagged):
     """From now on DELIVER frames call `topic` by `number`."""
 
     number: int
     topic: str
 
 
-class SlowConsumer(_Command):
+class SlowConsumer(Tagged):
     """The consumer on this frame's channel was too slow: so many messages were dropped so far."""
 
     dropped: int
 
 
-class ActiveChanged(_Command):
+class ActiveChanged(Tagged):
     """The standby consumer on this frame's channel was promoted."""
 
     active: bool
 
 
-class NoResponder(_Command):
+class NoResponder(Tagged):
     """These requests of this client reached nobody."""
 
     requests: list[int]
 
 
-class ReaderEnded(_Command):
+class ReaderEnded(Tagged):
     """The reader on this frame's channel has had everything up to its end, or broke off.
 
     `code` is 0 at the end, else that of an error as in `ErrorReply`. The channel is free.
@@ -341,10 +344,10 @@ class ReaderEnded(_Command):
 
     code: int = 0
     text: str = ""
-    fields: dict[str, FieldValue] = {}
+    fields: dict[str, FieldValue] = msgspec.field(default_factory=dict)
 
 
-class ConsumerClosed(_Command):
+class ConsumerClosed(Tagged):
     """The broker closed the consumer on this frame's channel."""
 
     reason: str
@@ -353,7 +356,7 @@ class ConsumerClosed(_Command):
 # Listings
 
 
-class ListTopics(_Command):
+class ListTopics(Tagged):
     """Ask for topics by name, a page at a time."""
 
     pattern: str = ""
@@ -361,7 +364,7 @@ class ListTopics(_Command):
     limit: int = 1_000
 
 
-class ListSubscriptions(_Command):
+class ListSubscriptions(Tagged):
     """Ask for subscriptions, of one topic or of all."""
 
     topic: str = ""
@@ -369,35 +372,35 @@ class ListSubscriptions(_Command):
     limit: int = 1_000
 
 
-class ListNamespaces(_Command):
+class ListNamespaces(Tagged):
     """Ask for the namespaces."""
 
 
-class DescribeBroker(_Command):
+class DescribeBroker(Tagged):
     """Ask for the broker's own figures."""
 
 
-class Topics(_Command):
+class Topics(Tagged):
     """A page of topics. `after` is what to ask with for the next page, empty at the end."""
 
     rows: list[TopicReport]
     after: str
 
 
-class Subscriptions(_Command):
+class Subscriptions(Tagged):
     """A page of subscriptions."""
 
     rows: list[SubscriptionReport]
     after: str
 
 
-class Namespaces(_Command):
+class Namespaces(Tagged):
     """The namespaces."""
 
     rows: list[str]
 
 
-class BrokerDescription(_Command):
+class BrokerDescription(Tagged):
     """The broker's own figures."""
 
     report: BrokerReport
@@ -413,6 +416,7 @@ Command: TypeAlias = (
     | Purged
     | DeleteTopic
     | CreateNamespace
+    | DeleteNamespace
     | Done
     | OpenProducer
     | ProducerOpened
@@ -447,6 +451,7 @@ Command: TypeAlias = (
     | Subscriptions
     | Namespaces
     | BrokerDescription
+    | SchemaCommand
 )
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

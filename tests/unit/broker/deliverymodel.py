@@ -4,7 +4,7 @@ The reference knows of every message whether it is acknowledged, leased and unti
 and until when. It does not say who gets what, only what may and what must be delivered.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.unit.broker.streambench import TOPIC, Delivered, Member, StreamBench, saved
@@ -54,6 +54,7 @@ class Model:
     filtered: bool = False
     in_flight_max: int = 262_144
     tail_bytes: int = 1 << 24
+    poison: str = "dead_letter"
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -66,6 +67,8 @@ class Model:
         self.held: list[Delivered] = []
         self.saves: dict[str, tuple[set[int], int]] = {}
         self.letters = 0
+        # Whether all of it was blocked after the last step.
+        self.stuck = False
         self.paused = False
         self.first = 0
         # What there was before the subscription was, it does not get.
@@ -142,6 +145,7 @@ class Model:
                 "max_deliveries": MAX_DELIVERIES,
                 "ordered": self.ordered,
                 "in_flight_max": self.in_flight_max,
+                "poison": self.poison,
             },
         )
         self.end_grace()
@@ -240,7 +244,7 @@ class Model:
         assert self.bench.seek(offset) is None
 
     def save(self) -> None:
-        acked = {m.offset for m in self.messages if m.settled}
+        acked = {m.offset for m in self.messages if m.settled and not self.blocks(m)}
         self.saves["one"] = (acked, len(self.messages))
         assert self.bench.change("save_cursor", TOPIC, "s", "one") is None
 
@@ -327,12 +331,23 @@ class Model:
         message.failures += 1
         if message.failures >= MAX_DELIVERIES:
             message.dead = True
-            self.letters += 1
+            self.letters += self.poison == "dead_letter"
         elif delay_ms is None:
             step = min(message.failures, len(BACKOFF_MS)) - 1
             message.due_ms = self.now_ms + BACKOFF_MS[step]
         else:
             message.due_ms = self.now_ms + delay_ms
+
+    def blocks(self, message: Message) -> bool:
+        """Whether a message keeps others from being delivered."""
+        if self.poison != "block" or not message.dead:
+            return False
+        return not message.acked and message.offset >= self.first
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing may be delivered."""
+        return self.type != "key_shared" and any(map(self.blocks, self.messages))
 
     def is_current(self, delivered: Delivered) -> bool:
         return self.messages[delivered.offset].lease == delivered.lease
@@ -355,6 +370,7 @@ class Model:
         for name, member in self.members.items():
             for delivered in member.take():
                 message = self.messages[delivered.offset]
+                assert not (self.stuck and self.blocked), f"{message} in spite of a block"
                 assert not message.settled, f"{message} was settled"
                 assert not message.holder, f"{message} is leased"
                 assert message.due_ms <= self.now_ms, f"{message} is not due at {self.now_ms}"
@@ -375,11 +391,13 @@ class Model:
         assert cursor.in_flight == sum(1 for m in unsettled if m.holder)
         assert cursor.in_flight <= self.in_flight_max
         assert cursor.paused == self.paused
+        self.stuck = self.blocked
+        assert cursor.blocked == any(map(self.blocks, self.messages))
 
     def check_order(self) -> None:
         by_key: dict[str, list[Message]] = {}
         for message in self.messages:
-            if not message.settled and self.wanted(message):
+            if (not message.settled or self.blocks(message)) and self.wanted(message):
                 by_key.setdefault(message.key, []).append(message)
         for line in by_key.values():
             held = [m for m in line if m.holder]
@@ -388,7 +406,7 @@ class Model:
 
     def check_live(self) -> None:
         """Nothing waits that could be delivered."""
-        if self.paused or not self.members:
+        if self.paused or self.blocked or not self.members:
             return
         unsettled = [m for m in self.messages if not m.settled and self.wanted(m)]
         free = [m for m in unsettled if not m.holder and m.due_ms <= self.now_ms]
@@ -419,6 +437,12 @@ class Model:
     def finish(self) -> None:
         """Acknowledge everything there is: each message is delivered or was settled."""
         self.resume()
+        if self.poison == "block":
+            if not self.members:
+                self.join("a")
+            self.poison = "drop"
+            acks = replace(next(iter(self.members.values())).durable.acks, poison="drop")
+            assert self.bench.change("set_acks", TOPIC, "s", acks) is None
         for _ in range(200):
             if not self.members:
                 self.join("a")

@@ -460,8 +460,14 @@ class StreamBench:
     def begin(self, word: str = "word") -> Transaction:
         return Transaction(word)
 
-    def stage(self, transaction: Transaction, slot: int, *payloads: bytes) -> None:
-        head, body = encode(payloads)
+    def stage(
+        self,
+        transaction: Transaction,
+        slot: int,
+        *payloads: bytes,
+        ids: Sequence[str | None] | None = None,
+    ) -> None:
+        head, body = encode(payloads, ids=ids)
         self.broker.stage(transaction, slot, Batch(head + body))
 
     def commit(

@@ -35,7 +35,7 @@ def made(*payloads: bytes, producer: bytes = b"p", **columns: object) -> Batch:
 
 
 def test_the_default_namespace_exists() -> None:
-    assert Bench().broker.namespaces() == ["default"]
+    assert Bench().broker.namespaces() == ["default", "system"]
 
 
 def test_a_new_namespace_takes_topics() -> None:

@@ -7,7 +7,7 @@ from tests.unit.broker.streambench import TOPIC, Member, StreamBench
 
 from ister.base.errors import StorageFailedError
 from ister.broker import default_dead_letter_topic
-from ister.broker.durable import BURY_AGAIN_MS
+from ister.broker.quarantine import BURY_AGAIN_MS
 from ister.codec import Batch, Column, encode
 from ister.testing import Crash, Fault, Keep
 
@@ -66,6 +66,8 @@ def test_a_dead_letter_tells_where_it_comes_from_and_why(bench: StreamBench) -> 
         "x-original-subscription": "s",
         "x-original-topic-offset": "1",
         "x-original-producer": "p",
+        "x-original-producer-id": "0",
+        "x-original-broker-addr": "bench",
         "x-delivery-attempt": "1",
         "x-failure-reason": "not acknowledged in 1 deliveries",
         "x-poison-policy": "dead_letter",
@@ -264,7 +266,7 @@ def test_messages_that_die_one_after_the_other_while_storage_fails_are_all_burie
     bench.advance(5_000)
 
     assert sorted(payloads(bench)) == [b"0", b"1"]
-    assert member.durable.dead_lettered == 2
+    assert member.durable.quarantine.dead_lettered == 2
 
 
 def test_letters_of_many_places_do_not_keep_the_broker_busy_while_storage_fails() -> None:
@@ -285,9 +287,9 @@ def test_letters_of_many_places_do_not_keep_the_broker_busy_while_storage_fails(
 
 
 def test_a_message_that_cannot_be_buried_waits_until_it_can(bench: StreamBench) -> None:
-    bench.broker.create_topic("/default/dead")
     bench.publish(b"0", b"1")
     member = bench.consume(acks={"max_deliveries": 1, "dead_letter_topic": "/default/dead"})
+    bench.broker.create_topic("/default/dead")
     bad, good = member.take()
     member.nack(bad, delay_ms=0)
     bench.advance(10 * BURY_AGAIN_MS)
@@ -302,10 +304,10 @@ def test_a_message_that_cannot_be_buried_waits_until_it_can(bench: StreamBench) 
 
 
 def test_a_dead_message_found_after_a_restart_waits_as_well(bench: StreamBench) -> None:
-    bench.create("/default/dead", partitions=2)
     bench.publish(b"0", b"1", b"2")
     acks = {"max_deliveries": 1, "dead_letter_topic": "/default/dead"}
     member = bench.consume(acks=acks, credit=2)
+    bench.create("/default/dead", partitions=2)
     member.nack(member.take()[1])
     assert bench.confirm() is None
     bench.restart("none")

@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.broker.streambench import TOPIC, StreamBench
 
-from ister.base.errors import SubscriptionMismatchError
+from ister.base.errors import WrongKindError
 from ister.codec import Batch
 from ister.subscriptions import Filter
 
@@ -219,7 +219,7 @@ def test_a_work_queue_has_one_subscription() -> None:
     bench.create(retention="workqueue")
     bench.consume(subscription="one")
 
-    with pytest.raises(SubscriptionMismatchError):
+    with pytest.raises(WrongKindError, match="one subscription only, 'one'"):
         bench.consume(subscription="other")
 
 

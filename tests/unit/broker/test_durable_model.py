@@ -26,17 +26,26 @@ LIVES = max(2, settings().max_examples // 30)
     seed=st.integers(0, 2**32),
     filtered=st.booleans(),
     tail_bytes=st.sampled_from((2_000, 1 << 24)),
+    poison=st.sampled_from(("dead_letter", "drop", "block")),
 )
 def test_a_subscription_does_what_the_reference_says(
-    type_: str, ordered: bool, in_flight_max: int, seed: int, filtered: bool, tail_bytes: int
+    type_: str,
+    ordered: bool,
+    in_flight_max: int,
+    seed: int,
+    filtered: bool,
+    tail_bytes: int,
+    poison: str,
 ) -> None:
     model = Model(
         seed,
         type_,
-        ordered=ordered,
+        # A key that can be blocked is kept in order.
+        ordered=ordered or (type_ == "key_shared" and poison == "block"),
         filtered=filtered,
         in_flight_max=in_flight_max,
         tail_bytes=tail_bytes,
+        poison=poison,
     )
     for _ in range(STEPS):
         model.step()

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.broker.streambench import TOPIC, Delivered, Member, StreamBench
 
 from ister.broker import keyed
-from ister.broker.durable import BURY_AGAIN_MS
+from ister.broker.quarantine import BURY_AGAIN_MS
+from ister.broker.stream import READ_BYTES
 from ister.testing import Fault
 
 ORDERED = {"ordered": True}
@@ -282,9 +283,9 @@ def test_with_ordering_a_dead_letter_that_cannot_be_stored_stays_first(
 def test_with_ordering_a_dead_message_found_at_the_start_stays_first_of_its_key(
     bench: StreamBench,
 ) -> None:
-    bench.create("/default/dead", partitions=2)  # Nothing for dead letters.
     acks = ORDERED | {"max_deliveries": 1, "dead_letter_topic": "/default/dead"}
     member = join(bench, "a", acks=acks)
+    bench.create("/default/dead", partitions=2)  # Nothing for dead letters.
     publish(bench, ["x", "x", "y", "x", "z"])
     durable = member.durable
     member.leave()
@@ -343,3 +344,33 @@ def test_an_acknowledgement_far_beyond_what_is_leased_takes_no_time(bench: Strea
     assert refused == [(first.lease, 1, 2**60)]
     bench.settle()
     assert member.offsets == [1]
+
+
+def test_what_is_parked_is_not_read_over_and_over_while_there_is_no_room_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = StreamBench(tail_bytes=1)
+    bench.create()
+    members = [join(bench, name, acks={"in_flight_max": 3}, credit=0) for name in "abc"]
+    reads: list[object] = []
+    run = bench.vault.reading.run
+
+    def count(call: Any, done: Any) -> None:
+        reads.append(call)
+        assert len(reads) < 100
+        run(call, done)
+
+    monkeypatch.setattr(bench.vault.reading, "run", count)
+    for member in members:
+        # Of each, one message is delivered, and one is parked while there is room. One read does
+        # not bring what is parked of all of them.
+        bench.publish(*[b"x" * READ_BYTES] * 2, keys=[key_of(members, member)] * 2)
+        member.grant(1)
+    for member in members:
+        member.grant(100)
+
+    assert sorted(m.offset for member in members for m in member.messages) == [0, 2, 4]
+    for _ in range(2):
+        for member in members:
+            member.ack(*member.take())
+    assert bench.lag() == 0

@@ -1,5 +1,8 @@
 """The ledger: a fold over the journal that any restart repeats."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from ister.base import AckSettings, StreamSettings
@@ -12,6 +15,7 @@ from ister.broker.changes import (
     CursorSaved,
     Failed,
     NamespaceCreated,
+    NamespaceDeleted,
     PartitionedCreated,
     PartitionedDeleted,
     Sequenced,
@@ -25,8 +29,9 @@ from ister.broker.changes import (
     decode_changes,
     encode_changes,
 )
+from ister.broker.idwindow import IdWindow
 from ister.broker.ledger import TRANSACTIONS_REMEMBERED_MAX, Ledger
-from ister.broker.producers import IdWindow, Producers
+from ister.broker.producers import Producers
 from ister.codec import Batch, encode
 from ister.log import Entry, Kind
 from ister.subscriptions import Cursor
@@ -229,7 +234,7 @@ def test_the_producer_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_oldest_of_too_many_ids_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ister.broker.producers.DEDUP_IDS_MAX", 2)
+    monkeypatch.setattr("ister.broker.idwindow.DEDUP_IDS_MAX", 2)
     window = IdWindow()
     for offset, message_id in enumerate("abc"):
         window.add(message_id, offset, 10)
@@ -245,6 +250,99 @@ def test_an_id_is_known_for_as_long_as_its_window() -> None:
     assert window.find("a", newer_than_ms=99) == 5
     assert window.find("a", newer_than_ms=100) is None
     window.forget(older_than_ms=100)
-    assert len(window.ids) == 1
+    assert len(window) == 1
     window.forget(older_than_ms=101)
-    assert len(window.ids) == 0
+    assert len(window) == 0
+
+
+def test_an_id_that_comes_again_after_its_time_is_known_for_as_long_as_the_second() -> None:
+    window = IdWindow()
+    window.add("a", 5, 100)
+    window.add("b", 6, 110)
+    window.add("a", 7, 200)
+    window.add("a", 7, 200)
+    window.forget(older_than_ms=150)
+
+    assert len(window) == 1
+    assert window.find("a", newer_than_ms=0) == 7
+    window.forget(older_than_ms=201)
+    assert len(window) == 0
+    assert list(window.rows()) == []
+
+
+def test_ids_are_gone_over_while_they_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 2)
+    window = IdWindow()
+    for number in range(6):
+        window.add(str(number), number, number)
+    rows = window.rows()
+    assert next(rows) == [("0", 0, 0), ("1", 1, 1)]
+    window.forget(older_than_ms=3)
+    window.add("6", 6, 6)
+
+    assert [row for some in rows for row in some] == [("3", 3, 3), ("4", 4, 4), ("5", 5, 5)]
+
+
+def test_a_ledger_that_changes_while_it_is_encoded_is_the_same_after_a_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ister.broker.ledger.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 1)
+    ledger = Ledger()
+    ledger.on_changes(begun())
+    for step in range(10):
+        encoding, later = ledger.encoding(), changes_of(step)
+        for _ in range(step):
+            next(encoding)
+        ledger.on_changes(later)
+        while True:
+            try:
+                next(encoding)
+            except StopIteration as end:
+                snapshot = end.value
+                break
+        again = Ledger()
+        again.restore(snapshot)
+        again.on_changes(later)
+
+        assert decoded(again) == decoded(ledger), f"at step {step}"
+
+
+def begun() -> list[Change]:
+    """Return what makes a ledger with some of everything."""
+    changes: list[Change] = [NamespaceCreated("shop"), PartitionedCreated("/default/x", 4)]
+    for number in range(1, 5):
+        changes.append(TopicCreated(number, f"/default/x-part-{number - 1}", StreamSettings()))
+        changes.append(
+            SubscriptionCreated(number, "/default/x", f"s{number}", "", "", {}, [], AckSettings())
+        )
+        changes.append(CursorMoved(number, number, 0))
+    return changes
+
+
+def changes_of(step: int) -> list[Change]:
+    """Return some of each kind, on what is encoded sooner and later."""
+    new = 10 + step
+    return [
+        TopicCreated(new, f"/default/new{new}", StreamSettings()),
+        SubscriptionCreated(new, f"/default/new{new}", "s", "", "", {}, [], AckSettings()),
+        CursorMoved(new, new, 0),
+        CursorMoved(1, new, 0),
+        Acked(4, 4, [(step, step + 1)]),
+        Acked(1, 1, [(step, step + 1)]),
+        Failed(4, 4, [(step + 2, step + 3, 1)]),
+        Sequenced(1, "p", step, 1),
+        TopicTrimmed(2, step),
+        TransactionDone(f"word {step}", [step], 0),
+        TopicDeleted(new - 1),
+        SubscriptionDeleted(new - 1),
+        NamespaceDeleted("shop"),
+    ]
+
+
+def decoded(ledger: Ledger) -> dict[str, Any]:
+    """Return all that a ledger knows, in an order of its own."""
+    rows: dict[str, Any] = msgspec.msgpack.decode(ledger.encode())
+    for name in ("topics", "subscriptions"):
+        rows[name].sort(key=str)
+    return rows

@@ -1,6 +1,6 @@
 """What a stream keeps to when a disk fails, a topic is empty, or a batch as large as can be."""
 
-from time import perf_counter
+from time import process_time
 from typing import Any, Literal
 
 import pytest
@@ -62,9 +62,9 @@ def test_a_batch_of_as_many_ids_as_fit_does_not_stop_the_broker(bench: StreamBen
 
     def seconds(count: int) -> float:
         ids = [f"{count}-{n}" for n in range(count)]
-        start_s = perf_counter()
+        start_s = process_time()
         bench.publish(*([b""] * count), ids=ids)
-        return perf_counter() - start_s
+        return process_time() - start_s
 
     few_s = max(seconds(BATCH_COUNT_MAX // 16), 0.01)
 
@@ -184,6 +184,21 @@ def test_a_thousand_readers_that_take_one_message_each_keep_nothing_else_in_memo
     assert bench.broker.durables.shared.windows <= READ_AHEAD_BYTES // READ_BYTES_MIN
 
 
+def test_a_thousand_subscriptions_that_take_one_message_each_keep_nothing_else_in_memory() -> None:
+    bench = StreamBench(tail_bytes=1)
+    bench.create()
+    for number in range(8):
+        bench.publish(bytes([number]) * 60_000)
+    members = [bench.consume(subscription=f"s{n}", credit=1) for n in range(1_000)]
+
+    assert all(member.take_offsets() == [0] for member in members)
+    assert bench.broker.durables.shared.windows <= READ_AHEAD_BYTES // READ_BYTES_MIN
+    for member in members:
+        member.grant(2)
+    assert all(member.take_offsets() == [1, 2] for member in members)
+    assert bench.broker.durables.shared.windows <= READ_AHEAD_BYTES // READ_BYTES_MIN
+
+
 class Jobs:
     """A worker that does nothing before a test does it."""
 
@@ -205,7 +220,7 @@ def test_ids_are_forgotten_after_their_time_also_where_nothing_more_is_published
 
     bench.advance(62_000)
 
-    assert not bench.topic().record.ids.ids
+    assert not bench.topic().record.ids
 
 
 def test_what_a_client_says_it_holds_is_not_kept_once_it_is_attached(bench: StreamBench) -> None:

@@ -424,3 +424,88 @@ def test_a_crash_leaves_all_of_a_transaction_or_nothing() -> None:
             assert out == more
             # What was not sent on is still there to be worked on, and nothing else.
             assert out + member.payloads == [b"0", b"1", b"2", b"3"]
+
+
+# Message ids
+
+
+def test_a_message_that_was_sent_before_is_left_out_and_its_offset_told(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"0", b"1", topic=OUT, ids=["a", "b"])
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"new", b"1 again", b"newer", ids=["c", "b", None])
+    bench.stage(transaction, 0, b"0 again", ids=["a"])
+    bench.stage(transaction, 0, b"newest")
+
+    assert bench.commit(transaction, [OUT]).result == [2, 0, 4]
+    assert transaction.each == {0: [2, ~1, 3], 1: [~0]}
+    assert stored(bench) == [b"0", b"1", b"new", b"newer", b"newest"]
+
+
+def test_a_message_that_stands_twice_in_a_transaction_is_stored_once(bench: StreamBench) -> None:
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"0", b"again", ids=["a", "a"])
+    bench.stage(transaction, 0, b"and again", ids=["a"])
+    assert bench.commit(transaction, [OUT]).result == [0, 0]
+
+    assert transaction.each == {0: [0, ~0], 1: [~0]}
+    assert stored(bench) == [b"0"]
+
+
+def test_a_producer_may_repeat_what_a_transaction_has_sent(bench: StreamBench) -> None:
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"0", ids=["a"])
+    bench.commit(transaction, [OUT], settle=False)
+
+    assert bench.publish(b"again", topic=OUT, ids=["a"]) == [~0]
+    assert stored(bench) == [b"0"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_repeated_commit_tells_which_messages_were_known(
+    bench: StreamBench, restart: bool
+) -> None:
+    bench.publish(b"0", topic=OUT, ids=["a"])
+    for attempt in range(2):
+        transaction = bench.begin()
+        bench.stage(transaction, 0, b"0", b"1", ids=["a", "b"])
+        assert bench.commit(transaction, [OUT]).result == [0]
+        assert transaction.each == {0: [~0, 1]}
+        if restart and not attempt:
+            bench.restart("none")
+
+    assert stored(bench) == [b"0", b"1"]
+
+
+def test_two_who_commit_at_once_are_told_the_same(bench: StreamBench) -> None:
+    bench.publish(b"0", topic=OUT, ids=["a"])
+    both = [bench.begin(), bench.begin()]
+    outcomes = []
+    for transaction in both:
+        bench.stage(transaction, 0, b"0", ids=["a"])
+        outcomes.append(bench.commit(transaction, [OUT], settle=False))
+    bench.settle()
+
+    assert [outcome.result for outcome in outcomes] == [[0], [0]]
+    assert [transaction.each for transaction in both] == [{0: [~0]}] * 2
+
+
+def test_ids_of_a_transaction_that_failed_are_not_known(bench: StreamBench) -> None:
+    bench.disk.fail(Fault())
+    transaction = bench.begin()
+    bench.stage(transaction, 0, b"0", ids=["a"])
+    assert isinstance(bench.commit(transaction, [OUT]).error, StorageFailedError)
+    bench.advance(5_000)
+
+    assert bench.publish(b"0", topic=OUT, ids=["a"]) == [0]
+
+
+def test_without_a_window_ids_of_a_transaction_mean_nothing(bench: StreamBench) -> None:
+    bench.create("/default/any", dedup_window_ms=0)
+    for word in ("one", "two"):
+        transaction = bench.begin(word)
+        bench.stage(transaction, 0, b"0", ids=["a"])
+        bench.commit(transaction, ["/default/any"])
+
+    assert stored(bench, "/default/any") == [b"0", b"0"]

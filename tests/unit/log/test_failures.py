@@ -167,3 +167,25 @@ def test_a_segment_that_failed_can_be_read_and_checkpointed() -> None:
     again = bench.reopened()
     assert again.payloads(1) == expected
     assert again.numbers == [11]
+
+
+def test_a_read_that_fails_is_tried_once_more() -> None:
+    disk = FaultyDisk()
+    bench = Bench(FileBackend(disk))
+    bench.publish(1, b"one")
+    fault = disk.fail(Fault(actions=["read"], prefix="segments/"))
+
+    assert bench.payloads(1) == [b"one"]
+    assert fault.hits == 1
+
+
+def test_a_read_that_fails_for_long_is_an_error_of_the_storage_and_no_damage() -> None:
+    disk = FaultyDisk()
+    bench = Bench(FileBackend(disk))
+    bench.publish(1, b"one")
+    disk.fail(Fault(actions=["read"], prefix="segments/", lasting=True))
+    with pytest.raises(OSError, match="Input/output"):
+        bench.payloads(1)
+    disk.heal()
+
+    assert bench.payloads(1) == [b"one"]

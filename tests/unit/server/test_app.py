@@ -60,7 +60,7 @@ async def test_readiness_and_metrics_tell_that_durable_writes_are_refused_until_
             metrics = (await get(app, "/metrics"))[1]
 
             assert status == 503
-            assert "durable writes are refused" in reason
+            assert "the storage fails" in reason
             assert "No space left on device" in reason
             assert await get(app, "/healthz") == (200, "ok\n")
             assert 'ister_storage_up{journal="local"} 0.0' in metrics

@@ -215,7 +215,29 @@ def test_two_doors_cannot_share_a_port_unless_it_is_picked() -> None:
     read({"native.port": "0", "http.port": "0"})
     read({"native.port": "7000", "http.port": "7000", "http.host": "127.0.0.2"})
 
-    assert "both doors" in mistakes({"native.port": "7000", "http.port": "7000"})[0]
+    found = mistakes({"native.port": "7000", "http.port": "7000"})
+    assert "port 7000 is given to --port and --http-port" in found[0]
+    assert "--grpc-port and --admin-port" in mistakes({"grpc.port": "7", "grpc.admin_port": "7"})[0]
+
+
+def test_danubes_own_port_is_no_other_doors() -> None:
+    assert "--port and --grpc-port" in mistakes({"native.port": "6650"})[0]
+    read({"native.port": "6650", "grpc.mode": "off"})
+
+
+def test_the_grpc_doors_are_demanded_by_whoever_names_them() -> None:
+    assert not read({}).grpc.demanded
+    assert read({"grpc.mode": "on"}).grpc.demanded
+    assert read({"grpc.admin_port": "0"}).grpc.demanded
+    assert not read({"grpc.port": "0", "grpc.mode": "off"}).grpc.demanded
+
+
+def test_the_grpc_doors_are_where_danube_has_them_unless_told_otherwise() -> None:
+    config = read({"native.host": "127.0.0.3"})
+    assert (config.grpc_host, config.grpc_port, config.admin_port) == ("127.0.0.3", 6650, 50051)
+
+    config = read({"grpc.host": "127.0.0.4", "grpc.port": "1", "grpc.admin_port": "0"})
+    assert (config.grpc_host, config.grpc_port, config.admin_port) == ("127.0.0.4", 1, 0)
 
 
 def test_a_kubernetes_service_link_is_told_apart_from_a_port() -> None:

@@ -2,8 +2,9 @@
 
 from tests.unit.subscriptions.leasing import TIMEOUT_MS, deliveries_of, fail, lease
 
+from ister.base import AckSettings
 from ister.base.limits import NACK_DELAY_MS_MAX
-from ister.subscriptions import Cursor, Expired, NewRun, Redelivery
+from ister.subscriptions import Cursor, Expired, NewRun, OffsetSet, Redelivery
 
 # Nacks, backoff, attempts.
 
@@ -243,18 +244,27 @@ def test_an_exhausted_message_is_gone_when_its_dead_letter_is_safe() -> None:
     assert deliveries.cursor.floor == 2
 
 
-def test_a_spared_message_is_delivered_once_more_after_the_backoff() -> None:
-    deliveries = deliveries_of(max_deliveries=1, backoff_ms=(200,))
+def test_a_message_that_may_fail_more_often_by_other_settings_is_due_again() -> None:
+    deliveries = deliveries_of(max_deliveries=1)
     fail(deliveries, 0, times=1)
 
-    deliveries.spare(0, now_ms=1_000)
+    deliveries.change(AckSettings(max_deliveries=2), besides=OffsetSet())
 
     assert deliveries.exhausted(10) == []
-    assert deliveries.due(1_199, 10) == []
-    assert deliveries.due(1_200, 10) == [Redelivery(range(1), 2)]
+    assert deliveries.due(0, 10) == [Redelivery(range(1), 2)]
     number = lease(deliveries, range(1), attempt=2).number
     deliveries.nack(number, 0, 1, now_ms=1_200)
     assert deliveries.exhausted(10) == [(0, 2)]
+
+
+def test_other_settings_spare_nothing_that_is_on_its_way_to_the_dead_letters() -> None:
+    deliveries = deliveries_of(max_deliveries=1)
+    fail(deliveries, 0, times=1)
+
+    deliveries.change(AckSettings(max_deliveries=2), besides=OffsetSet(0, 1))
+
+    assert deliveries.exhausted(10) == [(0, 1)]
+    assert deliveries.due(0, 10) == []
 
 
 # Starting over.

@@ -1,6 +1,6 @@
 """Deliveries against a reference that keeps one entry for each message and knows no runs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hypothesis import HealthCheck, settings
@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from ister.base import AckSettings
-from ister.subscriptions import Cursor, Deliveries
+from ister.subscriptions import Cursor, Deliveries, OffsetSet
 
 MESSAGE_BYTES = 10
 CONSUMERS = st.sampled_from(["ann", "ben"])
@@ -103,6 +103,14 @@ class Reference:
         self.position = self.floor
         failed_max = self.settings.max_deliveries or 10**9
         self.exhausted = {o for o, failures in self.failures.items() if failures >= failed_max}
+
+    def change(self, settings: AckSettings) -> None:
+        self.settings = settings
+        failed_max = settings.max_deliveries or 10**9
+        for offset in [o for o in self.exhausted if self.failures[o] < failed_max]:
+            self.exhausted.remove(offset)
+            if offset < self.position:
+                self.waiting[offset] = 0
 
     def refusals(self, number: int, start: int, end: int) -> set[int]:
         return {
@@ -333,19 +341,20 @@ class DeliveriesMachine(RuleBasedStateMachine):
 
     # The end of the line, and starting over.
 
-    @rule(count_max=st.integers(1, 5), spare=st.booleans())
-    def dead_letters(self, count_max: int, spare: bool) -> None:
+    @rule(max_deliveries=st.sampled_from([0, 1, 2, 3]))
+    def change(self, max_deliveries: int) -> None:
+        self.settings = replace(self.settings, max_deliveries=max_deliveries)
+        self.deliveries.change(self.settings, besides=OffsetSet())
+        self.reference.change(self.settings)
+
+    @rule(count_max=st.integers(1, 5))
+    def dead_letters(self, count_max: int) -> None:
         for offset, failures in self.deliveries.exhausted(count_max):
             assert failures == self.reference.failures[offset]
-            if spare and offset < self.reference.position:
-                self.deliveries.spare(offset, now_ms=self.now_ms)
-                self.reference.exhausted.remove(offset)
-                self.reference.waiting[offset] = self.now_ms + self.settings.delay_ms(failures)
-            else:
-                self.deliveries.skip(offset, offset + 1)
-                self.reference.ack({offset})
-                if offset <= self.reference.position:
-                    self.reference.position = max(self.reference.position, offset + 1)
+            self.deliveries.skip(offset, offset + 1)
+            self.reference.ack({offset})
+            if offset <= self.reference.position:
+                self.reference.position = max(self.reference.position, offset + 1)
 
     @rule(
         what=st.sampled_from(["release", "trim", "skip", "seek", "clear", "restart", "replay"]),

@@ -3,7 +3,7 @@
 from itertools import count
 
 from ister.base import AckSettings
-from ister.subscriptions import Cursor, Deliveries
+from ister.subscriptions import Cursor, Deliveries, OffsetSet
 
 
 def deliveries(cursor: Cursor | None = None, *, max_deliveries: int = 5) -> Deliveries:
@@ -57,12 +57,12 @@ def test_only_what_is_due_below_an_end_is_looked_at() -> None:
     assert some.due(0, 100, end=2) == []
 
 
-def test_a_spared_message_that_was_never_passed_is_new_again() -> None:
+def test_a_message_that_may_fail_more_often_and_was_never_passed_is_new_again() -> None:
     cursor = Cursor()
     cursor.fail_run(2, 3, 1)
     some = deliveries(cursor, max_deliveries=1)
     assert some.exhausted(10) == [(2, 1)]
-    some.spare(2, now_ms=0)
+    some.change(AckSettings(max_deliveries=2), besides=OffsetSet())
 
     assert some.exhausted(10) == []
     assert some.due(0, 10) == []

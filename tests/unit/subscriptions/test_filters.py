@@ -110,7 +110,8 @@ def test_a_filter_over_its_limit_is_refused(glob: str) -> None:
 def test_the_worst_glob_allowed_is_quick_on_the_worst_key_allowed() -> None:
     # Backtracking without bounds would take 4,096³ steps: hours. The limit is far from both.
     matcher = KeyMatcher(["*a*a*a*b"])
-    start = time.perf_counter()
+    # Of this thread alone: others may have the cores meanwhile.
+    start = time.thread_time()
     matcher("a" * KEY_BYTES_MAX)
 
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0

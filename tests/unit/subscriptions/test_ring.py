@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ister.subscriptions import KeyMatcher, Ring
+from ister.codec import Batch, encode
+from ister.subscriptions import KeyMatcher, Ring, keys_of
 from ister.subscriptions.ring import CACHED_KEYS_MAX
 
 ALL = KeyMatcher(())
@@ -33,10 +34,11 @@ def test_a_lone_consumer_owns_every_key() -> None:
     assert set(owners(ring_of("a")).values()) == {"a"}
 
 
-def test_a_message_without_a_key_counts_as_one_with_an_empty_key() -> None:
-    ring = ring_of("a", "b", "c")
+def test_a_message_without_a_key_goes_by_the_name_of_its_producer() -> None:
+    some = Batch(b"".join(encode([b"1", b"2", b"3"], keys=["k", None, ""], producer=b"shop")))
+    none = Batch(b"".join(encode([b"1", b"2"], producer=b"shop")))
 
-    assert ring.owner(None) == ring.owner("")
+    assert (keys_of(some), keys_of(none)) == (["k", "shop", ""], ["shop", "shop"])
 
 
 def test_owners_do_not_depend_on_the_order_of_joining() -> None:

@@ -29,7 +29,7 @@ async def test_broker_and_client_live_by_the_clock_when_the_test_asks_for_it(
 
 def test_the_url_is_that_of_a_real_broker(ister_url: str) -> None:
     with ister.sync.connect(ister_url) as client:
-        assert client.namespaces() == ["default"]
+        assert client.namespaces() == ["default", "system"]
 
 
 def test_a_run_that_does_not_use_them_pays_nothing() -> None:

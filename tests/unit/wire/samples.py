@@ -6,6 +6,9 @@ from ister.base import (
     ConsumerReport,
     CursorReport,
     Position,
+    SchemaBinding,
+    SchemaSubject,
+    SchemaVersion,
     StreamReport,
     StreamSettings,
     SubscriptionReport,
@@ -15,7 +18,9 @@ from ister.wire import (
     AbortTransaction,
     ActiveChanged,
     BeginTransaction,
+    BindSchema,
     BrokerDescription,
+    CheckSchema,
     CloseConsumer,
     CloseProducer,
     CloseReader,
@@ -24,15 +29,22 @@ from ister.wire import (
     ConsumerClosed,
     CreateNamespace,
     CreateTopic,
+    DeleteNamespace,
+    DeleteSchema,
     DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
+    DescribeSchema,
     Done,
     DropCursor,
     ErrorReply,
+    GetSchema,
+    GetSchemaBinding,
     GoingAway,
     Hello,
     ListNamespaces,
+    ListSchemas,
+    ListSchemaVersions,
     ListSubscriptions,
     ListTopics,
     Namespaces,
@@ -46,8 +58,17 @@ from ister.wire import (
     PurgeTopic,
     ReaderEnded,
     ReaderOpened,
+    RegisterSchema,
     SaveCursor,
+    SchemaBound,
+    SchemaChecked,
+    SchemaDescription,
+    SchemaFound,
+    SchemaRegistered,
+    Schemas,
+    SchemaVersions,
     Seek,
+    SetSchemaMode,
     SlowConsumer,
     Subscribe,
     Subscribed,
@@ -55,6 +76,7 @@ from ister.wire import (
     TopicNumber,
     Topics,
     TransactionCommitted,
+    UnbindSchema,
     Welcome,
 )
 
@@ -145,6 +167,39 @@ BROKER_REPORT = BrokerReport(
     tail_bytes=1_000,
 )
 
+DEFINITION = b'{"type":"integer"}'
+FINGERPRINT = "sha256:1f0e"
+SCHEMA_VERSION = SchemaVersion(
+    subject="orders",
+    schema_id=3,
+    version=2,
+    type="json_schema",
+    definition=DEFINITION,
+    fingerprint=FINGERPRINT,
+    description="what was ordered",
+    created_by="shop",
+    tags=["eu"],
+    created_ms=1_700_000_000_000,
+)
+SCHEMA_SUBJECT = SchemaSubject(
+    subject="orders",
+    schema_id=3,
+    type="json_schema",
+    mode="backward",
+    latest_version=2,
+    versions=[1, 2],
+    tags=["eu"],
+)
+SCHEMA_BINDING = SchemaBinding(
+    topic="/default/orders",
+    subject="orders",
+    schema_id=3,
+    policy="enforce",
+    validate_payload=True,
+    version=0,
+    min_version=2,
+)
+
 COMMANDS: dict[str, Command] = {
     "hello": Hello(
         client_id="c0ffee", version_min=1, version_max=1, agent="ister/0.1.0", codecs=["none"]
@@ -171,6 +226,7 @@ COMMANDS: dict[str, Command] = {
     "purged": Purged(messages=995),
     "delete_topic": DeleteTopic(topic="/default/orders"),
     "create_namespace": CreateNamespace(namespace="shop"),
+    "delete_namespace": DeleteNamespace(namespace="shop"),
     "done": Done(),
     "open_producer": OpenProducer(topic="/default/orders", name="shop", channel=1),
     "producer_opened": ProducerOpened(
@@ -239,4 +295,41 @@ COMMANDS: dict[str, Command] = {
     "subscriptions": Subscriptions(rows=[SUBSCRIPTION_REPORT], after=""),
     "namespaces": Namespaces(rows=["default", "shop"]),
     "broker_description": BrokerDescription(report=BROKER_REPORT),
+    "register_schema": RegisterSchema(
+        subject="orders",
+        type="json_schema",
+        definition=DEFINITION,
+        description="what was ordered",
+        created_by="shop",
+        tags=["eu"],
+        mode="backward",
+    ),
+    "schema_registered": SchemaRegistered(
+        schema_id=3, version=2, is_new=True, fingerprint=FINGERPRINT
+    ),
+    "check_schema": CheckSchema(
+        subject="orders", type="json_schema", definition=DEFINITION, mode="full"
+    ),
+    "schema_checked": SchemaChecked(reasons=["$: string became integer"]),
+    "get_schema": GetSchema(schema_id=3, version=2),
+    "schema_found": SchemaFound(schema=SCHEMA_VERSION),
+    "list_schema_versions": ListSchemaVersions(subject="orders", after=1),
+    "schema_versions": SchemaVersions(rows=[SCHEMA_VERSION], after=2),
+    "list_schemas": ListSchemas(after="clicks", limit=100),
+    "schemas": Schemas(rows=[SCHEMA_SUBJECT], after="orders"),
+    "describe_schema": DescribeSchema(subject="orders"),
+    "schema_description": SchemaDescription(report=SCHEMA_SUBJECT),
+    "delete_schema": DeleteSchema(subject="orders", version=1),
+    "set_schema_mode": SetSchemaMode(subject="orders", mode="full"),
+    "bind_schema": BindSchema(
+        topic="/default/orders",
+        subject="orders",
+        policy="enforce",
+        validate_payload=True,
+        version=0,
+        min_version=2,
+    ),
+    "unbind_schema": UnbindSchema(topic="/default/orders"),
+    "get_schema_binding": GetSchemaBinding(topic="/default/orders"),
+    "schema_bound": SchemaBound(binding=SCHEMA_BINDING),
 }

@@ -84,13 +84,13 @@ class GoingAwayError(BusyError):
 
 @dataclass(eq=False)
 class StorageFailedError(BusyError):
-    """The disk or the object store refused a write: nothing was acknowledged."""
+    """The disk or the object store refused a write or a read: nothing was acknowledged."""
 
     code: ClassVar[int] = 6007
     reason: str
 
     def __str__(self) -> str:
         return (
-            f"durable writes are refused ({self.reason}): nothing of this was acknowledged; "
+            f"the storage fails ({self.reason}): nothing of this was acknowledged; "
             "mend the storage, the broker tries again by itself"
         )

@@ -80,7 +80,7 @@ class SnapshotNotFoundError(NotFoundError):
 
     def __str__(self) -> str:
         return (
-            f"subscription {self.subscription!r} has no snapshot {self.snapshot!r}: "
+            f"subscription {self.subscription!r} has no saved cursor {self.snapshot!r}: "
             "see `ister subs describe`"
         )
 

@@ -9,9 +9,11 @@ from ister.client.aio.client import (
     SubscriptionTypeName,
     connect,
 )
+from ister.client.aio.futures import BatchFuture, SendFuture
 from ister.client.aio.link import Connector, connect_socket
-from ister.client.aio.producer import BatchFuture, Producer, SendFuture
+from ister.client.aio.producer import Producer
 from ister.client.aio.reader import Reader
+from ister.client.aio.schemas import Registration, Schemas
 from ister.client.aio.subscription import Message, Subscription
 from ister.client.aio.transaction import Transaction
 from ister.client.aio.view import View, ViewEntry
@@ -26,7 +28,9 @@ __all__ = [
     "PolicyName",
     "Producer",
     "Reader",
+    "Registration",
     "RetentionName",
+    "Schemas",
     "SendFuture",
     "Subscription",
     "SubscriptionTypeName",

@@ -3,13 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 from ister.base import (
+    DEFAULT_URL,
     EARLIEST,
     LATEST,
     BrokerReport,
@@ -19,19 +19,16 @@ from ister.base import (
     SubscriptionReport,
     TopicReport,
 )
-from ister.base.errors import (
-    BadRequestError,
-    CodecMissingError,
-    IsterError,
-    TopicNotFoundError,
-)
+from ister.base.errors import BadRequestError, CodecMissingError
 from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT
-from ister.base.ports import DEFAULT_URL
 from ister.client.aio.answers import Answers
 from ister.client.aio.link import BrokerLink, Connector, connect_socket
-from ister.client.aio.producer import Producer
+from ister.client.aio.producer import Producer, ValueT, Writing
 from ister.client.aio.reader import Reader
+from ister.client.aio.reading import Reading
 from ister.client.aio.redrive import redrive
+from ister.client.aio.requesters import Requesters
+from ister.client.aio.schemas import Schemas
 from ister.client.aio.subscription import Subscription
 from ister.client.aio.transaction import Routes, Transaction
 from ister.client.aio.view import View, ViewLoading
@@ -40,10 +37,15 @@ from ister.client.session import (
     Answer,
     Event,
     Place,
+    Schema,
     Seconds,
     SubscriptionChannel,
+    Values,
     ack_settings,
     check_receiving,
+    check_text,
+    check_timeout,
+    default_subject,
     milliseconds,
     offset_of,
     parse_url,
@@ -57,6 +59,7 @@ from ister.wire import (
     BrokerDescription,
     CreateNamespace,
     CreateTopic,
+    DeleteNamespace,
     DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
@@ -81,15 +84,13 @@ PolicyName = Literal["least_loaded", "round_robin", "random"]
 CompressionName = Literal["none", "lz4", "zstd"]
 DurabilityName = Literal["memory", "os", "fsync", "object"]
 RetentionName = Literal["limits", "interest", "workqueue", "compact"]
+PoisonName = Literal["dead_letter", "block", "drop"]
 
 # A round trip of a lone message between processes that are awake takes 54 µs, with a quick disk
 # on the way 300 µs.
 BUSY_POLL_S = 0.001
-# Of a request: whoever answers needs a core as well.
-REQUEST_POLL_NS = 150_000
-
-# Topics that `request` keeps a producer open for; the oldest makes room.
-REQUEST_TOPICS_MAX = 256
+# For a client that is to wait for ever, or as good as.
+TIMEOUT_S_MAX = 366 * 86_400.0
 
 
 def connect(
@@ -132,14 +133,15 @@ class Client:
         self.url = url
         self._addresses = parse_url(url)
         self._name = name
-        self._timeout_s = timeout
+        self._timeout_s = TIMEOUT_S_MAX if check_timeout(timeout) is None else timeout
         self._busy_poll_s = busy_poll
         self._clock = clock
         self._connector = connector
         self._link: BrokerLink | None = None
-        self._requesters: dict[str, Producer] = {}
+        self._requesters = Requesters(lambda: self.link, self.producer)
         self._routes = Routes(self.topics)
         self._answers: Answers | None = None
+        self.schemas = Schemas(lambda: self.link)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -202,6 +204,7 @@ class Client:
 
     # Messages
 
+    @overload
     def producer(
         self,
         topic: str,
@@ -209,21 +212,66 @@ class Client:
         *,
         compression: CompressionName = "none",
         resend: bool = False,
-    ) -> Producer:
+    ) -> Producer: ...
+    @overload
+    def producer(
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        schema: type[ValueT],
+        subject: str | None = None,
+        register: bool = True,
+        compression: CompressionName = "none",
+        resend: bool = False,
+    ) -> Producer[ValueT]: ...
+    @overload
+    def producer(
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        schema: Schema | None,
+        subject: str | None = None,
+        register: bool = True,
+        compression: CompressionName = "none",
+        resend: bool = False,
+    ) -> Producer[Any]: ...
+    def producer(
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        schema: type[Any] | Schema | None = None,
+        subject: str | None = None,
+        register: bool = True,
+        compression: CompressionName = "none",
+        resend: bool = False,
+    ) -> Producer[Any]:
         """Return a producer for `topic`; the topic is made when it does not exist.
 
         `resend=True` sends what was in flight again after a lost connection, which may deliver
         it twice; else such sends fail with `ConnectionLostError`.
+
+        With a `schema` it sends values instead of bytes: objects of a dataclass, a msgspec Struct
+        or a protobuf message class, `str`, `int`, `float`; or dictionaries, when it is an
+        `ister.Schema`. The schema is registered under `subject`, by default that of the topic
+        (`default.orders-value` for /default/orders); with `register=False` it must be there.
         """
-        codec = Codec.parse(compression)
+        codec = Codec.parse(check_text(compression, "compression"))
         if codec not in available():
             raise CodecMissingError(compression)
+        writing = None
+        if schema is not None:
+            subject = subject or default_subject(check_text(topic, "a topic"))
+            writing = Writing(Values(schema), subject, register, self.schemas)
         return Producer(
             self.link,
             topic,
-            name=name or f"producer-{secrets.token_hex(4)}",
+            name=check_text(name or f"producer-{secrets.token_hex(4)}", "a name"),
             codec=codec,
             resend=resend,
+            writing=writing,
         )
 
     def subscribe(
@@ -244,25 +292,25 @@ class Client:
         max_deliveries: int | None = None,
         backoff: Sequence[Seconds] | None = None,
         dead_letter_topic: str | None = None,
+        poison: PoisonName | None = None,
         ordered: bool | None = None,
         in_flight_max: int | None = None,
         in_flight_bytes_max: int | None = None,
         max_renewal: Seconds = MAX_RENEWAL_MS / 1000,
+        schema: type[Any] | Schema | None = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> Subscription:
         """Return a consumer of a subscription. `topic` may hold wildcards: `/default/a.*.>`.
 
-        `filters` are attribute globs that must all match, `key_filters` key globs of which one
-        must match. At most `buffer_count` messages and about `buffer_bytes` bytes wait here for
-        the application; with `pull=True` only those that `fetch` or `receive` asked for.
-        `on_event` is told of slowness, promotion and reconnects.
-        On streams a subscription is durable: it begins at `start` ('latest', 'earliest', an
-        offset, a time) when it is made. A message comes again when it is not acknowledged within
-        `ack_timeout` (30 s), after the delays of `backoff` in turn, `max_deliveries` times in all
-        (5; 0: for ever), then goes to `dead_letter_topic` (`<topic>-<subscription>-dlq`).
-        `ordered` lets a key-shared one have one message of a key in flight; `in_flight_max` and
-        `in_flight_bytes_max` bound what is delivered and not acknowledged. The ack timeout is
-        renewed of what waits here, and for `max_renewal` of what the application has got.
+        `filters` are attribute globs that must all match, `key_filters` key globs, one of which
+        must. At most `buffer_count` messages and about `buffer_bytes` bytes wait here; with `pull`
+        only what was asked for. `on_event` is told of slowness, promotion and reconnects. With a
+        `schema`, see `producer`, messages have a `value`. On streams a subscription is durable: it
+        begins at `start` ('latest', 'earliest', an offset, a time) when made. A message comes again
+        unless it is acknowledged within `ack_timeout` (30 s), after each delay of `backoff`,
+        `max_deliveries` times (5; 0: for ever). Then it goes to `dead_letter_topic`, with `poison`
+        'drop' nowhere; with 'block' it holds up the others. `ordered`: one message of a key is in
+        flight. The `in_flight` limits bound all; `max_renewal` ends the renewal of ack timeouts.
         """
         check_receiving(filters, key_filters, buffer_count, buffer_bytes)
         acks = ack_settings(
@@ -270,6 +318,7 @@ class Client:
             max_deliveries=max_deliveries,
             backoff=backoff,
             dead_letter_topic=dead_letter_topic,
+            poison=poison,
             ordered=ordered,
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
@@ -286,27 +335,38 @@ class Client:
             start=position_of(start),
             acks=acks,
         )
-        channel = SubscriptionChannel(
-            self.link.session,
+        return self._subscription(
             command,
+            Reading.of(schema, self.schemas),
             credit_count=buffer_count,
             credit_bytes=buffer_bytes,
-            on_event=on_event,
-            pull=pull,
             max_renewal_ms=milliseconds(max_renewal, "max_renewal"),
+            pull=pull,
+            on_event=on_event,
         )
-        return Subscription(self, channel)
+
+    def _subscription(
+        self, command: Subscribe, reading: Reading | None, **options: Any
+    ) -> Subscription:
+        channel = SubscriptionChannel(self.link.session, command, **options)
+        return Subscription(self, channel, reading)
 
     def reader(
-        self, topic: str, *, start: Place = "earliest", end: Place | None = "latest"
+        self,
+        topic: str,
+        *,
+        start: Place = "earliest",
+        end: Place | None = "latest",
+        schema: type[Any] | Schema | None = None,
     ) -> Reader:
         """Return a reader of a stream, from `start` up to `end`, which is not read itself.
 
         Both are 'earliest', 'latest', an offset or a time. With `end=None` it has none, and goes
-        on with what is published.
+        on with what is published. With a `schema`, see `producer`, it has `values(batch)`.
         """
         until = None if end is None else position_of(end, "end")
-        return Reader(self.link, topic, start=position_of(start), end=until)
+        reading = Reading.of(schema, self.schemas)
+        return Reader(self.link, topic, start=position_of(start), end=until, reading=reading)
 
     def view(self, topic: str, *, at: int | datetime | None = None) -> ViewLoading:
         """Return the last payload of every key of a stream: `await` it, or use `async with`.
@@ -342,27 +402,9 @@ class Client:
         Raises `NoResponderError` at once when nobody is subscribed to `topic`, and
         `RequestTimeoutError` when no answer comes within `timeout` seconds.
         """
-        link = self.link
-        if not link.session.can_publish:
-            await link.wait_open(timeout)
-        requester = self._requesters.get(topic) or await self._open_requester(topic)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        address = link.session.ask(topic, answer, timeout)
-        try:
-            requester.send_request(payload, key, attributes, address)
-            if len(link.session.requests) == 1:
-                link.wakefulness.expect(answer.done, at_most_ns=REQUEST_POLL_NS)
-            link.expire_requests(timeout)
-            return await answer
-        except IsterError as error:
-            if requester.closed or isinstance(error, TopicNotFoundError):
-                # The topic was deleted, or not to be had again after a reconnect: the next
-                # request tries anew.
-                self._requesters.pop(topic, None)
-                await requester.close(flush=False)
-            raise
-        finally:
-            link.session.requests.forget(address[1])
+        return await self._requesters.request(
+            topic, payload, timeout_s=timeout, key=key, attributes=attributes
+        )
 
     # Topics and reports
 
@@ -435,7 +477,7 @@ class Client:
     ) -> None:
         """Move a durable subscription: see `Subscription.seek`."""
         if (to is None) == (snapshot is None):
-            raise BadRequestError("seek to a place, or to the name of a snapshot")
+            raise BadRequestError("seek to a place, or to a saved cursor by its name")
         if snapshot is not None:
             place = Position(origin=Origin.SNAPSHOT, name=snapshot)
         else:
@@ -462,6 +504,10 @@ class Client:
     async def create_namespace(self, namespace: str) -> None:
         """Make a namespace."""
         await self.link.call(CreateNamespace(namespace=namespace), Done)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Remove a namespace; raise `NamespaceNotEmptyError` while it has topics."""
+        await self.link.call(DeleteNamespace(namespace=namespace), Done)
 
     async def namespaces(self) -> list[str]:
         """Return the namespaces."""
@@ -493,21 +539,6 @@ class Client:
     async def broker(self) -> BrokerReport:
         """Return the broker's own figures."""
         return (await self.link.call(DescribeBroker(), BrokerDescription)).report
-
-    async def _open_requester(self, topic: str) -> Producer:
-        producer = self.producer(topic)
-        await producer.open()
-        if topic in self._requesters:
-            await producer.close(flush=False)
-            return self._requesters[topic]
-        self._requesters[topic] = producer
-        while len(self._requesters) > REQUEST_TOPICS_MAX:
-            oldest = self._requesters.pop(next(iter(self._requesters)))
-            # With a flush: a request that is under way must not fail because of another topic,
-            # nor this one because of that.
-            with suppress(IsterError):
-                await oldest.close()
-        return producer
 
 
 def _end_of_view(at: int | datetime | None) -> Position:

@@ -26,15 +26,24 @@ from ister.base.errors import (
 from ister.client.session import Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
+    BindSchema,
+    CheckSchema,
     Command,
     CreateTopic,
     DescribeBroker,
+    DescribeSchema,
+    GetSchema,
+    GetSchemaBinding,
     ListNamespaces,
+    ListSchemas,
+    ListSchemaVersions,
     ListSubscriptions,
     ListTopics,
     PauseSubscription,
+    RegisterSchema,
     SaveCursor,
     Seek,
+    SetSchemaMode,
     Wakefulness,
 )
 
@@ -71,14 +80,23 @@ async def connect_socket(
 
 # Questions, and wishes that are already fulfilled the second time.
 _REPEATABLE = (
+    BindSchema,
+    CheckSchema,
     CreateTopic,
     DescribeBroker,
+    DescribeSchema,
+    GetSchema,
+    GetSchemaBinding,
     ListNamespaces,
+    ListSchemas,
+    ListSchemaVersions,
     ListSubscriptions,
     ListTopics,
     PauseSubscription,
+    RegisterSchema,
     SaveCursor,
     Seek,
+    SetSchemaMode,
 )
 
 _R = TypeVar("_R")

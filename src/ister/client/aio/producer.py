@@ -1,12 +1,11 @@
 """The producer of the asyncio client."""
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, cast
 
 from ister.base import partition_name
 from ister.base.errors import (
@@ -17,92 +16,66 @@ from ister.base.errors import (
     MessageTooLargeError,
     WrongKindError,
 )
+from ister.client.aio.futures import BatchFuture, SendFuture
 from ister.client.aio.link import BrokerLink, finish, settler
+from ister.client.aio.schemas import Schemas
 from ister.client.session import (
     MESSAGE_OVERHEAD_BYTES,
     MessageId,
     MessageIds,
-    PendingBatch,
     ProducerChannel,
+    SchemaRegistration,
     Sent,
+    Values,
     as_bytes,
     check_expected_offset,
     check_extras,
     places_of,
+    registration_of,
     with_ttl,
 )
-from ister.codec import Attributes, Codec, ReplyAddress
+from ister.codec import NO_SCHEMA, Attributes, Codec, ReplyAddress, SchemaRef
 from ister.topics import Router
 from ister.wire import Command, ProducerOpened
+
+if TYPE_CHECKING:
+    # With a default, so that `Producer` alone is one of bytes. Python has them from 3.13 on.
+    from typing_extensions import TypeVar
+
+    ValueT = TypeVar("ValueT", default=bytes)
+else:
+    from typing import TypeVar
+
+    ValueT = TypeVar("ValueT")
 
 _T = TypeVar("_T")
 
 
-class SendFuture(Sent, gc=False):
-    """A message on its way. Await it for its `MessageId`, as often as you like, or not at all."""
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """The values of a producer, and where their schema is registered."""
 
-    def __await__(self) -> Generator[Any, None, MessageId]:
-        if not self.batch.done:
-            yield from _done(self.batch).__await__()
-        return self.result()
+    values: Values
+    subject: str
+    register: bool
+    schemas: Schemas
 
-    def add_done_callback(self, callback: "Callable[[SendFuture], object]") -> None:
-        """Call `callback` with this future once it is done, soon if it is."""
-        # Always through the loop: a callback that raises must not disturb the others of its batch.
-        loop = asyncio.get_running_loop()
-        if self.batch.done:
-            loop.call_soon(callback, self)
-        else:
-            self.batch.on_done(lambda: loop.call_soon(callback, self))
+    async def reference(self) -> SchemaRef:
+        """Return what the producer's batches are to carry."""
+        return await self.schemas.reference(self.values, self.subject, register=self.register)
 
-
-class BatchFuture:
-    """Many messages on their way; await it for the ids of all."""
-
-    __slots__ = ("_places", "_sent")
-
-    def __init__(self, sent: list[Sent], places: list[int] | None = None) -> None:
-        """`sent` is the last message of each batch; for `places` see `MessageIds`."""
-        self._sent = sent
-        self._places = places
-
-    def done(self) -> bool:
-        """Whether the broker has acknowledged or refused all of them."""
-        return all(sent.done() for sent in self._sent)
-
-    def __await__(self) -> Generator[Any, None, MessageIds]:
-        """Return the ids in the order of the messages, or raise the first error, when all is done.
-
-        Messages travel in several batches when they are many. When one of those is refused,
-        `results` tells what became of the others.
-        """
-        for sent in self._sent:
-            if not sent.batch.done:
-                # Raised below, when all the others are done, too.
-                with suppress(IsterError):
-                    yield from _done(sent.batch).__await__()
-            sent.batch.awaited = True
-        for sent in self._sent:
-            sent.result()
-        stored = [sent.batch.stored(sent.slot + 1) for sent in self._sent]
-        return MessageIds(stored, self._places)
-
-    def results(self) -> list[MessageId | IsterError]:
-        """Return what became of each message, once all are done: its id, or its error."""
-        if not self.done():
-            raise BadRequestError("not all of the messages are acknowledged yet: await them")
-        results: list[MessageId | IsterError] = []
-        for sent in self._sent:
-            if (error := sent.exception()) is not None:
-                sent.batch.awaited = True
-                results += [error] * (sent.slot + 1)
-            else:
-                results += MessageIds([sent.batch.stored(sent.slot + 1)])
-        return results if self._places is None else [results[place] for place in self._places]
+    @property
+    def registration(self) -> SchemaRegistration | None:
+        """How the schema is registered again, if it is this producer's to register."""
+        if not self.register:
+            return None
+        return registration_of(self.values, self.subject)
 
 
-class Producer:
+class Producer(Generic[ValueT]):
     """Sends messages to one topic. Use it with `async with client.producer(...)`.
+
+    With a schema it sends values of that, else bytes.
 
     >>> async with client.producer("/default/orders") as producer:
     ...     await producer.send(b"one", key="k", attributes={"a": "1"})
@@ -110,11 +83,24 @@ class Producer:
     """
 
     def __init__(
-        self, link: BrokerLink, topic: str, *, name: str, codec: Codec, resend: bool
+        self,
+        link: BrokerLink,
+        topic: str,
+        *,
+        name: str,
+        codec: Codec,
+        resend: bool,
+        writing: Writing | None = None,
     ) -> None:
         self.topic = topic
         self.name = name
         self._link = link
+        self._writing = writing
+        # What makes payloads of values; `None` when they are payloads.
+        self._encode: Callable[[ValueT], bytes] | None = None
+        if writing is not None:
+            self._encode = writing.values.encode
+        self._schema = NO_SCHEMA
         self._codec = codec
         self._resend = resend
         self._channels: list[ProducerChannel] = []
@@ -135,7 +121,12 @@ class Producer:
         await self.close(flush=kind is None)
 
     async def open(self) -> None:
-        """Open the producer, and its topic if that does not exist."""
+        """Open the producer, and its topic if that does not exist.
+
+        Its schema, if it has one, is registered first, or looked for.
+        """
+        if self._writing is not None:
+            self._schema = await self._writing.reference()
         partitions = await self._open_channel(self.topic)
         if not partitions:
             self._channel = self._channels[0]
@@ -163,7 +154,7 @@ class Producer:
     # dictionary at every call, which was a tenth of what a message costs.
     def send_nowait(
         self,
-        payload: bytes,
+        payload: ValueT,
         key: str | None = None,
         attributes: Attributes | None = None,
         id: str | None = None,
@@ -184,29 +175,36 @@ class Producer:
             or attributes is not None
             or id is not None
             or type(payload) is not bytes
-            or (size := len(payload)) > channel.message_bytes_max
+            or (size := len(payload)) > channel.message_bytes_max  # type: ignore[arg-type] # bytes
         ):
-            if key is None and attributes is None and id is None:
-                sent = channel.send_lone(payload, SendFuture)
-                if sent is not None:
-                    self._link.write()
-                    self._link.wakefulness.expect(sent.done)
-                    return sent
-            return channel.send(payload, key, attributes, id, None, SendFuture)
+            return self._send(channel, self.encode(payload), key, attributes, id)
         # The same as `channel.send` does with a bare payload, without the call: a third of what
         # a message costs its producer.
         payloads = batch.payloads
         slot = len(payloads)
-        payloads.append(payload)
+        payloads.append(payload)  # type: ignore[arg-type] # bytes: there is no schema
         batch.room_bytes = room = batch.room_bytes - size - MESSAGE_OVERHEAD_BYTES
         if room <= 0:
             channel.close_batch(batch)
         return SendFuture(batch, slot)
 
+    def send_encoded(
+        self,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        attributes: Attributes | None = None,
+        id: str | None = None,
+    ) -> SendFuture:
+        """Send without waiting what `check` returned."""
+        channel = self._channel or self._route(key)
+        return self._send(channel, payload, key, attributes, id)
+
     def check(
-        self, payload: bytes, key: str | None, attributes: Attributes | None, id: str | None
+        self, value: ValueT, key: str | None, attributes: Attributes | None, id: str | None
     ) -> bytes:
-        """Return `payload` as it will be sent, or raise what `send_nowait` would say to these."""
+        """Return `value` as it will be sent, or raise what `send_nowait` would say to these."""
+        payload = self.encode(value)
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         size, most = len(payload), self._link.session.message_bytes_max
@@ -220,7 +218,7 @@ class Producer:
 
     async def send(
         self,
-        payload: bytes,
+        payload: ValueT,
         *,
         key: str | None = None,
         attributes: Attributes | None = None,
@@ -240,7 +238,8 @@ class Producer:
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
         if expected_offset is not None:
-            return await self._send_expecting(payload, key, attributes, id, expected_offset)
+            encoded = self.encode(payload)
+            return await self._send_expecting(encoded, key, attributes, id, expected_offset)
         channel = self._channel or self._route(key)
         while channel.full:
             await self._progress(channel)
@@ -249,7 +248,8 @@ class Producer:
             sent = self.send_nowait(payload, key=key, attributes=attributes, id=id)
         else:
             # Routed already: `send_nowait` would pick another partition.
-            sent = channel.send(payload, key, attributes, id, None, SendFuture)
+            encoded = self.encode(payload)
+            sent = channel.send(encoded, key, attributes, id, None, SendFuture)
         if idle:
             # Nothing is under way that others could join: leave at once.
             self._link.flush()
@@ -279,34 +279,34 @@ class Producer:
 
     def send_batch_nowait(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[ValueT],
         *,
         keys: Sequence[str | None] | None = None,
         attributes: Sequence[Attributes | None] | None = None,
         ids: Sequence[str | None] | None = None,
     ) -> BatchFuture:
         """Send many payloads at once; a good deal quicker than one by one."""
-        payloads = payloads if isinstance(payloads, list) else list(payloads)
-        extras = _checked_extras(len(payloads), keys, attributes, ids)
+        encoded = self._payloads(payloads)
+        extras = _checked_extras(len(encoded), keys, attributes, ids)
         if self._channel is not None:
-            return BatchFuture(extras.send(self._channel, payloads))
+            return BatchFuture(extras.send(self._channel, encoded))
         router = self._partitions()
         routed: dict[int, list[int]] = {}
-        for slot in range(len(payloads)):
+        for slot in range(len(encoded)):
             partition = router.route(extras.keys[slot] if extras.keys is not None else None)
             routed.setdefault(partition, []).append(slot)
         sent: list[Sent] = []
         order: list[int] = []
         for partition, slots in routed.items():
             sent += extras.pick(slots).send(
-                self._channels[partition], [payloads[slot] for slot in slots]
+                self._channels[partition], [encoded[slot] for slot in slots]
             )
             order += slots
         return BatchFuture(sent, places_of(order))
 
     async def send_batch(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[ValueT],
         *,
         keys: Sequence[str | None] | None = None,
         attributes: Sequence[Attributes | None] | None = None,
@@ -344,6 +344,25 @@ class Producer:
             if error is not None:
                 raise error
 
+    def encode(self, value: ValueT) -> bytes:
+        """Return the payload of a value, as `send` makes it: for `tx.send`, or to look at it.
+
+        Raises `BadRequestError` for what is no value of the schema.
+        """
+        return cast("bytes", value) if self._encode is None else self._encode(value)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it has a schema, so that values become payloads."""
+        return self._encode is not None
+
+    @property
+    def schema(self) -> SchemaRef | None:
+        """The id and the version of the schema that its messages carry, once open."""
+        # A broker that had forgotten it has given it another number.
+        schema = self._channels[0].schema if self._channels else self._schema
+        return None if schema == NO_SCHEMA else schema
+
     @property
     def closed(self) -> bool:
         """Whether it was closed, or has ended with an error that no reconnect can mend."""
@@ -353,6 +372,35 @@ class Producer:
     def pending_bytes(self) -> int:
         """What is sent and not yet acknowledged, of at most `PRODUCER_PENDING_BYTES_MAX`."""
         return sum(channel.pending_bytes for channel in self._channels)
+
+    def _payloads(self, values: Sequence[ValueT]) -> list[bytes]:
+        try:
+            # A text is a list of letters, and a dict of its keys: nobody means that.
+            given = None if isinstance(values, str | Mapping) else list(values)
+        except TypeError:
+            given = None
+        if given is None:
+            what = "bytes" if self._encode is None else "values"
+            raise BadRequestError(f"payloads are a list of {what}, not {type(values).__name__}")
+        if self._encode is not None:
+            return [self._encode(value) for value in given]
+        return cast("list[bytes]", given)
+
+    def _send(
+        self,
+        channel: ProducerChannel,
+        payload: bytes,
+        key: str | None,
+        attributes: Attributes | None,
+        id: str | None,
+    ) -> SendFuture:
+        if key is None and attributes is None and id is None:
+            sent = channel.send_lone(payload, SendFuture)
+            if sent is not None:
+                self._link.write()
+                self._link.wakefulness.expect(sent.done)
+                return sent
+        return channel.send(payload, key, attributes, id, None, SendFuture)
 
     async def _send_expecting(
         self,
@@ -398,6 +446,8 @@ class Producer:
                 codec=self._codec,
                 resend=self._resend,
                 partitions=partitions,
+                schema=self._schema,
+                registration=self._writing.registration if self._writing is not None else None,
                 on_reply=settler(reply),
             )
             try:
@@ -424,13 +474,6 @@ class Producer:
         if self._router is None or not self._channels:
             raise ClosedError(f"the producer of {self.topic!r}")
         return self._router
-
-
-def _done(batch: PendingBatch) -> "asyncio.Future[None]":
-    """Return a future of one's own for a batch: cancelling it disturbs nobody else."""
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    batch.wait(waiter)
-    return waiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +503,12 @@ def _checked_extras(
 ) -> _Extras:
     """Return copies of the columns, or raise `BadRequestError` unless they fit `count` messages."""
     for name, column in (("keys", keys), ("attributes", attributes), ("ids", ids)):
-        if column is not None and len(column) != count:
+        if column is None:
+            continue
+        given: object = column
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise BadRequestError(f"{name} is a list with one for each payload, not {given!r}")
+        if len(column) != count:
             raise BadRequestError(f"{len(column)} {name} for {count} payloads")
     for key in keys or ():
         check_extras(key, None, None)

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ister.base import Origin, Position, partition_name
 from ister.base.errors import BadRequestError, BusyError, IsterError
 from ister.client.aio.link import BrokerLink, settler
-from ister.client.session import ReaderChannel
+from ister.client.aio.reading import Reading
+from ister.client.session import ReaderChannel, no_schema
 from ister.codec import Batch, arrow_table
 from ister.wire import Command, OpenReader, ReaderOpened
 
@@ -32,9 +33,17 @@ class Reader:
     """
 
     def __init__(
-        self, link: BrokerLink, topic: str, *, start: Position, end: Position | None
+        self,
+        link: BrokerLink,
+        topic: str,
+        *,
+        start: Position,
+        end: Position | None,
+        reading: Reading | None = None,
     ) -> None:
         self.topic = topic
+        # How batches get values; `None` without a schema.
+        self._reading = reading
         self._link = link
         self._start = start
         self._end = end
@@ -98,6 +107,16 @@ class Reader:
             if self._channels:
                 await self._arrival()
         return []
+
+    async def values(self, batch: Batch) -> list[Any]:
+        """Return the values of a batch, of a reader with a schema.
+
+        Raises `SchemaViolationError` for a payload that is none, and whatever kept the client from
+        getting the schema that the batch was written with.
+        """
+        if self._reading is None:
+            raise no_schema("reader of", self.topic, "reader")
+        return await self._reading.values(batch)
 
     async def to_arrow(self) -> "pyarrow.Table":
         """Return everything up to the end as one table; the extra `arrow` is needed.

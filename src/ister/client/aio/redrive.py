@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ister.base import is_wildcard, matches
 from ister.base.errors import BadRequestError
 from ister.client.aio.subscription import Message
+from ister.client.session import check_count, check_text
 from ister.codec import Attributes
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ ADDED = frozenset(
         OWNER,
         "x-original-topic-offset",
         "x-original-producer",
+        "x-original-producer-id",
+        "x-original-broker-addr",
         "x-delivery-attempt",
         "x-failure-reason",
         "x-poison-policy",
@@ -44,8 +47,10 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
 
     Those that are there now, when `count` is `None`.
     """
-    if count is not None and count < 1:
-        raise BadRequestError(f"count is a number above 0, or None for all, not {count!r}")
+    if count is not None:
+        check_count(count, "count", least=1)
+    check_text(topic, "a topic")
+    check_text(subscription, "a subscription")
     letters = await _letters_topic(client, topic, subscription)
     if not any(row.topic == letters for row in await client.topics(letters)):
         return 0  # None was ever needed.
@@ -72,7 +77,13 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
                 for msg in own:
                     origin = msg.attributes.get(ORIGIN, topic)
                     # Without its id: the stream knows that one, and would not store it again.
-                    tx.send(origin, msg.payload, key=msg.key, attributes=_original(msg))
+                    tx.send(
+                        origin,
+                        msg.payload,
+                        key=msg.key,
+                        attributes=_original(msg),
+                        schema=msg.schema,
+                    )
                     tx.ack(msg)
             moved += len(own)
             left -= len(some)

@@ -17,6 +17,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import ACK_TIMEOUT_MS_MAX, NACK_DELAY_MS_MAX
 from ister.client.aio.link import settler
+from ister.client.aio.reading import Reading
 from ister.client.session import (
     BaseMessage,
     Delivery,
@@ -25,7 +26,10 @@ from ister.client.session import (
     Place,
     SubscriptionChannel,
     as_bytes,
+    check_count,
+    check_timeout,
     milliseconds,
+    no_schema,
 )
 from ister.codec import Attributes, Batch
 from ister.wire import Command
@@ -122,8 +126,12 @@ class Subscription:
     b'one'
     """
 
-    def __init__(self, client: "Client", channel: SubscriptionChannel) -> None:
+    def __init__(
+        self, client: "Client", channel: SubscriptionChannel, reading: Reading | None = None
+    ) -> None:
         self.topic = channel.command.topic
+        # How messages get values; `None` without a schema.
+        self.reading = reading
         self.name = channel.command.subscription
         self._client = client
         self._channel = channel
@@ -229,14 +237,15 @@ class Subscription:
         Empty when none came within `timeout` seconds. A pull subscription asks the broker for
         `count` when it has none; those that come too late wait for the next call.
         """
+        check_count(count, "the number of messages to fetch")
         if not self._buffer:
             try:
                 await self._fill(timeout, count)
             except RequestTimeoutError:
                 return []
         buffer = self._buffer
-        while len(buffer) < count and self._inbox.batches:
-            self._take()
+        while len(buffer) < count and self._inbox.batches and self._take():
+            pass
         return [buffer.popleft() for _ in range(min(count, len(buffer)))]
 
     async def fetch_batches(self, timeout: float | None = None) -> list[Batch]:
@@ -254,7 +263,7 @@ class Subscription:
         """
         inbox = self._inbox
         deadline_ms = self._deadline_ms(timeout)
-        while (batch := inbox.take()) is None:
+        while (batch := self._next_batch()) is None:
             if inbox.pull:
                 inbox.ask(inbox.credit_count if count is None else count)
             try:
@@ -262,7 +271,7 @@ class Subscription:
             except RequestTimeoutError:
                 return []
         batches = [batch]
-        while inbox.batches and (batch := inbox.take()) is not None:
+        while inbox.batches and (batch := self._next_batch()) is not None:
             batches.append(batch)
         return batches
 
@@ -285,6 +294,16 @@ class Subscription:
         except ClosedError:
             return
 
+    async def values(self, batch: Batch) -> list[Any]:
+        """Return the values of a batch from `batches` or `fetch_batches`; a schema is needed.
+
+        Raises `SchemaViolationError` for a payload that is none, and whatever kept the client from
+        getting the schema that the batch was written with.
+        """
+        if self.reading is None:
+            raise no_schema("subscription to", self.topic, "subscribe")
+        return await self.reading.values(batch)
+
     def handed_out(self, batch: LeasedBatch) -> None:
         """Take note that the application gets a batch: from now on its time counts."""
         batch.lease.take(self._client.link.session.now_ms())
@@ -297,6 +316,9 @@ class Subscription:
         `confirm` as of `Message.ack`.
         """
         if not isinstance(batch, LeasedBatch):
+            given: object = batch
+            if not isinstance(given, Batch):
+                raise BadRequestError(f"a batch is what `batches` yields, not {given!r}")
             if not batch.topic:
                 raise BadRequestError("this is a part of a batch: acknowledge what was received")
             return
@@ -313,6 +335,9 @@ class Subscription:
 
         Also what other consumers were delivered. `confirm` as of `Message.ack`.
         """
+        given: object = msg
+        if not isinstance(given, BaseMessage):
+            raise BadRequestError(f"a message is what this subscription yields, not {given!r}")
         lease, slot = msg.leased(), msg.slot
         if self._channel.command.type not in ("exclusive", "failover"):
             raise BadRequestError(
@@ -360,11 +385,19 @@ class Subscription:
                 self._inbox.ask(count)
             await self._arrival_until(deadline_ms)
 
+    def _next_batch(self) -> Batch | None:
+        """Return the next batch; `None` when there is none, or the schema of it is not known."""
+        if self.reading is not None and not self.reading.ready(self._inbox.batches):
+            return None
+        return self._inbox.take()
+
     def _take(self) -> bool:
-        batch = self._inbox.take()
+        batch = self._next_batch()
         if batch is None:
             return False
         delivery = Delivery(batch, self._client)
+        if self.reading is not None:
+            delivery.decode = self.reading.decoder(batch)
         if type(batch) is LeasedBatch:
             delivery.lease = batch.lease
             self.handed_out(batch)
@@ -372,6 +405,7 @@ class Subscription:
         return True
 
     def _deadline_ms(self, timeout: float | None) -> int | None:
+        timeout = check_timeout(timeout)
         if timeout is None:
             return None
         return self._client.link.clock.monotonic_ms() + int(timeout * 1000)
@@ -387,5 +421,6 @@ class Subscription:
     def _arrival(self) -> "asyncio.Future[None]":
         """Return a future that is done when there is something to take."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._inbox.wait(waiter)
+        if self.reading is None or not self.reading.arrival(self._inbox.batches, waiter):
+            self._inbox.wait(waiter)
         return waiter

@@ -17,7 +17,7 @@ from ister.base.errors import (
 )
 from ister.client.aio.link import BrokerLink
 from ister.client.session import Draft, Leased, MessageIds, Staged, with_ttl
-from ister.codec import Attributes
+from ister.codec import NO_SCHEMA, Attributes, SchemaRef
 from ister.topics import Router
 from ister.wire import (
     AbortTransaction,
@@ -89,8 +89,13 @@ class Transaction:
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        schema: SchemaRef | None = None,
     ) -> None:
-        """Send a message to a stream, when the transaction is committed."""
+        """Send a message to a stream, when the transaction is committed.
+
+        `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
+        message that it was the payload of.
+        """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
         self._draft.send(
@@ -100,6 +105,7 @@ class Transaction:
             attributes=attributes,
             id=id,
             message_bytes_max=self._link.session.message_bytes_max,
+            schema=NO_SCHEMA if schema is None else schema,
         )
 
     def ack(self, msg: Leased) -> None:
@@ -123,7 +129,8 @@ class Transaction:
             self._results = staged.on_committed([])
             return
         try:
-            self._results = staged.on_committed(await self._carry_out(staged))
+            done = await self._carry_out(staged)
+            self._results = staged.on_committed(done.offsets, done.each)
         except IsterError:
             # One of the topics may have been made anew, with other partitions.
             self._routes.forget(topics)
@@ -133,7 +140,7 @@ class Transaction:
         """Give it up, as an exception in the block does: nothing was sent, nothing will be."""
         self._draft.end()
 
-    async def _carry_out(self, staged: Staged) -> list[int]:
+    async def _carry_out(self, staged: Staged) -> TransactionCommitted:
         """Send it until there is an answer, as long as the client's timeout allows."""
         link = self._link
         deadline_ms = link.clock.monotonic_ms() + int(link.timeout_s * 1000)
@@ -180,11 +187,11 @@ class Transaction:
     def _left_s(self, deadline_ms: int) -> float:
         return max(0, deadline_ms - self._link.clock.monotonic_ms()) / 1000
 
-    def _send(self, staged: Staged) -> "asyncio.Future[list[int]]":
-        """Send all of it on a channel of its own; return a future of the batches' offsets."""
+    def _send(self, staged: Staged) -> "asyncio.Future[TransactionCommitted]":
+        """Send all of it on a channel of its own; return a future of what comes of it."""
         session = self._link.session
         channel = session.new_channel()
-        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[TransactionCommitted] = asyncio.get_running_loop().create_future()
 
         def on_begun(reply: Command | IsterError) -> None:
             if isinstance(reply, IsterError) and not done.done():
@@ -194,7 +201,7 @@ class Transaction:
             if done.done():
                 return
             if isinstance(reply, TransactionCommitted):
-                done.set_result(reply.offsets)
+                done.set_result(reply)
             elif isinstance(reply, IsterError):
                 done.set_exception(reply)
             else:

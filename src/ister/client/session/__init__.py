@@ -4,8 +4,11 @@ from ister.client.session.calls import OnReply
 from ister.client.session.checks import (
     as_bytes,
     attributes_size,
+    check_count,
     check_expected_offset,
     check_extras,
+    check_text,
+    check_timeout,
     with_ttl,
 )
 from ister.client.session.inbox import Inbox
@@ -36,6 +39,16 @@ from ister.client.session.subscription import (
 )
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
 from ister.client.session.url import backoff_s, parse_url
+from ister.client.session.values import (
+    Schema,
+    SchemaRegistration,
+    Values,
+    default_subject,
+    definition_of,
+    no_schema,
+    parsed,
+    registration_of,
+)
 
 __all__ = [
     "MAX_RENEWAL_MS",
@@ -61,6 +74,8 @@ __all__ = [
     "Promoted",
     "ReaderChannel",
     "Resumed",
+    "Schema",
+    "SchemaRegistration",
     "Seconds",
     "Sent",
     "Session",
@@ -68,19 +83,28 @@ __all__ = [
     "Staged",
     "Stored",
     "SubscriptionChannel",
+    "Values",
     "ack_settings",
     "as_bytes",
     "attributes_size",
     "backoff_s",
+    "check_count",
     "check_expected_offset",
     "check_extras",
     "check_receiving",
+    "check_text",
+    "check_timeout",
     "cut_batches",
+    "default_subject",
+    "definition_of",
     "milliseconds",
+    "no_schema",
     "offset_of",
     "parse_url",
+    "parsed",
     "places_of",
     "position_of",
+    "registration_of",
     "stream_settings",
     "time_ms",
     "with_ttl",

@@ -33,6 +33,36 @@ def as_bytes(payload: object) -> bytes:
     raise BadRequestError(f"a payload is bytes, not {kind}: encode it first, as `text.encode()`")
 
 
+def check_text(value: object, what: str) -> str:
+    """Return `value`, which has to be text, or raise `BadRequestError`."""
+    if not isinstance(value, str):
+        raise BadRequestError(f"{what} is text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadRequestError(f"{what} {value!r} is no text that can be sent") from None
+    return value
+
+
+def check_timeout(timeout: object, what: str = "a timeout") -> float | None:
+    """Return a time to wait in seconds, `None` for ever, or raise `BadRequestError`.
+
+    One that has passed already is no mistake: callers count down to a deadline of their own.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, int | float) and not math.isnan(timeout):
+        return None if timeout > TTL_S_MAX else max(0.0, timeout)
+    raise BadRequestError(f"{what} is a number of seconds, not {timeout!r}")
+
+
+def check_count(count: object, what: str, *, least: int = 0, most: int = 2**53) -> int:
+    """Return a whole number, or raise `BadRequestError`."""
+    if isinstance(count, int) and least <= count <= most:
+        return count
+    raise BadRequestError(f"{what} is a whole number from {least} on, not {count!r}")
+
+
 def with_ttl(attributes: Attributes | None, ttl: object) -> Attributes:
     """Return `attributes` of a message that is not to be delivered after `ttl` seconds."""
     if not isinstance(ttl, int | float) or not (0 < ttl <= TTL_S_MAX):
@@ -45,6 +75,17 @@ def check_expected_offset(offset: object) -> None:
     """Raise `BadRequestError` unless `offset` can be that of a message."""
     if not isinstance(offset, int) or not 0 <= offset < 2**63:
         raise BadRequestError(f"an expected offset is 0 or more, not {offset!r}")
+
+
+def check_schema(schema: object) -> None:
+    """Raise `BadRequestError` unless `schema` can be the id and the version of one."""
+    match schema:
+        case (int() as schema_id, int() as version):
+            if 0 <= schema_id < 2**32 and 0 <= version < 2**32:
+                return
+    raise BadRequestError(
+        f"a message names its schema by id and version, as `producer.schema`, not {schema!r}"
+    )
 
 
 def check_extras(key: str | None, attributes: Attributes | None, message_id: str | None) -> None:

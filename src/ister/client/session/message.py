@@ -4,7 +4,7 @@ A message holds its payload; everything else is looked up in its batch when aske
 reading only payloads costs only payloads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,8 @@ import msgspec
 
 from ister.base import find_partition
 from ister.base.errors import WrongKindError
-from ister.codec import Attributes, Batch, ReplyAddress
+from ister.client.session.values import no_schema
+from ister.codec import Attributes, Batch, ReplyAddress, SchemaRef
 
 if TYPE_CHECKING:
     from ister.client.session.leases import Lease
@@ -77,6 +78,9 @@ class Delivery:
     _timestamps_ms: Sequence[int] | None = None
     # What its messages are acknowledged under; `None` on live topics.
     lease: "Lease | None" = None
+    # How payloads become values, when the subscription was given a schema.
+    decode: Callable[[bytes], Any] | None = None
+    _values: dict[int, Any] | None = None
 
     def __init__(self, batch: Batch, source: Any) -> None:
         self.batch = batch
@@ -107,6 +111,17 @@ class Delivery:
             self._ids = self.batch.ids or [None] * len(self.batch)
         return self._ids
 
+    def value(self, slot: int, payload: bytes) -> Any:
+        """The value of a message, decoded when it is first asked for."""
+        if self.decode is None:
+            raise no_schema("subscription to", self.batch.topic, "subscribe")
+        if self._values is None:
+            self._values = {}
+        elif slot in self._values:
+            return self._values[slot]
+        value = self._values[slot] = self.decode(payload)
+        return value
+
     def timestamps_ms(self) -> Sequence[int]:
         """The time of each message."""
         if self._timestamps_ms is None:
@@ -120,6 +135,20 @@ class BaseMessage(msgspec.Struct, gc=False):
     payload: bytes
     _delivery: Delivery
     _slot: int
+
+    @property
+    def value(self) -> Any:
+        """What was sent, of a subscription with a schema: the payload, decoded once.
+
+        Raises `SchemaViolationError` for a payload that is no value of that schema, and whatever
+        kept the client from getting the schema that the message was written with.
+        """
+        return self._delivery.value(self._slot, self.payload)
+
+    @property
+    def schema(self) -> SchemaRef | None:
+        """The id and the version of the schema that its producer named, if it did."""
+        return self._delivery.batch.schema
 
     @property
     def topic(self) -> str:

@@ -18,6 +18,7 @@ from ister.base.limits import (
     IN_FLIGHT_COUNT_MAX,
     MAX_DELIVERIES,
 )
+from ister.client.session.checks import check_count, check_text
 
 # A span of time: seconds, or as Python has it.
 Seconds = float | timedelta
@@ -71,13 +72,21 @@ def check_receiving(
     buffer_bytes: int,
 ) -> None:
     """Raise `BadRequestError` when no subscription can have these."""
-    if isinstance(key_filters, str):
-        raise BadRequestError(f"key_filters is a list of globs, as [{key_filters!r}]")
-    if not all(isinstance(text, str) for item in (filters or {}).items() for text in item):
-        raise BadRequestError(f"filters are text by text, not {filters!r}")
+    check_list(key_filters, "key_filters", "globs")
+    given: object = filters
+    if given is not None and not (
+        isinstance(given, Mapping) and all(isinstance(t, str) for i in given.items() for t in i)
+    ):
+        raise BadRequestError(f"filters are text by text, not {given!r}")
     sizes: tuple[object, ...] = (buffer_count, buffer_bytes)
     if not all(isinstance(size, int) and 0 < size <= CREDIT_MAX for size in sizes):
         raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes, in whole numbers")
+
+
+def check_list(given: object, what: str, of: str) -> None:
+    """Raise `BadRequestError` unless `given` is a list or a tuple."""
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise BadRequestError(f"{what} is a list of {of}, as [{given!r}]")
 
 
 def ack_settings(
@@ -86,24 +95,26 @@ def ack_settings(
     max_deliveries: int | None,
     backoff: Sequence[Seconds] | None,
     dead_letter_topic: str | None,
+    poison: str | None = None,
     ordered: bool | None,
     in_flight_max: int | None,
     in_flight_bytes_max: int | None,
 ) -> AckSettings | None:
     """Return how a subscription treats acks; `None` when nothing was said about that."""
-    said = (ack_timeout, max_deliveries, backoff, dead_letter_topic, ordered)
+    said = (ack_timeout, max_deliveries, backoff, dead_letter_topic, poison, ordered)
     if all(one is None for one in (*said, in_flight_max, in_flight_bytes_max)):
         return None
+    if backoff is not None:
+        check_list(backoff, "backoff", "seconds")
     settings = AckSettings(
         ack_timeout_ms=_or(ack_timeout, "ack_timeout", ACK_TIMEOUT_MS),
-        max_deliveries=MAX_DELIVERIES if max_deliveries is None else max_deliveries,
+        max_deliveries=_count(max_deliveries, "max_deliveries", MAX_DELIVERIES),
         backoff_ms=tuple(milliseconds(step, "a backoff") for step in backoff or ()),
         dead_letter_topic=dead_letter_topic or "",
+        poison=_word(poison, "poison", AckSettings().poison),
         ordered=bool(ordered),
-        in_flight_max=IN_FLIGHT_COUNT_MAX if in_flight_max is None else in_flight_max,
-        in_flight_bytes_max=(
-            IN_FLIGHT_BYTES_MAX if in_flight_bytes_max is None else in_flight_bytes_max
-        ),
+        in_flight_max=_count(in_flight_max, "in_flight_max", IN_FLIGHT_COUNT_MAX),
+        in_flight_bytes_max=_count(in_flight_bytes_max, "in_flight_bytes_max", IN_FLIGHT_BYTES_MAX),
     )
     settings.check()
     return settings
@@ -128,16 +139,26 @@ def stream_settings(
         return None
     default = StreamSettings()
     settings = StreamSettings(
-        durability=default.durability if durability is None else durability,
-        retention=default.retention if retention is None else retention,
+        durability=check_text(
+            default.durability if durability is None else durability, "durability"
+        ),
+        retention=check_text(default.retention if retention is None else retention, "retention"),
         max_age_ms=_or(max_age, "max_age", 0),
-        max_bytes=max_bytes or 0,
-        max_messages=max_messages or 0,
+        max_bytes=_count(max_bytes, "max_bytes", 0),
+        max_messages=_count(max_messages, "max_messages", 0),
         ttl_ms=_or(ttl, "ttl", 0),
         dedup_window_ms=_or(dedup_window, "dedup_window", DEDUP_WINDOW_MS),
     )
     settings.check()
     return settings
+
+
+def _word(word: str | None, what: str, default: str) -> str:
+    return default if word is None else check_text(word, what)
+
+
+def _count(count: int | None, what: str, default: int) -> int:
+    return default if count is None else check_count(count, what)
 
 
 def _or(span: Seconds | None, what: str, default_ms: int) -> int:

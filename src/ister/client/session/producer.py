@@ -35,11 +35,12 @@ from ister.client.session.checks import as_bytes, attributes_size, check_extras
 from ister.client.session.numbering import number_anew
 from ister.client.session.pending import ANY_OFFSET, UNNUMBERED, PendingBatch, Sent
 from ister.client.session.results import OFFSET_FORGOTTEN
-from ister.codec import Attributes, Codec, ReplyAddress, encode, encode_bare
+from ister.codec import NO_SCHEMA, Attributes, Codec, ReplyAddress, SchemaRef, encode, encode_bare
 from ister.wire import SEQUENCE_MASK, Opcode, publish_bare_frame, publish_frame
 
 if TYPE_CHECKING:
     from ister.client.session.session import Session
+    from ister.client.session.values import SchemaRegistration
 
 # Counted for each message on top of its payload, so that one sum bounds both the bytes and the
 # number of messages of a batch: 512 KiB / 32 B = 16,384 empty messages.
@@ -71,6 +72,8 @@ class ProducerChannel:
         codec: Codec,
         resend: bool,
         partitions: int = 0,
+        schema: SchemaRef = NO_SCHEMA,
+        registration: "SchemaRegistration | None" = None,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -88,13 +91,18 @@ class ProducerChannel:
         self._failed: PendingBatch | None = None
         self._session = session
         self._codec = codec
+        # What batches say that they are, from the next one on.
+        self.schema = schema
+        # How the broker is told of the schema when it has forgotten it; `None`: it is not.
+        self.registration = registration
         self._resend = resend
         # Whether batches keep their messages until acknowledged, to send them again.
         self._keep = resend
         self._name_bytes = name.encode()
         self._open: PendingBatch | None = None
         # The open batch, while it takes messages that are nothing but a payload; the fast path
-        # of `Producer.send_nowait` adds to it directly.
+        # of `Producer.send_nowait` adds to it directly. Never set when there is a schema: values
+        # have to be encoded first.
         self.plain: PendingBatch | None = None
         self._queue: deque[PendingBatch] = deque()
         self._in_flight_bytes = 0
@@ -203,6 +211,7 @@ class ProducerChannel:
             producer=self._name_bytes,
             producer_id=self.producer_id,
             first_sequence=self._messages,
+            schema=self.schema,
         )
         self._messages += 1
         if reply is not None:
@@ -302,6 +311,7 @@ class ProducerChannel:
                 producer=self._name_bytes,
                 producer_id=self.producer_id,
                 first_sequence=first_sequence,
+                schema=self.schema,
                 codec=self._codec,
             )
             bulk = len(self.in_flight) >= BULK_IN_FLIGHT
@@ -415,7 +425,9 @@ class ProducerChannel:
             raise self.closed
         if self.pending_bytes >= PRODUCER_PENDING_BYTES_MAX:
             raise ProducerFullError(self.topic, self.pending_bytes)
-        batch = self._open = self.plain = PendingBatch(self.topic, self._session.pulse_ms)
+        batch = self._open = PendingBatch(self.topic, self._session.pulse_ms)
+        if self.schema is NO_SCHEMA:
+            self.plain = batch
         batch.room_bytes = self._batch_bytes
         self._session.mark_dirty(self)
         return batch

@@ -17,11 +17,13 @@ from collections.abc import Callable
 from enum import Enum
 
 from ister.base.errors import (
+    BusyError,
     ClosedError,
     ConnectionLostError,
     IsterError,
     LimitReachedError,
     NotConnectedError,
+    NotFoundError,
     ProtocolError,
     TopicExistsError,
     VersionError,
@@ -33,7 +35,8 @@ from ister.client.session.producer import ProducerChannel
 from ister.client.session.receivers import Receivers
 from ister.client.session.requests import Requests
 from ister.client.session.subscription import Event
-from ister.codec import Batch, Codec, available
+from ister.client.session.values import SchemaRegistration
+from ister.codec import NO_SCHEMA, Batch, Codec, SchemaRef, available
 from ister.wire import (
     PUBLISHED,
     ActiveChanged,
@@ -43,6 +46,7 @@ from ister.wire import (
     ConsumerClosed,
     ErrorReply,
     Frame,
+    GetSchema,
     GoingAway,
     Hello,
     NoResponder,
@@ -52,6 +56,8 @@ from ister.wire import (
     PublishedEach,
     Pulse,
     ReaderEnded,
+    SchemaFound,
+    SchemaRegistered,
     SlowConsumer,
     Subscribed,
     TopicNumber,
@@ -258,10 +264,14 @@ class Session:
         resend: bool,
         on_reply: OnReply,
         partitions: int = 0,
+        schema: SchemaRef = NO_SCHEMA,
+        registration: SchemaRegistration | None = None,
     ) -> ProducerChannel:
         """Open a producer; it takes messages at once and sends them when the broker is ready.
 
-        `partitions` is for one of the partitions of a topic: how many it has.
+        `partitions` is for one of the partitions of a topic: how many it has. `schema` is what
+        its batches are said to be, and `registration` how that is mended after a reconnect to a
+        broker that does not know it any more.
         """
         channel = self.new_channel()
         producer = ProducerChannel(
@@ -272,6 +282,8 @@ class Session:
             codec=codec,
             resend=resend,
             partitions=partitions,
+            schema=schema,
+            registration=registration,
         )
         self._open(producer, on_reply)
         return producer
@@ -377,7 +389,7 @@ class Session:
         self.connection.opened(RECEIVE_BATCH_BYTES_MAX)
         self.link = Link.OPEN
         for producer in list(self.producers.values()):
-            self._open(producer, self._fail_producer(producer))
+            self._open_again(producer)
         self.receivers.on_open()
 
     def _on_error(self, channel: int, sequence: int, error: IsterError) -> None:
@@ -413,6 +425,42 @@ class Session:
             partitions=producer.partitions,
         )
         self.call(command, on_opened)
+
+    def _open_again(self, producer: ProducerChannel) -> None:
+        """Open a producer on a new connection, once the broker knows its schema."""
+        registration = producer.registration
+
+        def open_now() -> None:
+            if self.producers.get(producer.channel) is producer:
+                self._open(producer, self._fail_producer(producer))
+
+        def on_found(reply: Command | IsterError) -> None:
+            assert registration is not None
+            if isinstance(reply, COMES_BACK):
+                return
+            if registration.is_known(reply):
+                open_now()
+            elif isinstance(reply, SchemaFound | NotFoundError):
+                self.call(registration.command, on_registered)
+            else:
+                open_now()
+
+        def on_registered(reply: Command | IsterError) -> None:
+            if isinstance(reply, COMES_BACK):
+                return
+            if isinstance(reply, SchemaRegistered):
+                producer.schema = reply.schema_id, reply.version
+            elif isinstance(reply, IsterError) and not isinstance(reply, BusyError):
+                # Another schema is there that this one cannot follow.
+                self.producers.pop(producer.channel, None)
+                producer.fail(reply)
+            open_now()
+
+        if registration is None:
+            open_now()
+        else:
+            schema_id, version = producer.schema
+            self.call(GetSchema(schema_id=schema_id, version=version), on_found)
 
     def _let_go(self, producer: ProducerChannel) -> None:
         if self.producers.pop(producer.channel, None) is not None:

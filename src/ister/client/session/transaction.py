@@ -9,6 +9,7 @@ Always true:
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ister.base import partition_name
@@ -19,10 +20,10 @@ from ister.base.errors import (
     MessageTooLargeError,
 )
 from ister.base.limits import TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
-from ister.client.session.checks import as_bytes, attributes_size, check_extras
+from ister.client.session.checks import as_bytes, attributes_size, check_extras, check_schema
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
 from ister.client.session.results import MessageIds, Stored, places_of
-from ister.codec import Attributes, encode
+from ister.codec import NO_SCHEMA, Attributes, SchemaRef, encode
 from ister.topics import Router
 from ister.wire import Opcode, publish_frame
 
@@ -57,6 +58,7 @@ class _Message(NamedTuple):
     key: str | None
     attributes: Attributes | None
     id: str | None
+    schema: SchemaRef
 
     @property
     def size_bytes(self) -> int:
@@ -93,6 +95,7 @@ class Draft:
         attributes: Attributes | None,
         id: str | None,
         message_bytes_max: int,
+        schema: SchemaRef = NO_SCHEMA,
     ) -> None:
         """Add a message. Raises what a producer would, and `LimitReachedError` when it is full."""
         self.check_open()
@@ -102,8 +105,9 @@ class Draft:
         if len(payload) > message_bytes_max:
             raise MessageTooLargeError(topic, len(payload), message_bytes_max)
         check_extras(key, attributes, id)
+        check_schema(schema)
         # A copy: callers fill one dictionary again for the next message.
-        message = _Message(topic, payload, key, attributes and dict(attributes), id)
+        message = _Message(topic, payload, key, attributes and dict(attributes), id, schema)
         size_bytes = self.size_bytes + message.size_bytes + MESSAGE_OVERHEAD_BYTES
         if size_bytes > TRANSACTION_BYTES_MAX:
             raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
@@ -113,6 +117,8 @@ class Draft:
     def ack(self, msg: Leased) -> None:
         """Add an acknowledgement. Raises `LeaseLostError` when it is known to come too late."""
         self.check_open()
+        if not hasattr(msg, "leased"):
+            raise BadRequestError(f"a message is what a subscription yields, not {msg!r}")
         _check_lease(msg)
         self._acked.append(msg)
 
@@ -173,11 +179,14 @@ class Staged:
         number = len(self.topics)
         self.topics.append(topic)
         self._order += slots
-        for start, end, _ in cut_batches([m.size_bytes for m in messages], batch_bytes):
-            if len(self._batches) == TRANSACTION_BATCHES_MAX:
-                raise LimitReachedError("transaction_batches_max", TRANSACTION_BATCHES_MAX)
-            self._batches.append((number, *_encode(messages[start:end])))
-            self._counts.append(end - start)
+        # A batch is of one schema.
+        for schema, run in groupby(messages, key=lambda m: m.schema):
+            some = list(run)
+            for start, end, _ in cut_batches([m.size_bytes for m in some], batch_bytes):
+                if len(self._batches) == TRANSACTION_BATCHES_MAX:
+                    raise LimitReachedError("transaction_batches_max", TRANSACTION_BATCHES_MAX)
+                self._batches.append((number, *_encode(some[start:end], schema)))
+                self._counts.append(end - start)
 
     def check_leases(self) -> None:
         """Raise `LeaseLostError` when a message is known to be somebody else's by now."""
@@ -199,19 +208,26 @@ class Staged:
             frames += publish_frame(channel, number, head, body, opcode=Opcode.STAGE)
         return frames
 
-    def on_committed(self, offsets: Sequence[int]) -> MessageIds:
+    def on_committed(
+        self, offsets: Sequence[int], each: Mapping[int, list[int]] | None = None
+    ) -> MessageIds:
         """It was carried out: return the ids of the messages, in the order they were sent.
 
-        Raises `BadRequestError` when the broker has told of another number of batches.
+        `each` has the offsets of all messages of those batches of which some were known by their
+        ids. Raises `BadRequestError` when the broker has told of another number of batches.
         """
         if len(offsets) != len(self._batches):
             raise BadRequestError(
                 f"broker stored {len(offsets)} batches of {len(self._batches)}: see its log"
             )
+        each = each or {}
+        counts = dict(enumerate(self._counts))
+        if any(len(some) != counts.get(slot) for slot, some in each.items()):
+            raise BadRequestError("broker told of more or fewer messages than there were")
         stored = [
-            Stored(self.topics[number], offset, count)
-            for (number, _, _), count, offset in zip(
-                self._batches, self._counts, offsets, strict=True
+            Stored(self.topics[number], offset, count, each.get(slot))
+            for slot, ((number, _, _), count, offset) in enumerate(
+                zip(self._batches, self._counts, offsets, strict=True)
             )
         ]
         for msg in self._acked:
@@ -237,7 +253,7 @@ def _check_lease(msg: Leased) -> None:
         raise LeaseLostError(lease.topic, msg.run()[2])
 
 
-def _encode(messages: list[_Message]) -> tuple[bytes, bytes]:
+def _encode(messages: list[_Message], schema: SchemaRef) -> tuple[bytes, bytes]:
     """Return a batch without a producer: a transaction is known by its word alone."""
     keys = [message.key for message in messages]
     attributes = [message.attributes for message in messages]
@@ -247,4 +263,5 @@ def _encode(messages: list[_Message]) -> tuple[bytes, bytes]:
         keys=keys if any(key is not None for key in keys) else None,
         attributes=attributes if any(attributes) else None,
         ids=ids if any(id_ is not None for id_ in ids) else None,
+        schema=schema,
     )

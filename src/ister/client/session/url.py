@@ -2,8 +2,9 @@
 
 from urllib.parse import urlsplit
 
+from ister.base import NATIVE_PORT
 from ister.base.errors import BadRequestError
-from ister.base.ports import NATIVE_PORT
+from ister.client.session.checks import check_text
 
 # The first retry comes almost at once, because most restarts are quick; then ever more rarely,
 # so that a thousand clients do not keep a starting broker busy.
@@ -13,7 +14,7 @@ BACKOFF_S_MAX = 5.0
 
 def parse_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in `ister://host:port,host:port`, or raise `BadRequestError`."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, rest = check_text(url, "a url").partition("://")
     if not separator or scheme != "ister" or not rest:
         raise BadRequestError(f"url {url!r} is not 'ister://host:port'")
     addresses = []

@@ -6,13 +6,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from ister.base.ports import DEFAULT_URL
+from ister.base import DEFAULT_URL
 from ister.client import aio
 from ister.client.session import Lease
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
 from ister.client.sync.reader import Reader
+from ister.client.sync.schemas import Schemas
 from ister.client.sync.subscription import Subscription
 from ister.client.sync.thread import LoopThread
 from ister.client.sync.transaction import Transaction
@@ -56,6 +57,7 @@ class Client(Blocking[aio.Client]):
         super().__init__(thread, inner)
         self.url = inner.url
         self.thread = thread
+        self.schemas = Schemas(thread, inner.schemas)
         self._replies: Outbox[_Reply, None] = Outbox(thread.post, self._deal_replies)
         self._acks: Outbox[_Ack, None] = Outbox(thread.post, _deal_acks)
         # For a client that nobody closes: when it is collected, and at exit.
@@ -98,6 +100,7 @@ class Client(Blocking[aio.Client]):
     drop_cursor = blocking(aio.Client.drop_cursor)
     redrive = blocking(aio.Client.redrive)
     create_namespace = blocking(aio.Client.create_namespace)
+    delete_namespace = blocking(aio.Client.delete_namespace)
     namespaces = blocking(aio.Client.namespaces)
     topics = blocking(aio.Client.topics)
     subscriptions = blocking(aio.Client.subscriptions)

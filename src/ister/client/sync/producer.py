@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from ister.base.errors import ClosedError, IsterError, ProducerFullError, RequestTimeoutError
+from ister.base.errors import (
+    BadRequestError,
+    ClosedError,
+    IsterError,
+    ProducerFullError,
+    RequestTimeoutError,
+)
 from ister.base.limits import PRODUCER_PENDING_BYTES_MAX, PRODUCER_WINDOW_BYTES
 from ister.client import aio
-from ister.client.session import MESSAGE_OVERHEAD_BYTES, MessageId, MessageIds, with_ttl
+from ister.client.session import (
+    MESSAGE_OVERHEAD_BYTES,
+    MessageId,
+    MessageIds,
+    check_timeout,
+    with_ttl,
+)
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox, Run
-from ister.codec import Attributes
+from ister.codec import Attributes, SchemaRef
 
 if TYPE_CHECKING:
     from ister.client.sync.client import Client
@@ -112,8 +124,10 @@ class BatchFuture:
         return await self._inner
 
 
-class Producer(Blocking[aio.Producer]):
+class Producer(Blocking[aio.Producer[Any]]):
     """Sends messages to one topic. Use it with `with client.producer(...)`, from any thread.
+
+    With a schema it sends values of that, else bytes.
 
     >>> with client.producer("/default/orders") as producer:
     ...     producer.send(b"one", key="k", attributes={"a": "1"})
@@ -123,7 +137,7 @@ class Producer(Blocking[aio.Producer]):
     MessageId(topic='/default/orders', offset=1)
     """
 
-    def __init__(self, client: "Client", inner: aio.Producer) -> None:
+    def __init__(self, client: "Client", inner: aio.Producer[Any]) -> None:
         super().__init__(client.thread, inner)
         # A client that nobody holds any more is closed.
         self._client = client
@@ -154,7 +168,7 @@ class Producer(Blocking[aio.Producer]):
 
     def send_nowait(
         self,
-        payload: bytes,
+        payload: Any,
         key: str | None = None,
         attributes: Attributes | None = None,
         id: str | None = None,
@@ -167,6 +181,7 @@ class Producer(Blocking[aio.Producer]):
         """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
+        # Values are encoded here, in the caller's thread.
         payload = self._inner.check(payload, key, attributes, id)
         outbox = self._outbox
         with outbox.lock:
@@ -195,12 +210,26 @@ class Producer(Blocking[aio.Producer]):
             self._thread.run(self._close(flush=flush))
 
     @property
+    def schema(self) -> SchemaRef | None:
+        """The id and the version of the schema that its messages carry, once open."""
+        return self._inner.schema
+
+    def encode(self, value: Any) -> bytes:
+        """Return the payload of a value, as `send` makes it: for `tx.send`, or to look at it."""
+        return self._inner.encode(value)
+
+    @property
     def pending_bytes(self) -> int:
         """What is sent and not yet acknowledged, of at most `PRODUCER_PENDING_BYTES_MAX`."""
         return self._waiting_bytes + self._inner.pending_bytes
 
     def wait_for(self, work: Coroutine[Any, Any, _R], timeout: float | None) -> _R:
         """Wait for what the loop makes of `work`, as long as `timeout` allows."""
+        try:
+            timeout = check_timeout(timeout)
+        except BadRequestError:
+            work.close()
+            raise
         return self._thread.run(self._timed(work, timeout))
 
     def post(self, call: Callable[[], object]) -> None:
@@ -215,7 +244,8 @@ class Producer(Blocking[aio.Producer]):
         self._outbox.empty()
 
     def _deal(self, items: list[_Item]) -> list[_Handed]:
-        send = self._inner.send_nowait
+        inner = self._inner
+        send = inner.send_encoded if inner.encodes else inner.send_nowait
         handed: list[_Handed] = []
         size_bytes = 0
         for payload, key, attributes, id_ in items:

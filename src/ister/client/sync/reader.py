@@ -50,6 +50,7 @@ class Reader(Blocking[aio.Reader]):
 
     open = blocking(aio.Reader.open)
     fetch_batches = blocking(aio.Reader.fetch_batches)
+    values = blocking(aio.Reader.values)
     to_arrow = blocking(aio.Reader.to_arrow)
 
     def close(self) -> None:

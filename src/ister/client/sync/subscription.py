@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Self
 from ister.base.errors import ClosedError, IsterError, NotARequestError, RequestTimeoutError
 from ister.base.limits import ACK_TIMEOUT_MS_MAX, NACK_DELAY_MS_MAX
 from ister.client import aio
-from ister.client.session import BaseMessage, Delivery, LeasedBatch, as_bytes, milliseconds
+from ister.client.session import (
+    BaseMessage,
+    Delivery,
+    LeasedBatch,
+    as_bytes,
+    check_count,
+    check_timeout,
+    milliseconds,
+)
 from ister.client.sync.blocking import Blocking, blocking
 from ister.codec import Attributes, Batch
 
@@ -111,6 +119,7 @@ class Subscription(Blocking[aio.Subscription]):
 
     open = blocking(aio.Subscription.open)
 
+    values = blocking(aio.Subscription.values)
     ack_batch = blocking(aio.Subscription.ack_batch)
     ack_through = blocking(aio.Subscription.ack_through)
     pause = blocking(aio.Subscription.pause)
@@ -166,7 +175,7 @@ class Subscription(Blocking[aio.Subscription]):
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message; raise `RequestTimeoutError` after `timeout` seconds."""
-        return self._next(timeout, 1)
+        return self._next(check_timeout(timeout), 1)
 
     def fetch(self, count: int, timeout: float | None = None) -> list[Message]:
         """Return up to `count` messages: those at hand, or the first to come.
@@ -174,8 +183,9 @@ class Subscription(Blocking[aio.Subscription]):
         Empty when none came within `timeout` seconds. A pull subscription asks the broker for
         `count` when it has none; those that come too late wait for the next call.
         """
+        check_count(count, "the number of messages to fetch")
         try:
-            first = self._next(timeout, count)
+            first = self._next(check_timeout(timeout), count)
         except RequestTimeoutError:
             return []
         messages = [first]
@@ -198,7 +208,7 @@ class Subscription(Blocking[aio.Subscription]):
     def fetch_batches(self, timeout: float | None = None) -> list[Batch]:
         """Return all batches at hand, or the first to come; empty as `fetch` is."""
         batches: list[Batch] = []
-        with self._turn(timeout) as left_s:
+        with self._turn(check_timeout(timeout)) as left_s:
             if left_s is not None and self._pull(left_s()):
                 while (batch := self._take_arrived()) is not None:
                     batches.append(batch)
@@ -252,6 +262,8 @@ class Subscription(Blocking[aio.Subscription]):
 
     def _unpack(self, batch: Batch) -> None:
         delivery = Delivery(batch, self._client)
+        if self._inner.reading is not None:
+            delivery.decode = self._inner.reading.decoder(batch)
         if type(batch) is LeasedBatch:
             delivery.lease = batch.lease
         self._buffer.extend(map(Message, batch.payloads, repeat(delivery), range(batch.count)))

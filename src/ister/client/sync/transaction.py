@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 from ister.client import aio
 from ister.client.session import Leased, MessageIds
 from ister.client.sync.blocking import Blocking, blocking
-from ister.codec import Attributes
+from ister.codec import Attributes, SchemaRef
 
 if TYPE_CHECKING:
     from ister.client.sync.client import Client
@@ -62,9 +62,16 @@ class Transaction(Blocking[aio.Transaction]):
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        schema: SchemaRef | None = None,
     ) -> None:
-        """Send a message to a stream, when the transaction is committed."""
-        self._inner.send(topic, payload, key=key, attributes=attributes, id=id, ttl=ttl)
+        """Send a message to a stream, when the transaction is committed.
+
+        `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
+        message that it was the payload of.
+        """
+        self._inner.send(
+            topic, payload, key=key, attributes=attributes, id=id, ttl=ttl, schema=schema
+        )
 
     def abandon(self) -> None:
         """Give it up, as an exception in the block does: nothing was sent, nothing will be."""

@@ -1,7 +1,8 @@
 """The HTTP door: uvicorn on a port of ours, without its signals, logs and event loop.
 
-Always true: a connection that sends no whole request for `REQUEST_S` is closed, and there are at
-most `CONNECTIONS_MAX`; so slow or idle peers cannot use the door up.
+Always true: a connection that for `REQUEST_S` sends no whole request, or takes nothing of its
+answers, is closed, and there are at most `CONNECTIONS_MAX`; so slow or idle peers cannot use the
+door up.
 """
 
 import asyncio
@@ -75,6 +76,8 @@ class _BoundedProtocol(H11Protocol):
 
     _checked_cycle: object = None
     _check_timer: asyncio.TimerHandle | None = None
+    # Bytes of answers that the peer had not taken at the last check.
+    _unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -93,7 +96,12 @@ class _BoundedProtocol(H11Protocol):
         # uvicorn has no cycle before the first request, whatever its annotation says.
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
-        if idle and not answering:
+        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        if idle and 0 < before <= self._unsent_bytes:
+            # A polite close would wait for the peer to take the rest, for ever.
+            self.transport.abort()
+            return
+        if idle and not answering and not self._unsent_bytes:
             self.transport.close()
             return
         self._checked_cycle = self.cycle

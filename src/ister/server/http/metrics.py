@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ister.base import SubscriptionReport, TopicReport
-from ister.server.http.snapshot import TOPIC_SERIES_MAX, JournalReport, Snapshot
+from ister.server.http.snapshot import TOPIC_SERIES_MAX, GuardReport, JournalReport, Snapshot
 
 
 class SnapshotCollector(Collector):
@@ -35,6 +35,7 @@ class SnapshotCollector(Collector):
         yield from _broker(self._snapshot)
         yield from _journals(self._snapshot.journals)
         yield from _topics(self._snapshot.topics)
+        yield from _guards(self._snapshot.guards)
         yield from _subscriptions(self._snapshot.subscriptions)
 
 
@@ -154,6 +155,14 @@ def _topics(rows: Sequence[TopicReport]) -> Iterator[Metric]:
     )
     streams = [row for row in rows if row.stream is not None]
     yield from _families(GaugeMetricFamily, kept, ["topic"], streams)
+
+
+def _guards(rows: Sequence[GuardReport]) -> Iterator[Metric]:
+    counters = (
+        ("ister_schema_checked_batches", "Batches checked against a schema.", "checked"),
+        ("ister_schema_violations", "Batches that do not follow their schema.", "violations"),
+    )
+    yield from _families(CounterMetricFamily, counters, ["topic"], rows)
 
 
 def _subscriptions(rows: Sequence[SubscriptionReport]) -> Iterator[Metric]:

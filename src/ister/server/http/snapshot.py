@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ister.base import BrokerReport, SubscriptionReport, TopicReport
 from ister.broker import Broker, Vault
 from ister.server.native import NativeDoor
+
+if TYPE_CHECKING:
+    from ister.registry import Registry
 
 # A series costs a Prometheus server some KiB: 1,000 topics × 10 series stay below what its own
 # defaults call a large target. They are the first by name, so a topic keeps or lacks its series.
@@ -43,6 +47,15 @@ class JournalReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardReport:
+    """What has been checked against the schema of one topic, in batches."""
+
+    topic: str
+    checked: int
+    violations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Values only: another thread may turn them into text."""
 
@@ -50,6 +63,7 @@ class Snapshot:
     topics: Sequence[TopicReport] = ()
     subscriptions: Sequence[SubscriptionReport] = ()
     journals: Sequence[JournalReport] = ()
+    guards: Sequence[GuardReport] = ()
     ready: bool = True
     connections_accepted: int = 0
     connections_refused: int = 0
@@ -57,7 +71,9 @@ class Snapshot:
     errors: Mapping[str, int] = field(default_factory=dict)
 
 
-def take_snapshot(broker: Broker, native: NativeDoor) -> Snapshot:
+def take_snapshot(
+    broker: Broker, native: NativeDoor, registry: "Registry | None" = None
+) -> Snapshot:
     """Return the figures of now."""
     topics, _ = broker.topics("", after="", limit=TOPIC_SERIES_MAX)
     subscriptions, after = broker.subscriptions("", after="", limit=TOPIC_SERIES_MAX)
@@ -70,11 +86,20 @@ def take_snapshot(broker: Broker, native: NativeDoor) -> Snapshot:
         topics=topics,
         subscriptions=subscriptions,
         journals=[_journal(vault) for vault in broker.streams.vaults],
+        guards=_guards(registry) if registry is not None else (),
         ready=not native.closing and not broker.streams.error,
         connections_accepted=native.counts.accepted,
         connections_refused=native.counts.refused,
         errors=dict(native.counts.errors),
     )
+
+
+def _guards(registry: "Registry") -> list[GuardReport]:
+    tallies = sorted(registry.tallies().items())[:TOPIC_SERIES_MAX]
+    return [
+        GuardReport(topic=topic, checked=tally.checked, violations=tally.violations)
+        for topic, tally in tallies
+    ]
 
 
 def _journal(vault: Vault) -> JournalReport:

@@ -4,11 +4,13 @@ An answer may come later, when a journal has what was asked for: an action gets 
 calls once with a command or an error. What an action raises is answered at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
 from ister.broker import Attachment, Reader, SubscribeOptions, Transaction, open_reader
+from ister.server.native.publishing import check_aside
+from ister.server.native.schemas import SCHEMA_ACTIONS
 from ister.server.native.streams import end_transaction
 from ister.wire import (
     AbortTransaction,
@@ -21,6 +23,7 @@ from ister.wire import (
     CommitTransaction,
     CreateNamespace,
     CreateTopic,
+    DeleteNamespace,
     DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
@@ -86,7 +89,26 @@ def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) 
 
 
 def _delete_topic(session: "NativeSession", command: DeleteTopic, reply: Reply) -> None:
-    session.broker.delete_topic(command.topic, _done(reply))
+    registry = session.door.registry
+
+    def on_done(error: IsterError | None) -> None:
+        binding = registry.find_binding(command.topic) if registry is not None else None
+        if error is not None or registry is None or binding is None:
+            reply(error or Done())
+            return
+        unbinding = registry.on_topic_deleted(binding)
+        try:
+            session.door.run(_unbound(unbinding), reply)
+        except IsterError as refused:
+            unbinding.close()
+            reply(refused)
+
+    session.broker.delete_topic(command.topic, on_done)
+
+
+async def _unbound(unbinding: Coroutine[Any, Any, None]) -> Command:
+    await unbinding
+    return Done()
 
 
 def _purge_topic(session: "NativeSession", command: PurgeTopic, reply: Reply) -> None:
@@ -98,6 +120,10 @@ def _purge_topic(session: "NativeSession", command: PurgeTopic, reply: Reply) ->
 
 def _create_namespace(session: "NativeSession", command: CreateNamespace, reply: Reply) -> None:
     session.broker.create_namespace(command.namespace, _done(reply))
+
+
+def _delete_namespace(session: "NativeSession", command: DeleteNamespace, reply: Reply) -> None:
+    session.broker.delete_namespace(command.namespace, _done(reply))
 
 
 # Producers
@@ -285,9 +311,25 @@ def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) 
         acks.append((attachment.durables if attachment else (), lease, start, end))
 
     def on_done(offsets: list[int] | IsterError) -> None:
-        reply(offsets if isinstance(offsets, IsterError) else TransactionCommitted(offsets=offsets))
+        if isinstance(offsets, IsterError):
+            reply(offsets)
+        else:
+            reply(TransactionCommitted(offsets=offsets, each=transaction.each))
 
-    session.broker.commit(transaction, command.topics, acks, on_done)
+    check = session.broker.long_commit_check(transaction, command.topics)
+    if check is None:
+        session.broker.commit(transaction, command.topics, acks, on_done)
+        return
+
+    def on_checked(error: IsterError | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            session.broker.commit(transaction, command.topics, acks, on_done, checked=True)
+        except IsterError as refused:
+            reply(refused)
+
+    check_aside(session, check, on_checked)
 
 
 def _abort(session: "NativeSession", command: AbortTransaction, reply: Reply) -> None:
@@ -333,6 +375,7 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
     DeleteTopic: _delete_topic,
     PurgeTopic: _purge_topic,
     CreateNamespace: _create_namespace,
+    DeleteNamespace: _delete_namespace,
     OpenProducer: _open_producer,
     CloseProducer: _close_producer,
     Subscribe: _subscribe,
@@ -351,4 +394,5 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
     ListSubscriptions: _list_subscriptions,
     ListNamespaces: _list_namespaces,
     DescribeBroker: _describe_broker,
+    **SCHEMA_ACTIONS,
 }

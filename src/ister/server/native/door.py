@@ -8,17 +8,24 @@ Always true:
 
 import asyncio
 import secrets
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ister.base.errors import IsterError, LimitReachedError, ProtocolError
+from ister.base.errors import InternalError, IsterError, LimitReachedError, ProtocolError
 from ister.base.limits import MIB
 from ister.broker import Broker
 from ister.server.native.conversation import Conversation
 from ister.server.native.session import NativeSession
-from ister.wire import PlacePool, State
+from ister.wire import Command, PlacePool, State
+
+if TYPE_CHECKING:
+    from ister.registry import Registry
+
+Reply = Callable[[Command | IsterError], object]
 
 HEARTBEAT_MS = 10_000
 # What the answer to a bulk producer may wait for company.
@@ -38,6 +45,10 @@ BUFFERED_BYTES_MAX = 512 * MIB
 UNFLUSHED_COUNT_MAX = 16_384
 # Between telling a client and closing its connection: a few round trips on any network.
 DRAIN_S = 0.1
+# Calls of all connections that wait for the metadata: a thousand producers may start at once, and
+# register what they send. Definitions of schemas have up to 1 MiB each, and a few KiB mostly.
+CALLS_MAX = 1_024
+CALLS_BYTES_MAX = 64 * MIB
 # A queue of connections waiting to be accepted, for a thousand clients that start at once.
 BACKLOG = 4_096
 
@@ -60,9 +71,11 @@ class NativeDoor:
         *,
         heartbeat_ms: int = HEARTBEAT_MS,
         busy_poll_us: int = BUSY_POLL_US,
+        registry: "Registry | None" = None,
         logger: structlog.typing.BindableLogger | None = None,
     ) -> None:
         self.broker = broker
+        self.registry = registry
         self._logger: Any = logger or structlog.get_logger("native")
         self.conversation = Conversation(busy_poll_us)
         self.heartbeat_ms = heartbeat_ms
@@ -84,6 +97,8 @@ class NativeDoor:
         self._flush_scheduled = False
         self._late: list[NativeSession] = []
         self._servers: list[asyncio.Server] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._calls_bytes = 0
         # Twice in a heartbeat at least, or a short one would find peers dead that were never asked.
         self._sweep_s = min(SWEEP_S, heartbeat_ms / 2000)
         broker.streams.after_commit += [self.flush, self.conversation.on_committed]
@@ -123,8 +138,41 @@ class NativeDoor:
             self._logger.warning("client_cut_off", address=session.address)
             session.abort()
         self._sweep_timer.cancel()
+        for call in self._calls:
+            call.cancel()
 
     # From the sessions
+
+    def run(self, work: Coroutine[Any, Any, Command], reply: Reply, size_bytes: int = 0) -> None:
+        """Have `work` done, which waits for the metadata, and answer with what comes of it.
+
+        It holds on to `size_bytes` of what the client sent. Raises `LimitReachedError`.
+        """
+        refused = None
+        if len(self._calls) >= CALLS_MAX:
+            refused = LimitReachedError("calls_max", CALLS_MAX)
+        elif self._calls_bytes + size_bytes > CALLS_BYTES_MAX:
+            refused = LimitReachedError("calls_bytes_max", CALLS_BYTES_MAX)
+        if refused is not None:
+            work.close()
+            raise refused
+        self._calls_bytes += size_bytes
+        call = asyncio.get_running_loop().create_task(self._answer(work, reply))
+        self._calls.add(call)
+        call.add_done_callback(partial(self._on_answered, size_bytes))
+
+    def _on_answered(self, size_bytes: int, call: "asyncio.Task[None]") -> None:
+        self._calls.discard(call)
+        self._calls_bytes -= size_bytes
+
+    async def _answer(self, work: Coroutine[Any, Any, Command], reply: Reply) -> None:
+        try:
+            reply(await work)
+        except IsterError as error:
+            reply(error)
+        except Exception as error:  # the top of a task
+            self._logger.exception("internal_error")
+            reply(InternalError(type(error).__name__))
 
     def on_connected(self, session: NativeSession) -> None:
         """Count a new connection in, or refuse it."""

@@ -8,28 +8,27 @@ Always true:
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from ister.base.errors import (
-    BadRequestError,
     GoingAwayError,
     InternalError,
     IsterError,
     LimitReachedError,
     ProtocolError,
-    WrongKindError,
 )
 from ister.base.limits import BATCH_BYTES_EXCESS
 from ister.broker import Attachment, Producer, Reader, StreamTopic, Topic, Transaction
 from ister.codec import Batch, Codec, available
 from ister.server.native.commands import answer
+from ister.server.native.publishing import publish
 from ister.server.native.streams import (
     acknowledge,
     end_old_transactions,
     end_transaction,
     hold_up_if_full,
     stage,
-    store,
 )
 from ister.wire import (
     CREDIT,
@@ -54,7 +53,6 @@ from ister.wire import (
     deliver_frame,
     error_reply,
     leased_frame,
-    published_frame,
     reply_frame,
 )
 
@@ -109,6 +107,8 @@ class NativeSession(asyncio.BufferedProtocol):
         self._held: list[Frame] = []
         # Whether a journal has so much to write that we do not read for now.
         self._held_up = False
+        # Whether a thread checks what came last, and the rest has to wait.
+        self._checking = False
 
     # asyncio.BufferedProtocol
 
@@ -177,11 +177,33 @@ class NativeSession(asyncio.BufferedProtocol):
             self._held_up = False
             self._resume_reading()
 
+    def hold_back(self) -> None:
+        """Act on no more frames for now: a thread checks the last one."""
+        self._checking = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def let_go(self, act: Callable[[], object]) -> None:
+        """The check is over: act on it, and on what came meanwhile."""
+        self._checking = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            act()
+            if self.writable and not self._checking:
+                held, self._held = self._held, []
+                self._act(held)
+        except Exception as error:  # noqa: BLE001 - see `data_received`
+            self._on_failure(error)
+        self.door.flush()
+        self._resume_reading()
+
     def _resume_reading(self) -> None:
         transport = self._transport
-        if transport is None or transport.is_closing() or not self.writable or self._held_up:
+        if transport is None or transport.is_closing():
             return
-        transport.resume_reading()
+        if self.writable and not self._held_up and not self._checking:
+            transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the socket puts what it reads."""
@@ -242,7 +264,7 @@ class NativeSession(asyncio.BufferedProtocol):
             return
         self.connection.send_all(deliver_frame(channel, topic.number, batch))
         if not self._dirty:
-            self._mark_dirty()
+            self.mark_dirty()
 
     def deliver_leased(
         self,
@@ -258,7 +280,7 @@ class NativeSession(asyncio.BufferedProtocol):
         frame = leased_frame(channel, topic.number, batch, lease, attempt, lease_ms)
         self.connection.send_all(frame)
         if not self._dirty:
-            self._mark_dirty()
+            self.mark_dirty()
 
     def reader_ended(self, channel: int, error: IsterError | None) -> None:
         """Tell that a reader has had everything, or why no more comes."""
@@ -291,7 +313,7 @@ class NativeSession(asyncio.BufferedProtocol):
         if batch.codec and batch.codec not in self._codecs:
             batch = batch.plain()
         self.connection.send_all(reply_frame(batch))
-        self._mark_dirty()
+        self.mark_dirty()
 
     def no_responder(self, requests: list[int]) -> None:
         """Tell this client that some requests reached nobody."""
@@ -303,12 +325,12 @@ class NativeSession(asyncio.BufferedProtocol):
     def send(self, command: Command, *, channel: int = 0, sequence: int = 0) -> None:
         """Queue a control frame."""
         self.connection.send(control_frame(command, channel=channel, sequence=sequence))
-        self._mark_dirty()
+        self.mark_dirty()
 
     def send_frame(self, frame: bytes) -> None:
         """Queue an encoded frame."""
         self.connection.send(frame)
-        self._mark_dirty()
+        self.mark_dirty()
 
     def uses(self, channel: int) -> bool:
         """Whether a channel is taken by anything."""
@@ -367,7 +389,7 @@ class NativeSession(asyncio.BufferedProtocol):
         """Send a ping when it is time; return whether the peer is dead."""
         if self.begun_ms:
             end_old_transactions(self, now_ms)
-        if self._held_up:
+        if self._held_up or self._checking:
             # We do not listen: what it says is not heard before the journal has caught up.
             self.connection.heard_ms = now_ms
         if self.connection.pulse(now_ms) is Pulse.DEAD:
@@ -392,6 +414,11 @@ class NativeSession(asyncio.BufferedProtocol):
             return False
         return self._transport.get_write_buffer_size() > self.broker.limits.queue_bytes_max
 
+    @property
+    def _must_wait(self) -> bool:
+        """Whether frames wait already, or are to wait for a check."""
+        return self._checking or bool(self._held)
+
     # Frames
 
     def _act(self, frames: list[Frame]) -> None:
@@ -399,22 +426,25 @@ class NativeSession(asyncio.BufferedProtocol):
 
         A flood of small questions would else cost us all of its large answers.
         """
-        if self._held:
+        if self._must_wait:
             self._held += frames
             return
         rest = iter(frames)
         for frame in rest:
             if frame[0] == Opcode.PUBLISH:
-                if self._on_publish(frame) and not self._dirty:
-                    self._mark_dirty()
+                if publish(self, frame) and not self._dirty:
+                    self.mark_dirty()
             elif frame[0] == Opcode.PUBLISH_BULK:
-                if self._on_publish(frame) and not self._dirty:
+                if publish(self, frame) and not self._dirty:
                     self._answer_later()
             else:
                 self._on_frame(frame)
                 if not self.writable:
                     self._held = list(rest)
                     return
+            if self._checking:
+                self._held = list(rest)
+                return
 
     def _on_failure(self, error: Exception) -> None:
         if not isinstance(error, IsterError):
@@ -433,7 +463,7 @@ class NativeSession(asyncio.BufferedProtocol):
         elif opcode == Opcode.STAGE:
             stage(self, frame)
         elif opcode == Opcode.PUBLISH_EXPECT:
-            self._on_publish(frame)
+            publish(self, frame)
         elif opcode == Opcode.CONTROL and self.connection.state is State.OPEN:
             self._on_command(sequence, decode_command(body))
         elif opcode == Opcode.CONTROL:
@@ -441,36 +471,11 @@ class NativeSession(asyncio.BufferedProtocol):
         else:
             raise ProtocolError(f"opcode {opcode} is not for a broker")
 
-    def _on_publish(self, frame: Frame) -> bool:
-        """Publish a batch and queue the answer; return whether it is still to be sent."""
-        _, channel, sequence, body = frame
-        try:
-            producer = self.producers.get(channel)
-            if producer is None:
-                raise BadRequestError(f"no producer is open on channel {channel}")
-            batch = Batch(body)
-            if producer.stream is not None:
-                store(self, producer, frame, batch)
-                return False
-            if frame[0] == Opcode.PUBLISH_EXPECT:
-                raise WrongKindError(producer.topic.name, "live", "it has no expected offsets")
-            self.broker.publish(producer, batch)
-        except IsterError as error:
-            self.send(error_reply(error), channel=channel, sequence=sequence)
-            return False
-        copies = len(cast("Topic", producer.topic).subscriptions)
-        if copies > 1:
-            self.door.count_copies(copies)
-        self.connection.send(
-            published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms)
-        )
-        return True
-
     def _answer_later(self) -> None:
         """Send the acknowledgements of a bulk producer a few at a time: each wakes it up."""
         self._late_answers += 1
         if self._late_answers >= LATE_ANSWERS_MAX:
-            self._mark_dirty()
+            self.mark_dirty()
         elif self._late_answers == 1:
             self.door.flush_late(self)
 
@@ -534,7 +539,8 @@ class NativeSession(asyncio.BufferedProtocol):
         if held >= most:
             raise LimitReachedError(limit, most)
 
-    def _mark_dirty(self) -> None:
+    def mark_dirty(self) -> None:
+        """Have what is queued sent when all frames of a read are dealt with."""
         if not self._dirty:
             self._dirty = True
             self.door.dirty.append(self)

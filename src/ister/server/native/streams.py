@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 STAGED_BYTES_MAX = 512 * MIB
 
 
-def store(session: "NativeSession", producer: Producer, frame: Frame, batch: Batch) -> None:
+def store(
+    session: "NativeSession", producer: Producer, frame: Frame, batch: Batch, *, checked: bool
+) -> None:
     """Store a batch, and answer when it is as safe as its topic promises."""
     opcode, channel, sequence, _ = frame
 
@@ -45,7 +47,7 @@ def store(session: "NativeSession", producer: Producer, frame: Frame, batch: Bat
     assert producer.stream is not None
     committer = producer.stream.vault.committer
     expected = batch.base_offset if opcode == Opcode.PUBLISH_EXPECT else None
-    session.broker.store(producer, batch, told, expected_offset=expected)
+    session.broker.store(producer, batch, told, expected_offset=expected, checked=checked)
     hold_up_if_full(session, producer.stream.vault)
 
 

@@ -8,7 +8,9 @@ import pytest
 import ister
 from ister.base.errors import LimitReachedError, TopicExistsError
 from ister.base.limits import Limits
+from ister.metadata import MemoryMetadata
 from ister.objects import MemoryDisk
+from ister.registry import Registry
 from ister.telemetry import SystemClock
 from ister.testing import MemoryBroker, MemoryTransport, VirtualClock, connect_pair, settle
 from ister.testing.engine import Engine
@@ -34,7 +36,14 @@ async def test_a_producer_ends_when_its_topic_comes_back_with_partitions() -> No
 
 async def test_an_answer_still_leaves_for_a_broker_that_goes_away() -> None:
     clock = SystemClock(asyncio.get_running_loop().call_later)
-    engine = Engine(name="b", limits=Limits(), clock=clock, seed=0, disk=MemoryDisk())
+    engine = Engine(
+        name="b",
+        limits=Limits(),
+        clock=clock,
+        seed=0,
+        disk=MemoryDisk(),
+        registry=await Registry.open(MemoryMetadata(), now_ms=clock.now_ms),
+    )
 
     async def connector(
         protocol: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]

@@ -294,7 +294,7 @@ async def test_a_question_is_asked_again_when_the_connection_is_lost_on_the_way(
         await asyncio.sleep(0)
         broker.disconnect_all()
 
-        assert await asking == ["default"]
+        assert await asking == ["default", "system"]
 
 
 async def test_an_order_is_not_given_twice(broker: MemoryBroker) -> None:

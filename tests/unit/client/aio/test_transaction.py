@@ -527,7 +527,7 @@ async def test_too_many_acknowledgements_for_a_frame_are_refused_before_anything
     async with client.subscribe("/default/in", "work") as sub:
         channel = next(iter(client.link.session.subscriptions))
         messages: list[ister.Message] = []
-        for lease in (7, 8):
+        for lease in (7, 8, 9, 10):
             log.brokers[-1].deliver(channel, lease, 2**40, [b""] * count)
             messages += await sub.fetch(count)
         tx = client.transaction()

@@ -1,5 +1,7 @@
 """A transaction before it leaves: what it collects, how it is cut into batches, what it tells."""
 
+from typing import Any
+
 import pytest
 
 from ister.base.errors import (
@@ -185,3 +187,43 @@ def test_acknowledgements_of_neighbours_are_one_run() -> None:
     others = [(1, 6, 15, 16), (2, 5, 13, 14)]
 
     assert merge_runs([*runs, *others]) == [(1, 5, 10, 13), (1, 5, 14, 15), *others]
+
+
+def test_a_message_that_was_known_by_its_id_is_told_from_the_others() -> None:
+    draft = Draft()
+    send(draft, A, b"new")
+    send(draft, A, b"known", id="one")
+    send(draft, B, b"other")
+
+    ids = stage(draft).on_committed([10, 20], {0: [10, ~3]})
+    assert list(ids) == [MessageId(A, 10), MessageId(A, 3), MessageId(B, 20)]
+    assert [one.duplicate for one in ids] == [False, True, False]
+
+
+@pytest.mark.parametrize("each", [{0: [1]}, {0: [1, 2, 3]}, {7: [1, 2]}, {-1: [1, 2]}])
+def test_offsets_of_other_messages_than_there_were_are_refused(each: dict[int, list[int]]) -> None:
+    draft = Draft()
+    send(draft, A, b"a")
+    send(draft, A, b"b")
+
+    with pytest.raises(BadRequestError):
+        stage(draft).on_committed([10], each)
+
+
+def test_a_batch_is_of_one_schema_and_the_order_stays() -> None:
+    draft = Draft()
+    for payload, schema in ((b"a", (1, 1)), (b"b", (1, 1)), (b"c", (1, 2)), (b"d", (0, 0))):
+        draft.send(
+            A, payload, key=None, attributes=None, id=None, message_bytes_max=MIB, schema=schema
+        )
+
+    found = [(batch.schema, batch.payloads) for _, batch in batches(stage(draft))]
+    assert found == [((1, 1), [b"a", b"b"]), ((1, 2), [b"c"]), (None, [b"d"])]
+
+
+@pytest.mark.parametrize("wrong", [1, "x", (1,), (1, 2, 3), (-1, 1), (1, 2**32), ("a", 1), None])
+def test_what_names_no_schema_is_refused(wrong: Any) -> None:
+    with pytest.raises(BadRequestError):
+        Draft().send(
+            A, b"", key=None, attributes=None, id=None, message_bytes_max=MIB, schema=wrong
+        )

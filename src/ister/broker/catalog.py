@@ -1,0 +1,422 @@
+"""What there is in a broker: namespaces, topics and partitioned topics, by name.
+
+Always true:
+- a topic's name is taken by a topic or by a partitioned topic, never both;
+- the partitions of a topic are numbered from 0 without gaps, are all of one kind, and have the
+  same settings;
+- what is made is there at once, and taken back when the journal does not take it; what is deleted
+  is there until the journal has that.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ister.base import (
+    DEFAULT_NAMESPACE,
+    SYSTEM_NAMESPACE,
+    Pattern,
+    StreamSettings,
+    TopicName,
+    find_partition,
+    is_wildcard,
+    matches,
+    namespace_of,
+    parse_topic,
+    partition_name,
+)
+from ister.base.errors import (
+    BadNameError,
+    BadRequestError,
+    IsterError,
+    LimitReachedError,
+    NamespaceNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+    WrongKindError,
+)
+from ister.base.limits import PARTITIONS_MAX, Limits
+from ister.broker.changes import NamespaceCreated
+from ister.broker.committer import Done, ignore
+from ister.broker.deadletters import OnTopic
+from ister.broker.guarding import GuardOf, no_guard
+from ister.broker.listing import Totals
+from ister.broker.namespaces import Namespaces
+from ister.broker.stream import StreamTopic
+from ister.broker.streams import Streams
+from ister.broker.topic import AnyTopic, Topic
+from ister.broker.vault import Vault
+
+if TYPE_CHECKING:
+    from ister.broker.subscribers import Subscribers
+
+# Of these, every vault knows without having been told.
+ALWAYS_THERE = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
+
+
+class Catalog:
+    """See the module. Set `subscribers` before anything is made."""
+
+    subscribers: "Subscribers"
+
+    def __init__(self, *, limits: Limits, streams: Streams, new_number: Callable[[], int]) -> None:
+        self.topics: dict[str, AnyTopic] = {}
+        self.guard_of: GuardOf = no_guard
+        # What deleted topics had counted: totals never fall.
+        self.gone = Totals()
+        self.namespaces = Namespaces(
+            always=ALWAYS_THERE,
+            namespaces_max=limits.namespaces_max,
+            vaults=streams.vaults,
+            find_use=self._find_use,
+        )
+        self._limits = limits
+        self._streams = streams
+        self._new_number = new_number
+        self._partitioned: dict[str, list[AnyTopic]] = {}
+        # On their way out, with what is to be done then.
+        self._deleting: dict[str, list[Callable[[], object]]] = {}
+
+    def adopt(self, vault: Vault) -> None:
+        """Take over what the ledger of a vault knows."""
+        self.namespaces.adopt(vault.ledger.namespaces)
+        for topic in vault.topics.values():
+            self.topics[topic.name] = topic
+            topic.guard = self.guard_of(topic.name)
+        for name, partitions in vault.ledger.partitioned.items():
+            self._partitioned[name] = [
+                self.topics[partition_name(name, n)] for n in range(partitions)
+            ]
+
+    # Finding
+
+    def partitions(self, name: str, *, known: int = 0) -> int:
+        """Return the number of partitions, 0 for a topic without, making the topic if needed.
+
+        `known` is the number a client remembers from before this broker was started anew: the
+        topic, or that of which `name` is a partition, is made with as many again.
+        """
+        topic = parse_topic(name)
+        if topic not in self._partitioned and topic not in self.topics:
+            partition = find_partition(topic)
+            forgotten = partition[0] if partition is not None and known else topic
+            self.create(forgotten, partitions=known)
+        if topic in self._partitioned:
+            return len(self._partitioned[topic])
+        if topic not in self.topics:
+            raise TopicNotFoundError(topic)
+        return 0
+
+    def partition_count(self, name: str) -> int:
+        """Return the number of partitions of a topic, 0 for any other topic or pattern."""
+        return len(self._partitioned.get(name, ()))
+
+    def partitioned(self) -> dict[str, int]:
+        """Return the partitioned topics by name, with the number of their partitions."""
+        return {name: len(parts) for name, parts in self._partitioned.items()}
+
+    def find(self, pattern: Pattern) -> list[AnyTopic]:
+        """Return every topic that a name or pattern covers; none when there is none."""
+        if is_wildcard(pattern):
+            return [t for t in self.topics.values() if matches(pattern, t.name)]
+        if pattern in self._partitioned:
+            return list(self._partitioned[pattern])
+        topic = self.topics.get(pattern)
+        return [topic] if topic is not None else []
+
+    def get(self, name: str) -> list[AnyTopic]:
+        """Return a topic or the partitions of one, or raise `TopicNotFoundError`."""
+        found = self.find(Pattern(parse_topic(name)))
+        if not found:
+            raise TopicNotFoundError(name)
+        return found
+
+    def streams_of(self, name: str) -> list[StreamTopic]:
+        """Return a stream topic or the partitions of one, or raise what is wrong with the name."""
+        streams = [t for t in self.get(name) if isinstance(t, StreamTopic)]
+        if not streams:
+            raise WrongKindError(name, "live", "this works on kind 'stream' only")
+        return streams
+
+    def plain_stream(self, name: str) -> StreamTopic:
+        """Return a stream topic that has no partitions, or raise what is wrong with the name."""
+        found = self.streams_of(name)
+        if found[0].name != name:
+            raise BadRequestError(f"topic {name!r} is partitioned: name its partitions")
+        return found[0]
+
+    def find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
+        """Find a stream topic without partitions, or make it."""
+        found = self.topics.get(name)
+        if isinstance(found, StreamTopic):
+            done(found)
+        elif found is not None or name in self._partitioned:
+            done(_no_letters(name))
+        else:
+
+            def on_done(error: IsterError | None) -> None:
+                # It may have been deleted again meanwhile.
+                made = self._streams.by_name.get(name)
+                done(error or made or TopicNotFoundError(name))
+
+            self.create(name, on_done, kind="stream", stream=settings)
+
+    def check_letters(self, name: str) -> None:
+        """Raise `WrongKindError` when a topic is there that cannot take dead letters."""
+        found = self.topics.get(name)
+        if name in self._partitioned or isinstance(found, Topic):
+            raise _no_letters(name)
+
+    def set_guards(self, topics: Iterable[AnyTopic]) -> None:
+        """Ask anew who guards some topics."""
+        for topic in topics:
+            topic.guard = self.guard_of(topic.name)
+
+    # Making
+
+    def create(
+        self,
+        name: str,
+        done: Done = ignore,
+        *,
+        kind: str = "live",
+        partitions: int = 0,
+        stream: StreamSettings | None = None,
+    ) -> None:
+        """Make a topic. Nothing happens when it exists with the same settings.
+
+        It is there on return, and for good when `done` is told so.
+        """
+        topic = parse_topic(name)
+        _check_wanted(kind, partitions, stream)
+        if topic in self._partitioned or topic in self.topics:
+            self._check_same(topic, kind, partitions, stream)
+            self._tell_when_safe(topic, done)
+            return
+        if find_partition(topic) is not None:
+            raise BadNameError(topic, "names ending in '-part-N' belong to partitioned topics")
+        names = [partition_name(topic, n) for n in range(partitions)] or [topic]
+        parse_topic(names[-1])  # The longest of the names.
+        self._check_room(topic, len(names))
+        if kind == "stream":
+            self._create_streams(topic, names, stream or StreamSettings(), done)
+            return
+        topics: list[AnyTopic] = [self._add_live(n) for n in names]
+        if partitions:
+            self._partitioned[topic] = topics
+        done(None)
+
+    def grow(
+        self,
+        name: str,
+        partitions: int,
+        done: Done = ignore,
+        *,
+        kind: str = "live",
+        stream: StreamSettings | None = None,
+    ) -> None:
+        """Have a topic with that many partitions at least: made, or given more of them.
+
+        The subscriptions on it cover the new ones from their first message on. Nothing happens
+        when it has as many; raises `TopicExistsError` when it is another topic than was asked for.
+        """
+        topic = parse_topic(name)
+        _check_wanted(kind, partitions, stream)
+        if not partitions:
+            raise BadRequestError("a topic grows by partitions: ask for 1 or more")
+        if topic in self._deleting:
+            # What is added now would be left over: it is not among what is deleted.
+            again = _grow_again(self, topic, partitions, done, kind=kind, stream=stream)
+            self._deleting[topic].append(again)
+            return
+        has = self.partition_count(topic)
+        if not has and topic not in self.topics:
+            self.create(topic, done, kind=kind, partitions=partitions, stream=stream)
+            return
+        first = self._check_same(topic, kind, has or partitions, stream)
+        if has >= partitions:
+            self._tell_when_safe(topic, done)
+            return
+        names = [partition_name(topic, n) for n in range(has, partitions)]
+        parse_topic(names[-1])
+        self._check_room(topic, len(names))
+        if isinstance(first, StreamTopic):
+            self._create_streams(topic, names, first.record.settings, done)
+            return
+        grown = [self._add_live(n) for n in names]
+        self._partitioned[topic] += grown
+        self.subscribers.on_grown(topic, first, grown)
+        done(None)
+
+    def _create_streams(
+        self, topic: TopicName, names: list[TopicName], settings: StreamSettings, done: Done
+    ) -> None:
+        """Make a stream, or partitions of one."""
+        partitioned = names != [topic]
+        known = topic in self._partitioned
+        vault = self._streams.vault_for(settings.durability)
+        if not known and (topic in self._partitioned or topic in self.topics):
+            # It was in the data folder, which was opened only now: somebody else has filled it.
+            self._check_same(topic, "stream", len(names) if partitioned else 0, settings)
+            self._tell_when_safe(topic, done)
+            return
+        namespace = namespace_of(topic)
+        if namespace not in ALWAYS_THERE and namespace not in vault.ledger.namespaces:
+            vault.record([NamespaceCreated(namespace)], ignore)
+        made: list[StreamTopic] = []
+
+        def on_done(error: IsterError | None) -> None:
+            if error is not None:
+                self._take_back(topic, made)
+            done(error)
+
+        total = self.partition_count(topic) + len(names)
+        made += self._streams.create(
+            names, settings, on_done, partitioned=topic if partitioned else "", partitions=total
+        )
+        for part in made:
+            self.topics[part.name] = part
+            part.guard = self.guard_of(part.name)
+        if partitioned:
+            self._partitioned.setdefault(topic, []).extend(made)
+        for part in made:
+            self.subscribers.on_stream(part)
+
+    def _take_back(self, topic: TopicName, made: list[StreamTopic]) -> None:
+        for part in made:
+            if self.topics.get(part.name) is part:
+                del self.topics[part.name]
+        left = [part for part in self._partitioned.pop(topic, ()) if part not in made]
+        if left:
+            self._partitioned[topic] = left
+
+    def _add_live(self, name: TopicName) -> Topic:
+        topic = self.topics[name] = Topic(name, self._new_number())
+        topic.guard = self.guard_of(name)
+        self.subscribers.on_live(topic)
+        return topic
+
+    def _tell_when_safe(self, topic: TopicName, done: Done) -> None:
+        """Tell who finds a topic there: whoever made it may still wait for the journal."""
+        part = self.get(topic)[-1]
+        if isinstance(part, StreamTopic):
+            part.vault.committer.after(done)
+        else:
+            done(None)
+
+    def _check_same(
+        self, topic: TopicName, kind: str, partitions: int, stream: StreamSettings | None
+    ) -> AnyTopic:
+        """Return the topic, or its first partition; raise when it is not the one asked for."""
+        has = self.partition_count(topic)
+        first = self.get(topic)[0]
+        if has != partitions:
+            raise TopicExistsError(topic, f"with {has} partitions")
+        if first.kind != kind:
+            raise TopicExistsError(topic, f"as a {first.kind} topic")
+        if isinstance(first, StreamTopic) and stream not in (None, first.record.settings):
+            raise TopicExistsError(topic, _difference(first.record.settings))
+        return first
+
+    def _check_room(self, name: TopicName, count: int) -> None:
+        if namespace_of(name) not in self.namespaces:
+            raise NamespaceNotFoundError(namespace_of(name))
+        if len(self.topics) + count > self._limits.topics_max:
+            raise LimitReachedError("topics_max", self._limits.topics_max)
+
+    # Deleting
+
+    def delete(self, name: str, done: Done = ignore) -> None:
+        """Remove a topic with its partitions. Consumers of nothing else are closed."""
+        topic = parse_topic(name)
+        partitioned = topic in self._partitioned
+        if self._is_partition(topic):
+            raise TopicNotFoundError(name)
+        gone = self.get(topic)
+        streams = [t for t in gone if isinstance(t, StreamTopic)]
+
+        def on_deleted(error: IsterError | None) -> None:
+            if error is None:
+                self._on_deleted(topic, gone)
+            done(error)
+            for call in self._deleting.pop(topic, ()):
+                call()
+
+        if streams:
+            self._streams.delete(streams, on_deleted, partitioned=topic if partitioned else "")
+            self._deleting.setdefault(topic, [])
+        else:
+            on_deleted(None)
+
+    def _on_deleted(self, name: TopicName, parts: list[AnyTopic]) -> None:
+        """Forget a topic that is no more, unless somebody else who asked for it has done so."""
+        gone = [part for part in parts if self.topics.get(part.name) is part]
+        if not gone:
+            return
+        self._partitioned.pop(name, None)
+        for part in gone:
+            self._forget(part)
+        self.subscribers.on_topics_gone(f"topic {name} was deleted")
+        # Last: closing has counted what was still queued as dropped.
+        for part in gone:
+            self.gone.add(part)
+
+    def _forget(self, topic: AnyTopic) -> None:
+        topic.deleted = True
+        self.topics.pop(topic.name, None)
+        if isinstance(topic, Topic):
+            for subscription in topic.subscriptions:
+                subscription.topics.remove(topic)
+            topic.subscriptions = []
+
+    def _is_partition(self, name: str) -> bool:
+        found = find_partition(name)
+        return found is not None and found[0] in self._partitioned
+
+    def _find_use(self, namespace: str) -> str:
+        """Return what a namespace is in use by, empty when it is by nothing."""
+        start = f"/{namespace}/"
+        topics = sum(name.startswith(start) for name in self.topics)
+        if topics:
+            return f"it has {topics} topics: delete them first"
+        pattern = next((p for p in self.subscribers.patterns() if p.startswith(start)), "")
+        return f"a subscription covers {pattern!r}: delete it first" if pattern else ""
+
+
+def _check_wanted(kind: str, partitions: int, stream: StreamSettings | None) -> None:
+    if kind not in ("live", "stream"):
+        raise BadRequestError(f"topic kind {kind[:40]!r} is not available: 'live', 'stream'")
+    if stream is not None and kind == "live":
+        raise BadRequestError("durability and retention are settings of kind 'stream'")
+    if not 0 <= partitions <= PARTITIONS_MAX:
+        raise BadRequestError(f"{partitions} partitions are not 0 to {PARTITIONS_MAX}")
+
+
+def _grow_again(
+    catalog: Catalog,
+    topic: TopicName,
+    partitions: int,
+    done: Done,
+    *,
+    kind: str,
+    stream: StreamSettings | None,
+) -> Callable[[], None]:
+    """Return what to do for who wants more of a topic that is being deleted."""
+
+    def again() -> None:
+        try:
+            catalog.grow(topic, partitions, done, kind=kind, stream=stream)
+        except IsterError as error:
+            done(error)
+
+    return again
+
+
+def _no_letters(name: str) -> WrongKindError:
+    return WrongKindError(name, "live or partitioned", "dead letters need a plain stream")
+
+
+def _difference(settings: StreamSettings) -> str:
+    """Return how a stream is set that somebody wants to be otherwise."""
+    told = [f"{name} {value}" for name, value in asdict(settings).items() if value]
+    return f"with {', '.join(told)}: use it as it is, or delete it first"

@@ -1,0 +1,62 @@
+"""Schema checks: batches for a topic that is bound to a schema are checked before they are taken.
+
+Always true: a topic that is bound to nothing costs one look at its `guard`. What is long is for a
+thread: the broker says so, and a door has it done there before it goes on.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ister.base.limits import CHECK_BYTES_MAX, CHECK_COUNT_MAX, CHECK_WORK_MAX
+from ister.codec import Batch
+
+# To be called in any thread; raises what is wrong.
+Check = Callable[[], None]
+
+
+class Guard(Protocol):
+    """Knows the schema that a topic is bound to. May be asked from any thread."""
+
+    def check(self, batch: Batch) -> None:
+        """Raise `SchemaViolationError` for a batch that is to be refused."""
+
+    def weight(self, batch: Batch) -> int:
+        """Tell how much work each byte of a batch is: 1 for most schemas, 0 for none."""
+
+
+# The guard of a topic by its name; `None` when nothing is to be checked.
+GuardOf = Callable[[str], Guard | None]
+
+
+def no_guard(_: str) -> Guard | None:
+    """For a broker that knows no schemas."""
+    return None
+
+
+def check(guard: Guard, batch: Batch) -> None:
+    """Check a batch at once."""
+    try:
+        guard.check(batch)
+    finally:
+        # What was looked at is of no use any more, and may wait in memory for a while.
+        batch.forget_columns()
+
+
+def long_check(pairs: Sequence[tuple[Guard, Batch]]) -> Check | None:
+    """Return the check of some batches, if it would hold up the event loop."""
+    count = size_bytes = work = 0
+    for guard, batch in pairs:
+        weight = guard.weight(batch)
+        if weight:
+            batch_bytes = max(batch.size_bytes, batch.columns_bytes)
+            count += batch.count
+            size_bytes += batch_bytes
+            work += batch_bytes * weight
+    if count <= CHECK_COUNT_MAX and size_bytes <= CHECK_BYTES_MAX and work <= CHECK_WORK_MAX:
+        return None
+
+    def run() -> None:
+        for guard, batch in pairs:
+            check(guard, batch)
+
+    return run

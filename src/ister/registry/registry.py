@@ -1,0 +1,495 @@
+"""The registry: every subject and binding in memory, every change in the metadata first.
+
+Always true:
+- what a call returned for is durable, and only then seen by others;
+- an id is given to one subject for ever, a number to one version of it, also when they are deleted;
+- parsing and comparing schemas, which may take a while, is done in threads.
+
+What another broker changes is seen when something is changed here that it touches, or at the next
+start.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from ister.base import parse_topic
+from ister.base.errors import (
+    BadRequestError,
+    IsterError,
+    LimitReachedError,
+    SchemaBindingNotFoundError,
+    SchemaIncompatibleError,
+    SchemaMismatchError,
+    SchemaNotFoundError,
+    StorageFailedError,
+)
+from ister.metadata import Metadata
+from ister.registry.archive import Archive
+from ister.registry.bindings import is_satisfiable
+from ister.registry.guard import Guard, Tally
+from ister.registry.holdings import Holdings, RegistryLimits, retried
+from ister.registry.records import (
+    Binding,
+    Registered,
+    SubjectRecord,
+    SubjectReport,
+    SubjectVersion,
+    check_words,
+)
+from ister.registry.shelf import Contents, Shelf
+from ister.registry.work import breaks, prepare, warm, warm_in_background
+from ister.schemas import Mode, Policy, Schema, parse_mode, parse_policy, parse_schema, parse_type
+
+logger = structlog.get_logger("schemas")
+
+
+class Registry:
+    """The schemas of a broker. Reads are plain calls; `open` makes one.
+
+    Every write raises `StorageFailedError` while the metadata cannot be written, and then nothing
+    has changed that anybody sees.
+    """
+
+    def __init__(self, holdings: Holdings, *, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._holdings = holdings
+
+    @classmethod
+    async def open(
+        cls,
+        metadata: Metadata,
+        *,
+        now_ms: Callable[[], int],
+        limits: RegistryLimits | None = None,
+    ) -> "Registry":
+        """Return a registry with everything that is in `metadata`, which stays the caller's.
+
+        Raises `CorruptedError` and `StorageFailedError`.
+        """
+        holdings = Holdings(Archive(metadata), now_ms=now_ms, limits=limits or RegistryLimits())
+        await retried(holdings.load)
+        warm_in_background([shelf for shelf in holdings.shelves.values() if shelf.topics])
+        return cls(holdings, now_ms=now_ms)
+
+    @property
+    def on_bound(self) -> list[Callable[[str], object]]:
+        """Called with a topic's name after its binding, or a schema it uses, has changed."""
+        return self._holdings.on_bound
+
+    # Reading subjects.
+
+    def get(self, schema_id: int, version: int = 0) -> SubjectVersion:
+        """Return a version, 0 for the latest, by the id of its subject."""
+        shelf = self._holdings.by_id.get(schema_id)
+        if shelf is None:
+            raise SchemaNotFoundError(str(schema_id), version)
+        return shelf.contents.get(version)
+
+    def version(self, subject: str, version: int = 0) -> SubjectVersion:
+        """Return a version of a subject, 0 for the latest."""
+        return self._holdings.get(subject).contents.get(version)
+
+    def versions(self, subject: str) -> list[SubjectVersion]:
+        """Return every version of a subject, oldest first."""
+        return list(self._holdings.get(subject).contents.versions.values())
+
+    def subject(self, subject: str) -> SubjectReport:
+        """Tell about a subject."""
+        return self._holdings.get(subject).report()
+
+    def subjects(self) -> list[SubjectReport]:
+        """Tell about every subject, by name."""
+        return [shelf.report() for _, shelf in sorted(self._holdings.shelves.items())]
+
+    async def check(
+        self, subject: str, type: str, definition: bytes, *, mode: str | None = None
+    ) -> list[str]:
+        """Return what a definition would break as the next version; empty when nothing.
+
+        `mode` is asked for instead of the subject's own.
+        """
+        wanted = None if mode is None else parse_mode(mode)
+        schema = await asyncio.to_thread(parse_schema, parse_type(type), definition)
+
+        async def step() -> list[str]:
+            shelf = self._holdings.get(subject)
+            asked = wanted or shelf.contents.record.mode
+            return await asyncio.to_thread(breaks, shelf, shelf.contents, schema, asked)
+
+        return await self._holdings.change(subject, step)
+
+    # Changing subjects.
+
+    async def register(
+        self,
+        subject: str,
+        type: str,
+        definition: bytes,
+        *,
+        description: str = "",
+        created_by: str = "",
+        tags: Sequence[str] = (),
+        mode: str | None = None,
+    ) -> Registered:
+        """Make `definition` the next version of a subject, and the subject if need be.
+
+        A definition that means the same as some version is that version. `mode` is the subject's
+        from now on; `None` leaves it as it is, which is `backward` for a new one.
+
+        Raises `BadSchemaError`, `SchemaIncompatibleError`, `LimitReachedError`.
+        """
+        check_words(description, created_by, tags)
+        wanted = None if mode is None else parse_mode(mode)
+        schema = await asyncio.to_thread(parse_schema, parse_type(type), definition)
+        draft = SubjectVersion(
+            subject=subject,
+            schema_id=0,
+            version=0,
+            type=schema.type,
+            definition=definition,
+            fingerprint=schema.fingerprint,
+            description=description,
+            created_by=created_by,
+            tags=list(tags),
+            created_ms=self._now_ms(),
+        )
+        return await self._holdings.change(subject, lambda: self._register(draft, schema, wanted))
+
+    async def set_mode(self, subject: str, mode: str) -> None:
+        """Set which readers the next versions of a subject must not break."""
+        wanted = parse_mode(mode)
+        await self._holdings.change(
+            subject, lambda: self._set_mode(self._holdings.get(subject), wanted)
+        )
+
+    async def delete_version(self, subject: str, version: int) -> None:
+        """Remove a version; its number is not given again. With its last one, a subject goes.
+
+        Raises `SchemaMismatchError` when a topic is bound so that it needs that version.
+        """
+        await self._holdings.change(subject, lambda: self._delete_version(subject, version))
+
+    async def delete_subject(self, subject: str) -> None:
+        """Remove a subject with all its versions; its id is not given again.
+
+        Raises `SchemaMismatchError` when a topic is bound to it.
+        """
+        await self._holdings.change(subject, lambda: self._delete_subject(subject))
+
+    # Topics that are bound.
+
+    def binding(self, topic: str) -> Binding:
+        """Return the binding of a topic, or of the topic it is a partition of."""
+        return self._holdings.bindings.get(topic).binding
+
+    def find_binding(self, topic: str) -> Binding | None:
+        """Return the binding of a topic itself, not that of which it is a partition, if any."""
+        bound = self._holdings.bindings.find(topic)
+        return bound.binding if bound is not None else None
+
+    def bindings(self) -> list[Binding]:
+        """Return every binding, by topic."""
+        return self._holdings.bindings.all()
+
+    def guard(self, topic: str) -> Guard | None:
+        """Return what checks the batches of a topic or a partition; `None` when nothing is to be.
+
+        Ask again after `on_bound` was called for the topic.
+        """
+        return self._holdings.bindings.guard(topic)
+
+    def tallies(self) -> dict[str, Tally]:
+        """Return what the guards have counted since the start, by bound topic."""
+        return self._holdings.bindings.tallies()
+
+    async def bind(
+        self,
+        topic: str,
+        subject: str,
+        *,
+        policy: str = "enforce",
+        validate_payload: bool = True,
+        version: int = 0,
+        min_version: int = 0,
+        replace: bool = True,
+    ) -> Binding:
+        """Have the messages of a topic, and of its partitions, follow a subject.
+
+        Without `replace`, a topic that is bound stays as it is: its binding is returned, or
+        `SchemaMismatchError` raised when that is to another subject.
+
+        Raises `SchemaNotFoundError` when the subject, or a version that is asked for, is not there.
+        """
+        name = parse_topic(topic)
+        wanted = parse_policy(policy)
+        if version < 0 or min_version < 0 or (version and min_version):
+            raise BadRequestError("give one of `version` and `min_version`, 0 or more")
+
+        async def step() -> Binding:
+            shelf = self._holdings.get(subject)
+            binding = Binding(
+                topic=name,
+                subject=subject,
+                policy=wanted,
+                validate_payload=validate_payload,
+                version=version,
+                min_version=min_version,
+                schema_id=shelf.contents.record.schema_id,
+            )
+            async with self._holdings.bindings_lock:
+                return await self._bind(binding, shelf, replace=replace)
+
+        return await self._holdings.change(subject, step)
+
+    async def set_policy(self, topic: str, policy: str, *, validate_payload: bool) -> Binding:
+        """Change what happens to messages that do not follow the subject of a topic.
+
+        Raises `SchemaBindingNotFoundError`; `SchemaMismatchError` when the topic was bound to
+        another subject meanwhile.
+        """
+        wanted = parse_policy(policy)
+        subject = self.binding(topic).subject
+
+        async def step() -> Binding:
+            async with self._holdings.bindings_lock:
+                former = self.binding(topic)
+                if former.subject != subject:
+                    raise SchemaMismatchError(former.topic, former.subject)
+                binding = msgspec.structs.replace(
+                    former, policy=wanted, validate_payload=validate_payload
+                )
+                return await self._bind(binding, self._holdings.get(subject), replace=True)
+
+        return await self._holdings.change(subject, step)
+
+    async def unbind(self, topic: str) -> None:
+        """Let any message into a topic that is bound itself, not as a partition of another.
+
+        Raises `SchemaBindingNotFoundError`.
+        """
+        binding = self.find_binding(topic)
+        if binding is None:
+            raise SchemaBindingNotFoundError(topic)
+        await self._remove(binding, only_if_same=False)
+
+    async def on_topic_deleted(self, binding: Binding) -> None:
+        """Unbind a topic that is gone and was bound so, unless it was bound anew since.
+
+        Never raises for want of storage: the topic is gone all the same.
+        """
+        try:
+            await self._remove(binding, only_if_same=True)
+        except SchemaBindingNotFoundError:
+            pass
+        except IsterError as error:
+            # A new topic of its name will be bound as it was.
+            logger.warning("binding_left", topic=binding.topic, reason=str(error))
+
+    async def _remove(self, binding: Binding, *, only_if_same: bool) -> None:
+        async def step() -> None:
+            async with self._holdings.bindings_lock:
+                if only_if_same and self.find_binding(binding.topic) != binding:
+                    raise SchemaBindingNotFoundError(binding.topic)
+                await self._unbind(binding.topic, self._holdings.get(binding.subject))
+
+        await self._holdings.change(binding.subject, step)
+
+    # How subjects change. These are called with the subject's lock held.
+
+    async def _register(
+        self, draft: SubjectVersion, schema: Schema, mode: Mode | None
+    ) -> Registered:
+        shelf = self._holdings.shelves.get(draft.subject)
+        if shelf is None:
+            async with self._holdings.ids_lock:
+                return await self._add_subject(draft, mode or Mode.BACKWARD)
+        record = shelf.contents.record
+        found = shelf.contents.find(draft.type, draft.fingerprint)
+        if found is not None:
+            await self._set_mode(shelf, mode or record.mode)
+            return registered(found, is_new=False)
+        wanted = mode or record.mode
+        reasons = await asyncio.to_thread(breaks, shelf, shelf.contents, schema, wanted)
+        if reasons:
+            raise SchemaIncompatibleError(draft.subject, wanted.value, reasons)
+        if shelf.topics:
+            await asyncio.to_thread(warm, schema)
+        return await self._add_version(shelf, draft, schema, wanted)
+
+    async def _add_subject(self, draft: SubjectVersion, mode: Mode) -> Registered:
+        self._holdings.check_room(len(draft.definition))
+        subjects_max = self._holdings.limits.subjects_max
+        if len(self._holdings.shelves) >= subjects_max:
+            raise LimitReachedError("schemas", subjects_max)
+        version = msgspec.structs.replace(draft, schema_id=self._holdings.last_id + 1, version=1)
+        record = SubjectRecord(
+            subject=version.subject,
+            schema_id=version.schema_id,
+            type=version.type,
+            mode=mode,
+            last_version=1,
+            versions=[1],
+        )
+
+        def on_written(revision: int) -> None:
+            self._holdings.last_id, self._holdings.id_revision = record.schema_id, revision
+            self._holdings.place(Contents(record, revision, {1: version}))
+
+        await self._holdings.commit(
+            self._holdings.archive.add_subject(
+                version, record, id_revision=self._holdings.id_revision
+            ),
+            on_written,
+        )
+        return registered(version, is_new=True)
+
+    async def _add_version(
+        self, shelf: Shelf, draft: SubjectVersion, schema: Schema, mode: Mode
+    ) -> Registered:
+        contents = shelf.contents
+        self._holdings.check_room(len(draft.definition))
+        versions_max = self._holdings.limits.versions_max
+        if len(contents.versions) >= versions_max:
+            raise LimitReachedError("versions of a schema", versions_max)
+        number = contents.record.last_version + 1
+        version = msgspec.structs.replace(
+            draft, schema_id=contents.record.schema_id, version=number
+        )
+        record = msgspec.structs.replace(
+            contents.record,
+            mode=mode,
+            last_version=number,
+            versions=[*contents.record.versions, number],
+        )
+
+        def on_written(revision: int) -> None:
+            if shelf.topics:
+                shelf.keep(number, schema)
+            self._holdings.place(Contents(record, revision, {**contents.versions, number: version}))
+            self._holdings.tell(shelf.topics)
+
+        await self._holdings.commit(
+            self._holdings.archive.add_version(version, record, revision=contents.revision),
+            on_written,
+        )
+        return registered(version, is_new=True)
+
+    async def _set_mode(self, shelf: Shelf, mode: Mode) -> None:
+        contents = shelf.contents
+        if contents.record.mode is mode:
+            return
+        record = msgspec.structs.replace(contents.record, mode=mode)
+        await self._holdings.commit(
+            self._holdings.archive.set_subject(record, revision=contents.revision),
+            lambda revision: self._holdings.place(Contents(record, revision, contents.versions)),
+        )
+
+    async def _delete_version(self, subject: str, number: int) -> None:
+        shelf = self._holdings.get(subject)
+        contents = shelf.contents
+        if number not in contents.versions:
+            raise SchemaNotFoundError(subject, number)
+        await self._check_spares(shelf, number)
+        if len(contents.versions) == 1:
+            await self._delete_subject(subject)
+            return
+        versions = {one: kept for one, kept in contents.versions.items() if one != number}
+        record = msgspec.structs.replace(contents.record, versions=list(versions))
+
+        def on_written(revision: int) -> None:
+            self._holdings.place(Contents(record, revision, versions))
+            self._holdings.tell(shelf.topics)
+
+        await self._holdings.commit(
+            self._holdings.archive.delete_version(record, number, revision=contents.revision),
+            on_written,
+        )
+
+    async def _delete_subject(self, subject: str) -> None:
+        shelf = self._holdings.get(subject)
+        await self._check_spares(shelf, *shelf.contents.versions)
+        contents = shelf.contents
+        await self._holdings.commit(
+            self._holdings.archive.delete_subject(contents.record, revision=contents.revision),
+            lambda _: self._holdings.remove(subject),
+        )
+        with suppress(StorageFailedError):
+            await self._holdings.archive.remove_versions(contents.versions.values())
+
+    async def _check_spares(self, shelf: Shelf, *numbers: int) -> None:
+        """Raise `SchemaMismatchError` for a topic that cannot do without these versions."""
+        if shelf.topics:
+            # Another broker may have bound them to something else since.
+            await self._holdings.reload_bindings()
+            self._holdings.bindings.check_spares(shelf, numbers)
+
+    # How bindings change. Called with the locks of the subject and of the bindings held.
+
+    async def _bind(self, binding: Binding, shelf: Shelf, *, replace: bool) -> Binding:
+        contents, topic = shelf.contents, binding.topic
+        bound = self._holdings.bindings.find(topic)
+        if bound is not None and not replace:
+            if bound.binding.subject != binding.subject:
+                raise SchemaMismatchError(topic, bound.binding.subject)
+            return bound.binding
+        if bound is not None and bound.binding == binding:
+            return binding
+        if not is_satisfiable(binding, contents.record.versions):
+            raise SchemaNotFoundError(binding.subject, binding.version or binding.min_version)
+        bindings_max = self._holdings.limits.bindings_max
+        if bound is None and len(self._holdings.bindings) >= bindings_max:
+            raise LimitReachedError("topics bound to schemas", bindings_max)
+        if binding.policy is not Policy.NONE and binding.validate_payload:
+            # Whoever binds is told when payloads cannot be checked here.
+            await asyncio.to_thread(prepare, shelf, contents.get(binding.version))
+
+        def on_written(revision: int) -> None:
+            self._holdings.place(Contents(contents.record, revision, contents.versions))
+            self._holdings.bindings.set(binding, revision, shelf)
+            self._holdings.tell([topic])
+
+        await self._holdings.commit(
+            self._holdings.archive.bind(
+                binding,
+                contents.record,
+                binding_revision=bound.revision if bound else 0,
+                revision=contents.revision,
+            ),
+            on_written,
+        )
+        return binding
+
+    async def _unbind(self, topic: str, shelf: Shelf) -> None:
+        contents, bound = shelf.contents, self._holdings.bindings.find(topic)
+        if bound is None or bound.shelf is not shelf:
+            # Somebody was faster: what was to be removed is not there any more.
+            raise SchemaBindingNotFoundError(topic)
+
+        def on_written(revision: int) -> None:
+            self._holdings.place(Contents(contents.record, revision, contents.versions))
+            self._holdings.bindings.drop(topic)
+            self._holdings.tell([topic])
+
+        await self._holdings.commit(
+            self._holdings.archive.unbind(
+                topic,
+                contents.record,
+                binding_revision=bound.revision,
+                revision=contents.revision,
+            ),
+            on_written,
+        )
+
+
+def registered(version: SubjectVersion, *, is_new: bool) -> Registered:
+    """Tell what came of a registration."""
+    return Registered(
+        schema_id=version.schema_id,
+        version=version.version,
+        is_new=is_new,
+        fingerprint=version.fingerprint,
+    )

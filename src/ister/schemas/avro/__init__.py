@@ -1,0 +1,1 @@
+"""Avro: records in binary or in container files, resolved as its specification says."""

@@ -1,0 +1,1 @@
+"""Protobuf: `.proto` text or descriptors, without a compiler."""

@@ -1,0 +1,46 @@
+"""Where a method of Danube answers with other status codes than `status` has them."""
+
+from typing import Any
+
+from grpc import StatusCode
+
+from ister.base.errors import IsterError
+from ister.server.admin import waiting
+from ister.server.grpc.messages import Handler
+from ister.server.grpc.status import Refusal
+
+# What an error is answered with, the first class that it is of.
+Codes = tuple[tuple[type[IsterError], StatusCode], ...]
+
+
+def coded(handler: Handler, codes: Codes) -> Handler:
+    """Return `handler`, answering as `codes` say what it raises; the rest as everywhere."""
+
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            return await handler(request, context)
+        except IsterError as error:
+            for kind, code in codes:
+                if isinstance(error, kind):
+                    raise Refusal(code, f"[{error.code}] {error}") from error
+            raise
+
+    return call
+
+
+def whole(handler: Handler) -> Handler:
+    """Return `handler`, which ends what it has begun also when the client goes away meanwhile."""
+
+    async def call(request: Any, context: Any) -> Any:
+        return await waiting.whole(handler(request, context))
+
+    return call
+
+
+def refusing(code: StatusCode, text: str) -> Handler:
+    """Return what answers every call with one status."""
+
+    async def call(_request: Any, _: object) -> None:
+        raise Refusal(code, text)
+
+    return call

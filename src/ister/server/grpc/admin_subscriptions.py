@@ -1,0 +1,167 @@
+"""Danube's admin service of subscriptions: the rest of `danube_admin.TopicAdmin`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from grpc import StatusCode
+
+from ister.base import AckSettings, parse_plain, partition_name
+from ister.base.errors import (
+    BadRequestError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from ister.server.admin import Admin
+from ister.server.grpc.admin_codes import Codes, coded, whole
+from ister.server.grpc.admin_policies import FailurePolicy, apply_policy, check_unacked
+from ister.server.grpc.admin_settings import SubscriptionSettings
+from ister.server.grpc.admin_topics import CHANGING
+from ister.server.grpc.messages import Handler, message
+from ister.server.grpc.status import Refusal
+
+# By their numbers on the wire.
+SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
+
+# Settings are for what exists and is durable.
+_SETTING: Codes = ((TopicNotFoundError, StatusCode.FAILED_PRECONDITION),)
+
+
+class SubscriptionAdmin:
+    """See the module.
+
+    A Danube client subscribes to each partition by itself. So a partitioned topic's subscription
+    of a name is all of those on its partitions, beside that of our own clients on the whole.
+    """
+
+    def __init__(self, admin: Admin, settings: SubscriptionSettings) -> None:
+        self._admin = admin
+        self._settings = settings
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return what answers each method."""
+        return {
+            "ListSubscriptions": self._list,
+            "Unsubscribe": coded(whole(self._unsubscribe), CHANGING),
+            "SetSubscriptionFailurePolicy": coded(whole(self._set_policy), _SETTING),
+            "GetSubscriptionFailurePolicy": self._get_policy,
+            "SetSubscriptionDispatchConfig": coded(whole(self._set_dispatch), _SETTING),
+            "GetSubscriptionDispatchConfig": self._get_dispatch,
+        }
+
+    async def _list(self, request: Any, _: object) -> Any:
+        self._admin.broker.catalog.get(request.name)
+        names = self._admin.topics.subscriptions(request.name)
+        return message("danube_admin.SubscriptionListResponse")(subscriptions=names)
+
+    async def _unsubscribe(self, request: Any, _: object) -> Any:
+        topic, name = request.topic, request.subscription
+        topics = self._topics_with(topic, name)
+        if not topics:
+            raise SubscriptionNotFoundError(topic, name)
+        for each in topics:
+            if self._admin.subscriptions.get(each, name).consumers:
+                text = f"subscription {name!r} on {each!r} has consumers: close them first"
+                raise Refusal(StatusCode.NOT_FOUND, text)
+        for each in topics:
+            await self._admin.subscriptions.delete(each, name)
+            await self._settings.forget(each, name)
+        await self._settings.forget(topic, name)
+        return message("danube_admin.SubscriptionResponse")(success=True)
+
+    # Settings
+
+    async def _set_policy(self, request: Any, _: object) -> Any:
+        topic, name = self._durable(request)
+        if not request.HasField("failure_policy"):
+            raise BadRequestError("failure_policy is missing")
+        policy = _policy_from(request.failure_policy)
+        if policy.dead_letter_topic == topic:
+            raise BadRequestError(f"{topic!r} cannot be the topic of its own dead letters")
+        await self._settings.keep_policy(topic, name, policy)
+        for each in self._topics_with(topic, name):
+            acks = apply_policy(policy, self._admin.subscriptions.settings(each, name))
+            await self._admin.subscriptions.set_settings(each, name, acks)
+        return message("danube_admin.SubscriptionResponse")(success=True)
+
+    async def _get_policy(self, request: Any, _: object) -> Any:
+        topic, name = request.topic, request.subscription
+        self._admin.broker.catalog.get(topic)
+        policy = self._settings.policy(topic, name, self._acks(topic, name))
+        response = message("danube_admin.GetSubscriptionFailurePolicyResponse")()
+        if policy is not None:
+            response.failure_policy.CopyFrom(_policy_message(policy))
+        for each in self._all_topics_with(topic, name)[:1]:
+            type_ = self._admin.subscriptions.get(each, name).type
+            response.subscription_type = SUBSCRIPTION_TYPES.index(type_)
+        return response
+
+    async def _set_dispatch(self, request: Any, _: object) -> Any:
+        count: int = request.dispatch_config.max_unacked_messages
+        check_unacked(count)
+        topic, name = self._durable(request)
+        await self._settings.keep_unacked_max(topic, name, count)
+        for each in self._topics_with(topic, name):
+            acks = replace(self._admin.subscriptions.settings(each, name), in_flight_max=count)
+            await self._admin.subscriptions.set_settings(each, name, acks)
+        return message("danube_admin.SubscriptionResponse")(success=True)
+
+    async def _get_dispatch(self, request: Any, _: object) -> Any:
+        topic, name = request.topic, request.subscription
+        self._admin.broker.catalog.get(topic)
+        count = self._settings.unacked_max(topic, name, self._acks(topic, name))
+        response = message("danube_admin.GetSubscriptionDispatchConfigResponse")()
+        if count is not None:
+            response.dispatch_config.max_unacked_messages = count
+        return response
+
+    # Finding
+
+    def _durable(self, request: Any) -> tuple[str, str]:
+        """Return topic and subscription of a request; raise unless the topic is a stream."""
+        self._admin.broker.streams_of(request.topic)
+        return request.topic, parse_plain(request.subscription, "a subscription name")
+
+    def _all_topics_with(self, topic: str, name: str) -> list[str]:
+        """Return the topic, and those of its partitions, that have a subscription of that name."""
+        count = self._admin.broker.partition_count(topic)
+        names = [topic, *(partition_name(topic, n) for n in range(count))]
+        return [each for each in names if self._admin.subscriptions.find(each, name) is not None]
+
+    def _topics_with(self, topic: str, name: str) -> list[str]:
+        """As `_all_topics_with`, of durable subscriptions only."""
+        return [
+            each
+            for each in self._all_topics_with(topic, name)
+            if self._admin.subscriptions.get(each, name).cursor is not None
+        ]
+
+    def _acks(self, topic: str, name: str) -> AckSettings | None:
+        topics = self._topics_with(topic, name)
+        return self._admin.subscriptions.settings(topics[0], name) if topics else None
+
+
+def _policy_from(sent: Any) -> FailurePolicy:
+    return FailurePolicy(
+        max_redelivery_count=sent.max_redelivery_count,
+        ack_timeout_ms=sent.ack_timeout_ms,
+        base_redelivery_delay_ms=sent.base_redelivery_delay_ms,
+        max_redelivery_delay_ms=sent.max_redelivery_delay_ms,
+        backoff_strategy=sent.backoff_strategy,
+        dead_letter_topic=sent.dead_letter_topic if sent.HasField("dead_letter_topic") else None,
+        poison_policy=sent.poison_policy,
+    )
+
+
+def _policy_message(policy: FailurePolicy) -> Any:
+    made = message("danube_admin.SubscriptionFailurePolicy")(
+        max_redelivery_count=policy.max_redelivery_count,
+        ack_timeout_ms=policy.ack_timeout_ms,
+        base_redelivery_delay_ms=policy.base_redelivery_delay_ms,
+        max_redelivery_delay_ms=policy.max_redelivery_delay_ms,
+        backoff_strategy=policy.backoff_strategy,
+        poison_policy=policy.poison_policy,
+    )
+    if policy.dead_letter_topic is not None:
+        made.dead_letter_topic = policy.dead_letter_topic
+    return made

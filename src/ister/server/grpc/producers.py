@@ -1,0 +1,285 @@
+"""Producers of Danube's clients: CreateProducer and SendMessage.
+
+Always true:
+- the same name on the same topic is the same producer, with the same id, also after a restart;
+- a message to a stream is answered when it is as safe as the topic promises;
+- what waits for a journal is bounded: beyond it, clients are told to come again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from grpc import StatusCode
+
+from ister.base import TopicName, find_partition, parse_plain, parse_topic
+from ister.base.errors import (
+    BadRequestError,
+    GoingAwayError,
+    IsterError,
+    LimitReachedError,
+    MessageTooLargeError,
+    ProducerFencedError,
+    TopicExistsError,
+    TopicNotFoundError,
+    WrongKindError,
+)
+from ister.base.limits import MIB
+from ister.broker import Broker, Producer, StreamTopic
+from ister.codec import Batch
+from ister.server.grpc.messages import message
+from ister.server.grpc.roll import ProducerRecord, Roll, id_of
+from ister.server.grpc.schemas import SchemaRefs
+from ister.server.grpc.status import Refusal
+from ister.server.grpc.translation import (
+    DELIVERED_BYTES_MAX,
+    DELIVERY_BYTES,
+    StreamMessage,
+    batch_of,
+)
+
+logger = structlog.get_logger("grpc")
+
+ProducerResponse = message("danube.ProducerResponse")
+MessageResponse = message("danube.MessageResponse")
+
+# By dispatch strategy: NonReliable, Reliable.
+KINDS = ("live", "stream")
+# Handed to journals and to threads by all clients, and not yet answered: 64 of the largest.
+WAITING_BYTES_MAX = 256 * MIB
+# Clients ask every five seconds whether their producer is well.
+SILENCE_MS = 60_000
+
+
+class Producers:
+    """See the module."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        roll: Roll,
+        schemas: SchemaRefs,
+        *,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+    ) -> None:
+        self.closing = False
+        self._broker = broker
+        self._roll = roll
+        self._schemas = schemas
+        self._open: dict[int, Producer] = {}
+        # When each was created or asked after its health.
+        self._seen_ms: dict[int, int] = {}
+        self._waiting_bytes = 0
+        self._waiting_bytes_max = waiting_bytes_max
+        # Whatever is below needs no second look.
+        limits = broker.limits
+        self._message_bytes_max = min(
+            DELIVERED_BYTES_MAX, limits.message_bytes_max, limits.batch_bytes_max
+        )
+
+    async def create(self, request: Any, _: object) -> Any:
+        """Open a producer, making the topic if it is not there."""
+        if self.closing:
+            raise GoingAwayError("shutting down")
+        topic = parse_topic(request.topic_name)
+        name = parse_plain(request.producer_name, "a producer name")
+        if not 0 <= request.dispatch_strategy < len(KINDS):
+            raise BadRequestError(f"there is no dispatch strategy {request.dispatch_strategy}")
+        kind = KINDS[request.dispatch_strategy]
+        reference = request.schema_ref if request.HasField("schema_ref") else None
+        if reference is not None:
+            self._schemas.check(topic, reference)
+        await self._make_topic(topic, kind)
+        if reference is not None:
+            await self._schemas.bind(topic, reference)
+        client_id = id_of(topic, name)
+        self._adopt(client_id, topic, name)
+        self._roll.enroll_producer(client_id, ProducerRecord(topic, name, kind))
+        return ProducerResponse(
+            request_id=request.request_id, producer_id=client_id, producer_name=name
+        )
+
+    async def send(self, data: bytes) -> bytes:
+        """Publish one message, given and answered in the bytes of the wire."""
+        sent = StreamMessage.FromString(data)
+        msg_id = sent.msg_id
+        producer = self._open.get(msg_id.producer_id)
+        if producer is None or producer.topic.deleted:
+            producer = self._find(sent)
+        topic = producer.topic
+        if msg_id.topic_name != topic.name:
+            raise BadRequestError(
+                f"producer {msg_id.producer_id} is for topic {topic.name!r}, "
+                f"not {msg_id.topic_name[:100]!r}"
+            )
+        size = len(data) + DELIVERY_BYTES
+        if size > self._message_bytes_max:
+            self._check_size(sent, topic.name, size)
+        batch = batch_of(sent, producer.name_bytes)
+        # Without a schema there is nothing left to check: we have made the batch ourselves.
+        checked = topic.guard is None or await self._check_aside(producer, batch, size)
+        if producer.stream is None:
+            self._broker.publish(producer, batch, checked=checked)
+        else:
+            await self._store(producer, batch, size, checked=checked)
+        return _answer(sent.request_id)
+
+    def make_again(self, topic: str) -> None:
+        """Make a live topic that was here before a restart, if it can be."""
+        broker, partition = self._broker, find_partition(topic)
+        if topic in broker.catalog.topics:
+            return
+        try:
+            if partition is not None:
+                broker.grow_topic(partition[0], partition[1] + 1, kind="live")
+            else:
+                broker.create_topic(topic, kind="live")
+        except IsterError as error:
+            # The namespace is gone, or another topic has the name: that counts.
+            logger.info("topic_not_made_again", topic=topic, reason=str(error))
+
+    def is_known(self, client_id: int) -> bool:
+        """Whether a producer is one of ours, and its topic there."""
+        record = self._roll.producers.get(client_id)
+        if record is None or record.topic not in self._broker.catalog.topics:
+            return False
+        self._roll.use(client_id, record)
+        if client_id in self._open:
+            self._seen_ms[client_id] = self._broker.clock.monotonic_ms()
+        return True
+
+    def sweep(self) -> None:
+        """Give producers back that were not heard of: Danube's clients never say goodbye.
+
+        Whoever sends again all the same is found again.
+        """
+        heard_ms = self._broker.clock.monotonic_ms() - SILENCE_MS
+        for client_id in [i for i, seen_ms in self._seen_ms.items() if seen_ms < heard_ms]:
+            del self._seen_ms[client_id]
+            producer = self._open.pop(client_id, None)
+            if producer is not None:
+                self._broker.close_producer(producer)
+
+    def close(self) -> None:
+        """Give every producer back."""
+        self.closing = True
+        for producer in self._open.values():
+            self._broker.close_producer(producer)
+        self._open.clear()
+
+    # Inner workings
+
+    async def _make_topic(self, topic: TopicName, kind: str) -> None:
+        """Make sure that a topic of that kind is there, and will be after a crash."""
+        broker = self._broker
+        found = broker.catalog.topics.get(topic)
+        partitions = broker.partition_count(topic)
+        if partitions:
+            raise TopicExistsError(topic, f"with {partitions} partitions: name one of them")
+        if found is not None and found.kind != kind:
+            raise WrongKindError(topic, found.kind, f"this producer wants kind {kind!r}")
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done = settle(made)
+        partition = find_partition(topic)
+        if isinstance(found, StreamTopic):
+            # Whoever makes it may still wait for the journal.
+            found.vault.committer.after(done)
+        elif found is not None:
+            done(None)
+        elif partition is not None:
+            broker.grow_topic(partition[0], partition[1] + 1, done, kind=kind)
+        else:
+            broker.create_topic(topic, done, kind=kind)
+        await made
+
+    def _adopt(self, client_id: int, topic: TopicName, name: str) -> Producer:
+        """Return the producer of a name on a topic that is there, opening it if need be."""
+        producer = self._open.get(client_id)
+        if producer is None or producer.topic.deleted:
+            producer = self._open[client_id] = self._broker.open_producer(topic, name)
+        self._seen_ms[client_id] = self._broker.clock.monotonic_ms()
+        return producer
+
+    def _find(self, sent: Any) -> Producer:
+        """Return the producer of a message whose id is not open: from before a restart, mostly."""
+        if not sent.HasField("msg_id"):
+            raise BadRequestError("msg_id is missing")
+        if self.closing:
+            raise GoingAwayError("shutting down")
+        record = self._roll.producers.get(sent.msg_id.producer_id)
+        if record is not None:
+            topic, name = TopicName(record.topic), record.name
+        else:
+            topic = parse_topic(sent.msg_id.topic_name)
+            name = parse_plain(sent.producer_name, "a producer name")
+        if topic not in self._broker.catalog.topics:
+            if record is not None:
+                raise TopicNotFoundError(topic)
+            # A client that is told so makes its producer anew, and the topic with it.
+            raise Refusal(StatusCode.UNAVAILABLE, f"no producer and no topic {topic!r} is here")
+        return self._adopt(id_of(topic, name), topic, name)
+
+    def _check_size(self, sent: Any, topic: str, size_bytes: int) -> None:
+        """Raise unless a large message can be delivered, and is within the broker's own limit."""
+        if size_bytes > DELIVERED_BYTES_MAX:
+            raise MessageTooLargeError(topic, size_bytes, DELIVERED_BYTES_MAX)
+        payload_bytes, most = len(sent.payload), self._broker.limits.message_bytes_max
+        if payload_bytes > most:
+            raise MessageTooLargeError(topic, payload_bytes, most)
+
+    def _check_room(self, size_bytes: int) -> None:
+        if self._waiting_bytes + size_bytes > self._waiting_bytes_max:
+            raise LimitReachedError("waiting_bytes_max", self._waiting_bytes_max)
+
+    async def _check_aside(self, producer: Producer, batch: Batch, size_bytes: int) -> bool:
+        """Have a thread check a long message against its schema; return whether that was so."""
+        check = self._broker.long_check(producer, batch)
+        if check is None:
+            return False
+        self._check_room(size_bytes)
+        self._waiting_bytes += size_bytes
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, check)
+        finally:
+            self._waiting_bytes -= size_bytes
+        return True
+
+    async def _store(
+        self, producer: Producer, batch: Batch, size_bytes: int, *, checked: bool
+    ) -> None:
+        self._check_room(size_bytes)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done = settle(stored)
+
+        def told(error: IsterError | None, _: object) -> None:
+            self._waiting_bytes -= size_bytes
+            done(error)
+
+        try:
+            self._broker.store(producer, batch, told, checked=checked)
+        except ProducerFencedError:
+            # By a native producer of that name. Ours has no numbers that could be mixed up.
+            self._open.pop(batch.producer_id, None)
+            raise
+        self._waiting_bytes += size_bytes
+        await stored
+
+
+def settle(future: "asyncio.Future[None]") -> Callable[[IsterError | None], None]:
+    """Return what finishes `future` once the broker says so, if anybody still waits."""
+
+    def done(error: IsterError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return done
+
+
+def _answer(request_id: int) -> bytes:
+    encoded: bytes = MessageResponse(request_id=request_id).SerializeToString()
+    return encoded

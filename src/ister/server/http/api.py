@@ -1,0 +1,217 @@
+"""The HTTP API: from a request to a function of the table, and back.
+
+Always true: what comes from outside reaches a function only in the shape it asks for; a request is
+answered within `ANSWER_S`; an error of ours costs its request, never the door.
+"""
+
+import asyncio
+from functools import cached_property
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+import structlog
+
+from ister.base.errors import (
+    BadRequestError,
+    DeniedError,
+    InternalError,
+    IsterError,
+    RequestTimeoutError,
+)
+from ister.server.admin import Admin
+from ister.server.http.asgi import JSON, Page, Receive, Scope, header_of
+from ister.server.http.bodies import Bodies
+from ister.server.http.faults import RefusedError, error_page, refusal_page
+from ister.server.http.openapi import document
+from ister.server.http.resources import ROUTES
+from ister.server.http.routes import PREFIX, Made, Route
+
+logger = structlog.get_logger("http")
+
+OPENAPI_PATH = "/api/openapi.json"
+
+# Whoever asks by HTTP gives up about then; a disk that takes longer is in trouble.
+ANSWER_S = 30.0
+QUERY_PARAMETERS_MAX = 64
+# Bodies up to here are taken apart before they are compared with the shape that is asked for, so
+# that numbers may be written with a point. In larger ones that would be a call of Python for each
+# of half a million numbers, and hold up the broker: they fail at the first that is misplaced.
+LENIENT_BYTES_MAX = 64 * 1024
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Api:
+    """See the module."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._bodies = Bodies()
+
+    async def answer(self, scope: Scope, receive: Receive) -> Page | None:
+        """Return the answer to a request, `None` when its peer has left."""
+        try:
+            return await self._answer(scope, receive)
+        except RefusedError as error:
+            return refusal_page(error)
+        except IsterError as error:
+            return error_page(error)
+        except Exception as error:
+            logger.exception("http_request_failed", path=scope["path"][:200])
+            return error_page(InternalError(type(error).__name__))
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Page | None:
+        method = scope["method"]
+        if scope["path"] == OPENAPI_PATH:
+            _check_method(method, ["GET"])
+            return _options(["GET"]) if method == "OPTIONS" else self._document
+        segments = _segments(scope)
+        found = ROUTES.find(segments) if segments is not None else None
+        if found is None:
+            reason = f"there is no {scope['path'][:200]}: see {OPENAPI_PATH}"
+            raise RefusedError(HTTPStatus.NOT_FOUND, reason)
+        routes, where = found
+        _check_method(method, list(routes))
+        if method == "OPTIONS":
+            return _options(list(routes))
+        _check_origin(scope)
+        route = routes["GET" if method == "HEAD" else method]
+        arguments: dict[str, Any] = {}
+        if route.where is not None:
+            arguments["where"] = _convert(where, route.where, "path")
+        arguments["query"] = _convert(_query(scope), route.query or _Nothing, "query")
+        if route.query is None:
+            del arguments["query"]
+        if route.body is not None:
+            data = await self._bodies.read(scope, receive)
+            if data is None:
+                return None
+            arguments["body"] = _decode(scope, data, route.body)
+        return await self._act(route, arguments)
+
+    async def _act(self, route: Route, arguments: dict[str, Any]) -> Page:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                result = await route.act(self._admin, **arguments)
+        except TimeoutError as error:
+            if isinstance(error, IsterError):
+                raise
+            raise RequestTimeoutError(route.name, ANSWER_S) from None
+        status = HTTPStatus.OK
+        if isinstance(result, Made):
+            status = HTTPStatus.CREATED if result.is_new else HTTPStatus.OK
+            result = result.value
+        elif result is None:
+            return Page(HTTPStatus.NO_CONTENT, JSON, b"")
+        return Page(status, JSON, msgspec.json.encode(result))
+
+    @cached_property
+    def _document(self) -> Page:
+        return Page(HTTPStatus.OK, JSON, msgspec.json.encode(document(ROUTES.table)))
+
+
+def _number(text: str) -> float | int:
+    """Return a number with a point or an exponent. To JSON Schema 5.0 is an integer, as 5 is."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+_JSON = msgspec.json.Decoder(float_hook=_number)
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of a route that has none."""
+
+
+def _segments(scope: Scope) -> list[str] | None:
+    """Return the parts of the path below the prefix, each decoded; `None` when it is not there.
+
+    Decoded after it is split: a name may hold a slash that was sent as `%2F`.
+    """
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    below = raw.decode("ascii", "replace").removeprefix(PREFIX)
+    if len(below) == len(raw) or not below.startswith("/"):
+        return None
+    try:
+        return [unquote(segment, errors="strict") for segment in below.split("/")[1:]]
+    except UnicodeDecodeError:
+        raise BadRequestError("the path is not UTF-8") from None
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            scope.get("query_string", b"").decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=QUERY_PARAMETERS_MAX,
+        )
+    except UnicodeDecodeError:
+        raise BadRequestError("the query is not UTF-8") from None
+    except ValueError:
+        raise BadRequestError(f"the query has over {QUERY_PARAMETERS_MAX} parameters") from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadRequestError("a parameter is in the query twice")
+    return found
+
+
+def _convert(values: dict[str, str], shape: type, place: str) -> Any:
+    try:
+        return msgspec.convert(values, shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequestError(f"{place}: {error}") from None
+
+
+def _decode(scope: Scope, data: bytes, shape: type) -> Any:
+    content_type = header_of(scope, b"content-type").partition(b";")[0].strip().lower()
+    if not data and not content_type:
+        # No body at all: fine where every field may be left out.
+        data, content_type = b"{}", JSON.encode()
+    packed = header_of(scope, b"content-encoding").lower() not in (b"", b"identity")
+    if packed or content_type != JSON.encode():
+        raise RefusedError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body as {JSON}, not compressed"
+        )
+    try:
+        if len(data) > LENIENT_BYTES_MAX:
+            return msgspec.json.decode(data, type=shape)
+        return msgspec.convert(_JSON.decode(data), shape)
+    except msgspec.DecodeError as error:
+        raise BadRequestError(f"body: {error}") from None
+    except UnicodeDecodeError:
+        # Not the library's own error.
+        raise BadRequestError("body: text is not UTF-8") from None
+    except RecursionError:
+        raise BadRequestError("body: nested too deep") from None
+
+
+def _allow(methods: list[str]) -> tuple[bytes, bytes]:
+    more = ["HEAD"] if "GET" in methods else []
+    return b"allow", ", ".join(sorted([*methods, *more, "OPTIONS"])).encode()
+
+
+def _options(methods: list[str]) -> Page:
+    return Page(HTTPStatus.NO_CONTENT, JSON, b"", (_allow(methods),))
+
+
+def _check_method(method: str, methods: list[str]) -> None:
+    if method == "OPTIONS" or method in methods or (method == "HEAD" and "GET" in methods):
+        return
+    allow = _allow(methods)
+    raise RefusedError(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        f"method {method[:20]} is not among {allow[1].decode()}",
+        allow,
+    )
+
+
+def _check_origin(scope: Scope) -> None:
+    """Refuse changes that a page of some other site has made a browser ask for."""
+    origin = header_of(scope, b"origin")
+    if not origin or scope["method"] in _SAFE:
+        return
+    if origin.partition(b"://")[2] != header_of(scope, b"host"):
+        raise DeniedError(f"origin {origin[:100].decode('latin-1')} is not this broker")

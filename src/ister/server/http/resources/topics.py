@@ -1,0 +1,213 @@
+"""Topics: list, describe, make, remove, purge."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from ister.base import StreamSettings, TopicReport
+from ister.base.errors import (
+    BadNameError,
+    LimitReachedError,
+    NamespaceNotFoundError,
+    StorageFailedError,
+    TopicExistsError,
+    TopicNotFoundError,
+    WrongKindError,
+)
+from ister.base.limits import DEDUP_WINDOW_MS, DEDUP_WINDOW_MS_MAX, PARTITIONS_MAX
+from ister.server.admin import Admin, TopicDescription, TopicPage, waiting
+from ister.server.http.resources.shapes import (
+    After,
+    Count,
+    Milliseconds,
+    NamespacePath,
+    PageSize,
+    TopicPath,
+)
+from ister.server.http.routes import Made, Routes
+
+TOPICS = Routes("topics")
+
+Kind = Annotated[Literal["", "live", "stream"], Meta(description="Only topics of this kind.")]
+PatternText = Annotated[
+    str,
+    Meta(
+        pattern=r"^(/[\w-]+/(>|(\*|[\w-]+)(\.(\*|[\w-]+))*(\.>)?))?$",
+        description="Only topics that this pattern covers, as in `/default/orders.*`.",
+    ),
+]
+Partitions = Annotated[
+    int, Meta(ge=0, le=PARTITIONS_MAX, description="0: the topic is not partitioned.")
+]
+
+
+class TopicQuery(Struct, forbid_unknown_fields=True):
+    """Which topics."""
+
+    kind: Kind = ""
+    pattern: PatternText = ""
+    limit: PageSize = 100
+    after: After = ""
+
+
+class NewLive(Struct, forbid_unknown_fields=True, tag_field="kind", tag="live"):
+    """A topic that stores nothing."""
+
+    partitions: Partitions = 0
+
+
+class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="stream"):
+    """A durable log; 0 is no limit."""
+
+    partitions: Partitions = 0
+    durability: Annotated[
+        Literal["memory", "os", "fsync", "object"],
+        Meta(description="What an acknowledged message survives; `object` needs a store."),
+    ] = "fsync"
+    retention: Literal["limits", "interest", "workqueue", "compact"] = "limits"
+    max_age_ms: Milliseconds = 0
+    max_bytes: Count = 0
+    max_messages: Count = 0
+    ttl_ms: Milliseconds = 0
+    dedup_window_ms: Annotated[int, Meta(ge=0, le=DEDUP_WINDOW_MS_MAX)] = DEDUP_WINDOW_MS
+
+    def settings(self) -> StreamSettings:
+        """Return the settings as the broker knows them."""
+        return StreamSettings(
+            durability=self.durability,
+            retention=self.retention,
+            max_age_ms=self.max_age_ms,
+            max_bytes=self.max_bytes,
+            max_messages=self.max_messages,
+            ttl_ms=self.ttl_ms,
+            dedup_window_ms=self.dedup_window_ms,
+        )
+
+
+class Purge(Struct, forbid_unknown_fields=True):
+    """What to drop: everything, or what is before an offset of a stream without partitions."""
+
+    before: Count | None = None
+
+
+class Purged(Struct):
+    """How many messages were dropped."""
+
+    messages: int
+
+
+class PartitionCount(Struct, forbid_unknown_fields=True):
+    """How many partitions a topic should have at least."""
+
+    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+
+
+class PartitionPage(Struct):
+    """The partitions of a topic, in order."""
+
+    rows: list[TopicReport]
+    next: str = ""
+
+
+@TOPICS.route("GET", "/topics")
+async def list_topics(admin: Admin, query: TopicQuery) -> TopicPage:
+    """List the topics and partitions of all namespaces."""
+    return _page(admin, query, "")
+
+
+@TOPICS.route("GET", "/namespaces/{namespace}/topics", NamespaceNotFoundError)
+async def list_topics_of_namespace(
+    admin: Admin, where: NamespacePath, query: TopicQuery
+) -> TopicPage:
+    """List the topics and partitions of a namespace."""
+    admin.namespaces.check(where.namespace)
+    return _page(admin, query, where.namespace)
+
+
+@TOPICS.route("GET", "/namespaces/{namespace}/topics/{topic}", BadNameError, TopicNotFoundError)
+async def describe_topic(admin: Admin, where: TopicPath) -> TopicDescription:
+    """Describe a topic with its partitions, subscriptions and schema."""
+    return admin.topics.describe(where.name)
+
+
+@TOPICS.route(
+    "PUT",
+    "/namespaces/{namespace}/topics/{topic}",
+    BadNameError,
+    NamespaceNotFoundError,
+    TopicExistsError,
+    LimitReachedError,
+    StorageFailedError,
+)
+async def create_topic(
+    admin: Admin, where: TopicPath, body: NewLive | NewStream
+) -> Made[TopicDescription]:
+    """Make a topic, or find it there with the same settings."""
+    is_new = not admin.topics.exists(where.name)
+    await admin.topics.create(
+        where.name,
+        kind="stream" if isinstance(body, NewStream) else "live",
+        partitions=body.partitions,
+        stream=body.settings() if isinstance(body, NewStream) else None,
+    )
+    return Made(admin.topics.describe(where.name), is_new)
+
+
+@TOPICS.route("DELETE", "/namespaces/{namespace}/topics/{topic}", BadNameError, TopicNotFoundError)
+async def delete_topic(admin: Admin, where: TopicPath) -> None:
+    """Remove a topic with its partitions and everything in them."""
+    await admin.topics.delete(where.name)
+
+
+@TOPICS.route(
+    "POST",
+    "/namespaces/{namespace}/topics/{topic}/purge",
+    BadNameError,
+    TopicNotFoundError,
+    WrongKindError,
+    StorageFailedError,
+)
+async def purge_topic(admin: Admin, where: TopicPath, body: Purge) -> Purged:
+    """Drop messages of a stream."""
+    return Purged(messages=await admin.topics.purge(where.name, before=body.before))
+
+
+@TOPICS.route(
+    "GET", "/namespaces/{namespace}/topics/{topic}/partitions", BadNameError, TopicNotFoundError
+)
+async def list_partitions(admin: Admin, where: TopicPath) -> PartitionPage:
+    """List the partitions of a topic; none when it is not partitioned."""
+    found = admin.topics.describe(where.name)
+    return PartitionPage(rows=found.reports if found.partitions else [])
+
+
+@TOPICS.route(
+    "PUT",
+    "/namespaces/{namespace}/topics/{topic}/partitions",
+    BadNameError,
+    TopicNotFoundError,
+    TopicExistsError,
+    LimitReachedError,
+    StorageFailedError,
+)
+async def grow_topic(admin: Admin, where: TopicPath, body: PartitionCount) -> PartitionPage:
+    """Give a partitioned topic more partitions.
+
+    Messages of a key that is sent after that may come to another partition than before. Nothing
+    happens when it has as many.
+    """
+    kind = admin.topics.describe(where.name).kind
+    await waiting.done(
+        lambda done: admin.broker.grow_topic(where.name, body.partitions, done, kind=kind)
+    )
+    return PartitionPage(rows=admin.topics.describe(where.name).reports)
+
+
+def _page(admin: Admin, query: TopicQuery, namespace: str) -> TopicPage:
+    return admin.topics.page(
+        namespace=namespace,
+        pattern=query.pattern,
+        kind=query.kind,
+        after=query.after,
+        limit=query.limit,
+    )

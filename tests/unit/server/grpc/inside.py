@@ -1,0 +1,120 @@
+"""The door's own parts over a real broker in memory, without gRPC and with a clock to move."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from ister.base.limits import Limits
+from ister.broker import Broker
+from ister.metadata import MemoryMetadata
+from ister.objects import MemoryDisk
+from ister.registry import Registry
+from ister.server.grpc.admin_settings import SubscriptionSettings
+from ister.server.grpc.consumers import Consumers
+from ister.server.grpc.messages import message
+from ister.server.grpc.producers import Producers
+from ister.server.grpc.roll import Roll, id_of
+from ister.server.grpc.schemas import SchemaRefs
+from ister.server.grpc.translation import StreamMessage
+from ister.testing import VirtualClock
+from ister.testing.engine import Engine
+
+TOPIC = "/default/orders"
+WAIT_S = 5.0
+
+
+@dataclass
+class FakeContext:
+    """A call's context: keeps what is written, and may be told not to take it."""
+
+    written: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
+    reads: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.reads.set()
+
+    def peer(self) -> str:
+        return "memory"
+
+    async def write(self, data: bytes) -> None:
+        self.written.put_nowait(StreamMessage.FromString(data))
+        await self.reads.wait()
+
+    async def take(self, count: int = 1) -> list[bytes]:
+        """Return the payloads of the next messages."""
+        async with asyncio.timeout(WAIT_S):
+            return [(await self.written.get()).payload for _ in range(count)]
+
+
+class Inside:
+    """Everything behind the client port."""
+
+    def __init__(self, broker: Broker, clock: VirtualClock, registry: Registry) -> None:
+        self.broker = broker
+        self.clock = clock
+        metadata = MemoryMetadata()
+        self.roll = Roll(metadata, clock.now_ms)
+        self.producers = Producers(broker, self.roll, SchemaRefs(registry), waiting_bytes_max=1_000)
+        self.consumers = Consumers(broker, self.roll, SubscriptionSettings(metadata).acks)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls) -> "Inside":
+        """Start a broker."""
+        clock = VirtualClock()
+        registry = await Registry.open(MemoryMetadata(), now_ms=clock.now_ms)
+        engine = Engine(
+            name="b", limits=Limits(), clock=clock, seed=1, disk=MemoryDisk(), registry=registry
+        )
+        return cls(engine.broker, clock, registry)
+
+    async def produce(self, *, reliable: bool = False, name: str = "p", topic: str = TOPIC) -> int:
+        """Create a producer and return its id."""
+        request = message("danube.ProducerRequest")(
+            topic_name=topic, producer_name=name, dispatch_strategy=int(reliable)
+        )
+        made: int = (await self.producers.create(request, None)).producer_id
+        return made
+
+    async def send(self, payload: bytes, *, name: str = "p", topic: str = TOPIC) -> None:
+        """Send a message."""
+        sent = StreamMessage(
+            msg_id={"producer_id": id_of(topic, name), "topic_name": topic},
+            producer_name=name,
+            payload=payload,
+        )
+        await self.producers.send(sent.SerializeToString())
+
+    async def subscribe(self, name: str = "c", *, type: int = 0) -> int:
+        """Subscribe a consumer and return its id."""
+        request = message("danube.ConsumerRequest")(
+            topic_name=TOPIC, consumer_name=name, subscription="s", subscription_type=type
+        )
+        made: int = (await self.consumers.subscribe(request, FakeContext())).consumer_id
+        return made
+
+    def receive(self, consumer_id: int, context: FakeContext) -> "asyncio.Task[None]":
+        """Open a stream."""
+        request = message("danube.ReceiveRequest")(consumer_id=consumer_id)
+        task = asyncio.create_task(self.consumers.receive(request, context))
+        self._tasks.append(task)
+        return task
+
+    async def ack(self, offset: int) -> None:
+        """Acknowledge a message."""
+        request = message("danube.AckRequest")(
+            msg_id={"topic_name": TOPIC, "topic_offset": offset}, subscription_name="s"
+        )
+        await self.consumers.ack(request.SerializeToString())
+
+    async def close(self) -> None:
+        """End every stream."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def turns(count: int = 20) -> None:
+    """Let everything happen that is about to."""
+    for _ in range(count):
+        await asyncio.sleep(0)

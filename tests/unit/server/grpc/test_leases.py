@@ -1,0 +1,57 @@
+"""Which lease a message is acknowledged under."""
+
+from ister.broker import Attachment
+from ister.server.grpc.leases import HELD_MAX, Held, Leases
+
+
+def attachment() -> Attachment:
+    # Leases only tell attachments apart.
+    return Attachment(None)  # type: ignore[arg-type]
+
+
+def held(one: Attachment, lease: int, due_ms: int = 100) -> Held:
+    return Held(one, lease, 1, due_ms)
+
+
+def test_a_message_is_taken_once() -> None:
+    leases, one = Leases(), attachment()
+    leases.add("/default/t", "s", 5, held(one, 1), now_ms=0)
+
+    assert leases.take("/default/t", "other", 5) is None
+    assert leases.take("/default/t", "s", 6) is None
+    found = leases.take("/default/t", "s", 5)
+    assert found is not None
+    assert found.lease == 1
+    assert leases.take("/default/t", "s", 5) is None
+
+
+def test_the_last_delivery_counts() -> None:
+    leases, one = Leases(), attachment()
+    leases.add("/default/t", "s", 5, held(one, 1), now_ms=0)
+    leases.add("/default/t", "s", 5, held(one, 2), now_ms=0)
+
+    found = leases.take("/default/t", "s", 5)
+
+    assert found is not None
+    assert found.lease == 2
+
+
+def test_who_leaves_holds_nothing() -> None:
+    leases, one, other = Leases(), attachment(), attachment()
+    leases.add("/default/t", "s", 1, held(one, 1), now_ms=0)
+    leases.add("/default/t", "s", 2, held(other, 1), now_ms=0)
+
+    leases.leave("/default/t", "s", one)
+    leases.leave("/default/t", "s", one)
+
+    assert leases.take("/default/t", "s", 1) is None
+    assert leases.take("/default/t", "s", 2) is not None
+
+
+def test_what_is_over_makes_room() -> None:
+    leases, one = Leases(), attachment()
+    for offset in range(HELD_MAX + 1):
+        leases.add("/default/t", "s", offset, held(one, 1, due_ms=offset), now_ms=10_000)
+
+    assert leases.take("/default/t", "s", 9_999) is None
+    assert leases.take("/default/t", "s", 10_000) is not None
