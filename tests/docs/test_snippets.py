@@ -86,7 +86,7 @@ def test_the_example_with_schemas_runs_and_shows_both_versions(
         "(1, 1) Order(id=1, item='salmon', quantity=1)",
         "(1, 2) Order(id=2, item='trout', quantity=3)",
     ]
-    assert shown[3].startswith("refused: topic '/default/examples.orders'")
+    assert shown[3].startswith("refused: messages of '/default/examples.orders'")
 
 
 def test_a_block_that_does_not_run_is_caught() -> None:

@@ -1,8 +1,10 @@
 """A real broker process for end-to-end tests: `broker`, and `start_broker` for several."""
 
+import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,28 @@ from tests.e2e.nursery import IsterProcess
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 20.0
 POLL_S = 0.005
+
+
+# Ports that the system gives to nobody by itself, so that a broker which is down for a moment
+# finds its own free again; each worker of pytest-xdist has some.
+PORT_MIN = 20_000
+PORTS_PER_WORKER = 1_500
+_ports = itertools.cycle(range(PORTS_PER_WORKER))
+
+
+def free_port() -> int:
+    """Return a port that nobody has and nobody gets by chance."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for step in _ports:
+        port = PORT_MIN + worker % 8 * PORTS_PER_WORKER + step
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("unreachable")
 
 
 class BrokerProcess:
@@ -53,8 +77,10 @@ class BrokerProcess:
     ) -> None:
         """Start the process and return once every door is open."""
         command = ["serve", "--data", str(self.folder / "data")]
-        command += ["--port", str(native_port), "--http-port", str(http_port)]
-        command += ["--grpc-port", str(grpc_port), "--admin-port", str(admin_port)]
+        command += ["--port", str(native_port or free_port())]
+        command += ["--http-port", str(http_port or free_port())]
+        command += ["--grpc-port", str(grpc_port or free_port())]
+        command += ["--admin-port", str(admin_port or free_port())]
         command += ["--ready-file", str(self.ready_file), *self.args]
         self.ready_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:

@@ -9,7 +9,6 @@ What another broker changes is seen when something is changed here that it touch
 start.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -41,8 +40,17 @@ from ister.registry.records import (
     check_words,
 )
 from ister.registry.shelf import Contents, Shelf
-from ister.registry.work import breaks, prepare, warm, warm_in_background
-from ister.schemas import Mode, Policy, Schema, parse_mode, parse_policy, parse_schema, parse_type
+from ister.registry.work import Aside, breaks, prepare, warm, warm_in_background
+from ister.schemas import (
+    Mode,
+    Policy,
+    Schema,
+    SchemaType,
+    parse_mode,
+    parse_policy,
+    parse_schema,
+    parse_type,
+)
 
 logger = structlog.get_logger("schemas")
 
@@ -57,6 +65,7 @@ class Registry:
     def __init__(self, holdings: Holdings, *, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._holdings = holdings
+        self._aside = Aside()
 
     @classmethod
     async def open(
@@ -101,9 +110,11 @@ class Registry:
         """Tell about a subject."""
         return self._holdings.get(subject).report()
 
-    def subjects(self) -> list[SubjectReport]:
-        """Tell about every subject, by name."""
-        return [shelf.report() for _, shelf in sorted(self._holdings.shelves.items())]
+    def subjects(self, *, after: str = "", limit: int | None = None) -> list[SubjectReport]:
+        """Tell about every subject, by name; or about some of those behind `after`."""
+        shelves = self._holdings.shelves
+        names = sorted(name for name in shelves if name > after)
+        return [shelves[name].report() for name in names[:limit]]
 
     async def check(
         self, subject: str, type: str, definition: bytes, *, mode: str | None = None
@@ -113,12 +124,12 @@ class Registry:
         `mode` is asked for instead of the subject's own.
         """
         wanted = None if mode is None else parse_mode(mode)
-        schema = await asyncio.to_thread(parse_schema, parse_type(type), definition)
+        schema = await self._aside.run(parse_schema, parse_type(type), definition)
 
         async def step() -> list[str]:
             shelf = self._holdings.get(subject)
             asked = wanted or shelf.contents.record.mode
-            return await asyncio.to_thread(breaks, shelf, shelf.contents, schema, asked)
+            return await self._aside.run(breaks, shelf, shelf.contents, schema, asked)
 
         return await self._holdings.change(subject, step)
 
@@ -144,7 +155,10 @@ class Registry:
         """
         check_words(description, created_by, tags)
         wanted = None if mode is None else parse_mode(mode)
-        schema = await asyncio.to_thread(parse_schema, parse_type(type), definition)
+        same = self._find_same(subject, parse_type(type), definition)
+        if same is not None and wanted is None:
+            return registered(same, is_new=False)
+        schema = await self._aside.run(parse_schema, parse_type(type), definition)
         draft = SubjectVersion(
             subject=subject,
             schema_id=0,
@@ -298,6 +312,16 @@ class Registry:
 
         await self._holdings.change(binding.subject, step)
 
+    def _find_same(
+        self, subject: str, type: SchemaType, definition: bytes
+    ) -> SubjectVersion | None:
+        """Return the version with this very text: producers that start say it over and over."""
+        shelf = self._holdings.shelves.get(subject)
+        if shelf is None or shelf.contents.record.type is not type:
+            return None
+        versions = shelf.contents.versions.values()
+        return next((one for one in versions if one.definition == definition), None)
+
     # How subjects change. These are called with the subject's lock held.
 
     async def _register(
@@ -313,11 +337,11 @@ class Registry:
             await self._set_mode(shelf, mode or record.mode)
             return registered(found, is_new=False)
         wanted = mode or record.mode
-        reasons = await asyncio.to_thread(breaks, shelf, shelf.contents, schema, wanted)
+        reasons = await self._aside.run(breaks, shelf, shelf.contents, schema, wanted)
         if reasons:
             raise SchemaIncompatibleError(draft.subject, wanted.value, reasons)
         if shelf.topics:
-            await asyncio.to_thread(warm, schema)
+            await self._aside.run(warm, schema)
         return await self._add_version(shelf, draft, schema, wanted)
 
     async def _add_subject(self, draft: SubjectVersion, mode: Mode) -> Registered:
@@ -445,7 +469,7 @@ class Registry:
             raise LimitReachedError("topics bound to schemas", bindings_max)
         if binding.policy is not Policy.NONE and binding.validate_payload:
             # Whoever binds is told when payloads cannot be checked here.
-            await asyncio.to_thread(prepare, shelf, contents.get(binding.version))
+            await self._aside.run(prepare, shelf, contents.get(binding.version))
 
         def on_written(revision: int) -> None:
             self._holdings.place(Contents(contents.record, revision, contents.versions))

@@ -1,13 +1,34 @@
 """What takes a while, and so is done in threads: comparing schemas, getting ready to check."""
 
+import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import ParamSpec, TypeVar
 
 from ister.base.errors import BadSchemaError, ExtraMissingError
 from ister.registry.records import SubjectVersion
 from ister.registry.shelf import Contents, Shelf
 from ister.schemas import Mode, Schema, incompatibilities, parse_schema
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Aside:
+    """Does what takes a while in a thread, one thing after the other.
+
+    In Python two threads do not get on faster than one; and the threads of the event loop, which
+    are few, are left to those who publish and need their batches checked.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `function` does."""
+        async with self._turn:
+            return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def breaks(shelf: Shelf, contents: Contents, new: Schema, mode: Mode) -> list[str]:

@@ -1,7 +1,9 @@
 """Subjects and their versions: what is registered, refused, found again and deleted."""
 
 import asyncio
+import threading
 
+import msgspec
 import pytest
 from tests.unit.registry.conftest import Hand
 from tests.unit.registry.definitions import OTHER, V1, V2, V3, record
@@ -16,7 +18,7 @@ from ister.base.errors import (
 )
 from ister.metadata import MemoryMetadata
 from ister.registry import Registered, Registry, RegistryLimits, SubjectVersion
-from ister.schemas import Mode, SchemaType
+from ister.schemas import Mode, Schema, SchemaType, parse_schema
 
 # Registering.
 
@@ -202,6 +204,15 @@ async def test_what_is_not_there_is_not_found(registry: Registry) -> None:
             call()
 
 
+async def test_subjects_are_listed_by_page(registry: Registry) -> None:
+    for name in ("c", "a", "d", "b"):
+        await registry.register(name, "string", b"")
+
+    assert [one.subject for one in registry.subjects(limit=2)] == ["a", "b"]
+    assert [one.subject for one in registry.subjects(after="b", limit=3)] == ["c", "d"]
+    assert registry.subjects(after="d") == []
+
+
 async def test_subjects_are_listed_by_name(registry: Registry) -> None:
     for name in ("b", "a", "c"):
         await registry.register(name, "string", b"")
@@ -352,6 +363,47 @@ async def test_subjects_registered_at_once_get_ids_without_gaps(registry: Regist
     done = await asyncio.gather(*(registry.register(f"s{n}", "string", b"") for n in range(50)))
 
     assert sorted(one.schema_id for one in done) == list(range(1, 51))
+
+
+async def test_many_registrations_take_one_thread(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are left to whoever publishes, and needs a batch to be checked."""
+    busy, most = 0, 0
+    lock = threading.Lock()
+
+    def counting(type: SchemaType, definition: bytes) -> Schema:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        try:
+            return parse_schema(type, definition)
+        finally:
+            with lock:
+                busy -= 1
+
+    monkeypatch.setattr("ister.registry.registry.parse_schema", counting)
+    definitions = [record((f"f{n}",)) for n in range(40)]
+    await asyncio.gather(
+        *(registry.register(f"s{n}", "json_schema", one) for n, one in enumerate(definitions))
+    )
+
+    assert most == 1
+
+
+async def test_a_definition_that_is_there_word_by_word_is_not_parsed_again(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand producers that start at once cost a thousand comparisons of texts."""
+    first = await registry.register("orders", "json_schema", V1)
+    second = await registry.register("orders", "json_schema", V2)
+    monkeypatch.delattr("ister.registry.registry.parse_schema")
+
+    assert await registry.register("orders", "json_schema", V1) == msgspec.structs.replace(
+        first, is_new=False
+    )
+    assert (await registry.register("orders", "json", V2)).version == second.version
 
 
 async def test_of_two_definitions_at_once_the_second_must_fit_the_first(

@@ -190,4 +190,4 @@ class SchemaViolationError(InvalidError):
     reason: str
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r} takes messages of schema {self.subject!r}: {self.reason}"
+        return f"messages of {self.topic!r} must follow schema {self.subject!r}: {self.reason}"

@@ -8,7 +8,8 @@ after the application has had its turn.
 
 Always true:
 - every request gets an answer or an error, also when the connection is lost;
-- on OPEN, producers, subscriptions and readers are opened again before anything else is sent;
+- on OPEN, producers, subscriptions and readers are opened again before anything else is sent,
+  producers with a schema when the broker has said that it knows that;
 - in LEAVING nothing new is published: it waits for the next connection.
 """
 
@@ -436,8 +437,8 @@ class Session:
 
         def on_found(reply: Command | IsterError) -> None:
             assert registration is not None
-            if isinstance(reply, COMES_BACK):
-                return
+            if isinstance(reply, COMES_BACK) or self.link is not Link.OPEN:
+                return  # It is opened on the next connection.
             if registration.is_known(reply):
                 open_now()
             elif isinstance(reply, SchemaFound | NotFoundError):
@@ -446,7 +447,7 @@ class Session:
                 open_now()
 
         def on_registered(reply: Command | IsterError) -> None:
-            if isinstance(reply, COMES_BACK):
+            if isinstance(reply, COMES_BACK) or self.link is not Link.OPEN:
                 return
             if isinstance(reply, SchemaRegistered):
                 producer.schema = reply.schema_id, reply.version

@@ -162,14 +162,13 @@ def list_versions(session: "NativeSession", command: ListSchemaVersions, reply: 
 
 def list_subjects(session: "NativeSession", command: ListSchemas, reply: Reply) -> None:
     """Tell of a page of subjects."""
-    found = sorted(_registry(session).subjects(), key=lambda one: one.subject)
     limit = max(1, min(command.limit, SUBJECTS_PER_PAGE_MAX))
+    # One more tells whether there is a next page.
+    found = _registry(session).subjects(after=command.after, limit=limit + 1)
     rows: list[SchemaSubject] = []
     size_bytes = 0
     after = ""
     for one in found:
-        if one.subject <= command.after:
-            continue
         size_bytes += ROW_BYTES + _size_bytes(one.subject, *one.tags) + 5 * len(one.versions)
         if rows and (len(rows) == limit or size_bytes > LISTING_BYTES):
             after = rows[-1].subject

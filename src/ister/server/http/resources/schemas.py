@@ -217,8 +217,8 @@ class BindingPage(Struct):
 @SCHEMAS.route("GET", "/schemas")
 async def list_subjects(admin: Admin, query: PageQuery) -> SubjectPage:
     """List subjects."""
-    rows = sorted(_registry(admin).subjects(), key=lambda row: row.subject)
-    rows = [row for row in rows if row.subject > query.after]
+    # One more tells whether there is a next page.
+    rows = _registry(admin).subjects(after=query.after, limit=query.limit + 1)
     page = rows[: query.limit]
     more = page[-1].subject if len(rows) > len(page) else ""
     return SubjectPage(rows=page, next=more)
@@ -322,8 +322,7 @@ async def describe_schema_id(admin: Admin, where: IdPath, query: IdQuery) -> Sch
 @BINDINGS.route("GET", "/bindings")
 async def list_bindings(admin: Admin, query: PageQuery) -> BindingPage:
     """List which topics are bound to which subjects."""
-    rows = sorted(_registry(admin).bindings(), key=lambda row: row.topic)
-    rows = [row for row in rows if row.topic > query.after]
+    rows = [row for row in _registry(admin).bindings() if row.topic > query.after]
     page = rows[: query.limit]
     more = page[-1].topic if len(rows) > len(page) else ""
     return BindingPage(rows=page, next=more)
