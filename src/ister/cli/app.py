@@ -34,7 +34,8 @@ def run() -> None:
     """Run the command line and end the process with its exit code."""
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     app = make_app(words[:1] if words and words[0] in COMMANDS else COMMANDS)
-    gc.enable()
+    if words[:1] != ["serve"]:  # That has yet to load the broker.
+        gc.enable()
     guard(app)
 
 

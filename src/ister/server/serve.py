@@ -85,6 +85,7 @@ def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None
     # looked at again by the collector, whose pauses would show in the latency.
     gc.collect()
     gc.freeze()
+    gc.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run_server(config, on_ready=on_ready))
 
