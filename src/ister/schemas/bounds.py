@@ -25,6 +25,8 @@ PAYLOAD_NESTING_MAX = 100
 # for more than two seconds. A batch of the largest size a producer makes by itself (512 KiB, at
 # least 2 bytes a value) always passes if the schema needs at most 40 steps for each value.
 CHECK_STEPS_MAX = 10_000_000
+# For one payload: the library checks it in one go, and nobody else has a turn meanwhile.
+PAYLOAD_STEPS_MAX = 1_000_000
 # More would only repeat what the first ones say.
 FAULTS_MAX = 10
 REASON_CHARS_MAX = 300

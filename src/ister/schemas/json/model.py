@@ -16,6 +16,7 @@ from ister.base.errors import BadSchemaError, ExtraMissingError
 from ister.schemas.bounds import (
     CHECK_STEPS_MAX,
     PAYLOAD_NESTING_MAX,
+    PAYLOAD_STEPS_MAX,
     Json,
     canonical,
     decode_definition,
@@ -85,16 +86,26 @@ class JsonValidator:
         # A value takes two bytes or more with what parts it from the next, which the last of a
         # payload does not have.
         values_max = (sum(map(len, payloads)) + len(payloads)) // 2
-        if values_max * self._steps_max <= CHECK_STEPS_MAX:
+        longest = (max(map(len, payloads), default=0) + 1) // 2
+        if (
+            values_max * self._steps_max <= CHECK_STEPS_MAX
+            and longest * self._steps_max <= PAYLOAD_STEPS_MAX
+        ):
             return each(payloads, self._fault)
         left = CHECK_STEPS_MAX
 
         def fault(payload: Payload) -> str | None:
             nonlocal left
             try:
-                left -= self._steps_of(self._decode(payload))
+                steps = self._steps_of(self._decode(payload))
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 return self._fault(payload)
+            if steps > PAYLOAD_STEPS_MAX:
+                return (
+                    f"checking takes more than {PAYLOAD_STEPS_MAX} steps: send smaller messages, "
+                    "or use a schema with fewer choices"
+                )
+            left -= steps
             if left < 0:
                 return (
                     f"checking takes more than {CHECK_STEPS_MAX} steps for one batch: "
