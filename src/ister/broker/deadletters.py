@@ -75,20 +75,20 @@ class DeadLetters:
             track.held_back = False
 
     def _bury(self, track: Track, batch: Batch, slots: list[int], failures: list[int]) -> None:
-        subscription, stand = track.subscription, track.stand
+        subscription, cursor = track.subscription, track.cursor
         offsets = [batch.offsets[s] for s in slots]
         letters = dead_letters(track, batch, slots, failures, broker=self._broker)
         for run in runs_of(offsets):
             track.burying.add(*run)
 
         def done(error: IsterError | None) -> None:
-            subscription.quarantine.on_buried(track, stand, offsets, error)
+            subscription.quarantine.on_buried(track, cursor, offsets, error)
 
         def on_topic(topic: StreamTopic | IsterError) -> None:
             if isinstance(topic, IsterError):
                 done(topic)
                 return
-            if stand.epoch != track.deliveries.epoch or track.topic.deleted:
+            if cursor is not track.cursor or track.topic.deleted:
                 return  # The subscription was moved meanwhile: the message is not dead any more.
             try:
                 _store(track, topic, letters, offsets, done)

@@ -31,7 +31,7 @@ from ister.broker.quarantine import RETRY_MS, Quarantine, Undertaker
 from ister.broker.roster import Roster
 from ister.broker.standing import report_of
 from ister.broker.stream import StreamTopic
-from ister.broker.track import Stand, Track
+from ister.broker.track import Track
 from ister.broker.vault import Vault
 from ister.broker.window import ReadAhead
 from ister.subscriptions import Cursor, Filter, Policy, SubscriptionType
@@ -326,7 +326,7 @@ class DurableSubscription:
 
         Consumers keep their leases, unless keys are to be kept in order from now on, or no more.
         """
-        former, was_ordered = self.acks.poison, self.ordered
+        was_ordered = self.ordered
         self.record.created = created
         self.acks = created.acks
         self.ordered = self._keeps_order()
@@ -337,7 +337,8 @@ class DurableSubscription:
                 track.deliveries.settings = created.acks
                 self._use(track, track.cursor)
             else:
-                self.quarantine.on_set(track, former)
+                self.quarantine.on_set(track)
+                self._flight.touch(track)
                 self.dispatch.add(track)
         if anew:
             self._void()
@@ -444,26 +445,32 @@ class DurableSubscription:
             self.watch(track)
         return refused
 
-    def on_transaction(self, track: Track, stand: Stand, run: Run) -> None:
+    def on_transaction(self, track: Track, cursor: Cursor, run: Run) -> None:
         """The journal has a transaction that acknowledges a run, whatever its lease says now."""
         number, start, end = run
-        if self.was_moved(track, stand, [(start, end)]):
+        if self.was_moved(track, cursor, [(start, end)]):
             return
         track.deliveries.ack(number, start, end)
         track.deliveries.skip(start, end)
         self.on_acked(track, start, end)
         self.dispatch.on_settled()
 
-    def was_moved(self, track: Track, stand: Stand, acked: Sequence[tuple[int, int]]) -> bool:
-        """Whether a track stands elsewhere than when something acknowledged these was begun.
+    def on_not_committed(self, track: Track) -> None:
+        """The journal did not take a transaction: what it kept from its end meets that now."""
+        if self._tracks.get(track.topic.name) is track:
+            self.quarantine.treat(track)
+            self.dispatch.pump()
+
+    def was_moved(self, track: Track, cursor: Cursor, acked: Sequence[tuple[int, int]]) -> bool:
+        """Whether a track has another cursor than when something acknowledged these was begun.
 
         A move comes behind it in the journal, and what it has left has no leases any more. When
         the move fails, the subscription goes back there, and finds them acknowledged.
         """
-        if stand.epoch == track.deliveries.epoch and not self.closed:
+        if cursor is track.cursor and self._tracks.get(track.topic.name) is track:
             return False
         for run in acked:
-            stand.cursor.ack(*run)
+            cursor.ack(*run)
         return True
 
     def track_of_lease(self, number: int) -> Track | None:

@@ -19,8 +19,8 @@ from ister.base import Clock, Poison
 from ister.base.errors import IsterError, StorageFailedError
 from ister.broker.alarm import Alarm
 from ister.broker.sifting import runs_of, slots_of
-from ister.broker.track import Again, Stand, Track
-from ister.subscriptions import keys_of
+from ister.broker.track import Again, Track
+from ister.subscriptions import Cursor, keys_of
 
 if TYPE_CHECKING:
     from ister.broker.durable import DurableSubscription
@@ -102,11 +102,8 @@ class Quarantine:
         # Not at once: at the start of a broker, not all of it is there yet.
         self._alarm.watch(track, self._clock.monotonic_ms())
 
-    def on_set(self, track: Track, former: str) -> None:
-        """The subscription is set otherwise; `former` is what became of messages before."""
-        if former == Poison.BLOCK:
-            # Shown to the gate, not on their way anywhere.
-            track.burying.clear()
+    def on_set(self, track: Track) -> None:
+        """The subscription is set otherwise."""
         self.forget(track)
         track.deliveries.change(self._subscription.acks, besides=track.burying)
         track.bury_again_ms = 0
@@ -137,14 +134,14 @@ class Quarantine:
         self._settle(track, runs_of(offsets))
 
     def on_buried(
-        self, track: Track, stand: Stand, offsets: Sequence[int], error: IsterError | None
+        self, track: Track, cursor: Cursor, offsets: Sequence[int], error: IsterError | None
     ) -> None:
         """Messages are among the dead letters, or could not be put there."""
         subscription = self._subscription
         runs = runs_of(offsets)
         if error is None:
             self.dead_lettered += len(offsets)
-        if subscription.was_moved(track, stand, runs if error is None else ()):
+        if subscription.was_moved(track, cursor, runs if error is None else ()):
             return
         for run in runs:
             track.burying.discard(*run)
@@ -209,7 +206,7 @@ class Quarantine:
         gate, deliveries = track.gate, track.deliveries
         assert gate is not None
         while dead := list(
-            deliveries.exhausted_besides(track.burying).lowest(SHOWN_AT_ONCE).offsets()
+            deliveries.exhausted_besides(track.burying, track.shown).lowest(SHOWN_AT_ONCE).offsets()
         ):
             batch = track.old_batch(dead[0], Again.DEAD_LETTER)
             if batch is None and track.is_gone(Again.DEAD_LETTER):
@@ -223,7 +220,7 @@ class Quarantine:
             keys = keys_of(batch)
             gate.admit([keys[s] for s in slots], shown)
             for run in runs_of(shown):
-                track.burying.add(*run)
+                track.shown.add(*run)
             self.on_gone(track, sorted(set(here).difference(shown)))
             batch.forget_columns()
         track.end_reading(Again.DEAD_LETTER)

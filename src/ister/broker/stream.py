@@ -205,9 +205,11 @@ class StreamTopic:
 
         def done(error: IsterError | None) -> None:
             # First of all: the producer need not wait for what is to be done here.
-            told(error, None)
-            if error is None:
-                self.on_committed(batch)
+            try:
+                told(error, None)
+            finally:
+                if error is None:
+                    self.on_committed(batch)
 
         self.vault.committer.add(done)
 
@@ -251,7 +253,7 @@ class StreamTopic:
         self.record.on_stored(batch, sequenced=sequenced)
         self.messages_in += batch.count
         self.bytes_in += batch.size_bytes
-        if self._pending_sequences and batch.numbered:
+        if sequenced and self._pending_sequences and batch.numbered:
             self._expected(batch)
         if self._pending_ids and batch.columns & Column.ID:
             for message_id in batch.ids or ():

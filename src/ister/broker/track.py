@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ister.base import Retention
 from ister.broker.alarm import NEVER_MS
@@ -23,13 +23,6 @@ class Again(Enum):
     REDELIVERY = auto()
     PARKED = auto()
     DEAD_LETTER = auto()
-
-
-class Stand(NamedTuple):
-    """What a track went by when something was begun: a move may come in between."""
-
-    epoch: int
-    cursor: Cursor
 
 
 class Track:
@@ -53,6 +46,7 @@ class Track:
         "numbers",
         "parked",
         "parked_count",
+        "shown",
         "sieve",
         "slot",
         "subscription",
@@ -93,6 +87,8 @@ class Track:
         self.held_up = False
         # On their way to the dead letters.
         self.burying = OffsetSet()
+        # Of those that block their keys, which ones the gate has seen after a start.
+        self.shown = OffsetSet()
         # Not before this time: it has just failed.
         self.bury_again_ms = 0
         # Acknowledged by transactions that the journal does not have yet.
@@ -108,11 +104,6 @@ class Track:
         # For going back. One for each purpose: two that take turns in different places would each
         # throw away what the other has read.
         self._windows: dict[Again, Window] = {}
-
-    @property
-    def stand(self) -> Stand:
-        """What it goes by now."""
-        return Stand(self.deliveries.epoch, self.cursor)
 
     def new_batch(self, offset: int) -> Batch | None:
         """Return the batch with the next message to hand out; `None` while it is read."""
@@ -155,14 +146,19 @@ class Track:
             window.clear()
 
     def start_over(self, cursor: Cursor, *, ordered: bool) -> None:
-        """Go on from a cursor, with everything that was under way forgotten; leases are void."""
+        """Go on from a cursor, with what was handed out forgotten; leases are void.
+
+        Under the same cursor, what is on its way to a journal will be done all the same.
+        """
+        if cursor is not self.cursor:
+            self.burying.clear()
+            self.committing.clear()
         self.cursor = cursor
         self.deliveries.use(cursor)
         self.close()
-        self.burying.clear()
         self.bury_again_ms = 0
-        self.committing.clear()
         self.gate = KeyGate() if ordered else None
+        self.shown.clear()
         self.held_back = ordered and self.deliveries.any_exhausted
         self.held_up = False
 

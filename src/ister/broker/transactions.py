@@ -27,9 +27,10 @@ from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.durable import DurableSubscription, Run
 from ister.broker.guarding import Guard, check
 from ister.broker.stream import StreamTopic
-from ister.broker.track import Stand, Track
+from ister.broker.track import Track
 from ister.broker.vault import Vault
 from ister.codec import Batch
+from ister.subscriptions import Cursor
 
 Offsets = Callable[[list[int] | IsterError], object]
 FindTopic = Callable[[str], StreamTopic]
@@ -67,10 +68,10 @@ class Transaction:
 
 
 class _Ack(NamedTuple):
-    """A run that a transaction acknowledges, and where its track stands."""
+    """A run that a transaction acknowledges, and the cursor its track had then."""
 
     track: Track
-    stand: Stand
+    cursor: Cursor
     run: Run
 
 
@@ -157,15 +158,18 @@ class Transactions:
 
         def on_done(error: IsterError | None) -> None:
             waiting = self._committing.pop(word)
-            for track, stand, run in acks:
-                if track.deliveries.epoch == stand.epoch:
+            for track, cursor, run in acks:
+                if track.cursor is cursor:
                     track.committing.discard(*run[1:])
             if error is None:
                 vault.ledger.on_changes([changes[-1]])
-                for track, stand, run in acks:
-                    track.subscription.on_transaction(track, stand, run)
+                for track, cursor, run in acks:
+                    track.subscription.on_transaction(track, cursor, run)
                 for topic, batch in stored:
                     topic.on_committed(batch, sequenced=False)
+            else:
+                for track, _, _ in acks:
+                    track.subscription.on_not_committed(track)
             for transaction, told in waiting:
                 transaction.each = each
                 told(error or offsets)
@@ -221,5 +225,5 @@ def _leased(
         if track is not None and track.deliveries.is_leased(number, start, end):
             if track.committing.count_within(start, end):
                 raise TransactionError(word, f"another one is acknowledging message {start}")
-            return _Ack(track, track.stand, (number, start, end))
+            return _Ack(track, track.cursor, (number, start, end))
     raise TransactionError(word, f"message {start} is not leased to this consumer any more")

@@ -293,6 +293,10 @@ class StreamBench:
         while self._ready:
             self._ready.popleft()()
 
+    def step(self) -> None:
+        """Let the first of these things happen, and what it sets off wait."""
+        self._ready.popleft()()
+
     def advance(self, ms: int) -> None:
         """Move the clock."""
         self.settle()

@@ -10,6 +10,7 @@ from ister.testing import Fault
 BLOCK = {"max_deliveries": 2, "poison": "block"}
 DROP = {"max_deliveries": 2, "poison": "drop"}
 OTHER = "/default/others"
+LETTERS = f"{TOPIC}-s-dlq"
 
 
 @pytest.fixture
@@ -310,3 +311,79 @@ def test_dead_letters_need_a_plain_stream_from_the_beginning(bench: StreamBench,
     with pytest.raises(WrongKindError, match="plain stream"):
         bench.consume(subscription="t", acks={"dead_letter_topic": letters})
     bench.consume(acks={"poison": "drop"})
+
+
+# Other settings while something is on its way to the journal
+
+
+def test_a_letter_on_its_way_when_its_message_comes_to_block_ends_the_block(
+    bench: StreamBench,
+) -> None:
+    bench.create(LETTERS)
+    # Somebody listens, so that nothing has to be read from the log.
+    bench.consume(subscription="other")
+    bench.publish(b"bad", b"good")
+    member = bench.consume(acks={"max_deliveries": 1}, credit=1)
+    (bad,) = member.take()
+    member.attachment.nack([(*bad.run, 0)], -1)
+    bench.broker.subscribers.unsubscribe(member.attachment)
+    bench.broker.durables.set_acks(
+        TOPIC, "s", AckSettings(max_deliveries=1, poison="block"), lambda _: None
+    )
+    bench.clock.advance(0.001)
+    bench.advance(100)
+
+    assert [m.payload for m in bench.stored(LETTERS)] == [b"bad"]
+    assert not bench.report().cursor.blocked
+    assert bench.consume().take_offsets() == [1]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_letter_on_its_way_is_not_written_again_under_other_settings(
+    bench: StreamBench, *, there: bool
+) -> None:
+    if there:
+        bench.create(LETTERS)
+    # Somebody listens, so that nothing has to be read from the log.
+    bench.consume(subscription="other")
+    bench.publish(b"bad", b"good")
+    member = bench.consume(acks={"max_deliveries": 1}, credit=1)
+    (bad,) = member.take()
+    # The journal is to do: the letter, or its topic; other settings; then what follows from them.
+    member.attachment.nack([(*bad.run, 0)], -1)
+    bench.broker.subscribers.unsubscribe(member.attachment)
+    bench.broker.durables.set_acks(
+        TOPIC, "s", AckSettings(max_deliveries=1, ack_timeout_ms=1_000), lambda _: None
+    )
+    bench.clock.advance(0.001)
+    bench.advance(100)
+
+    assert [m.payload for m in bench.stored(LETTERS)] == [b"bad"]
+    assert bench.consume().take_offsets() == [1]
+
+
+def test_a_letter_on_its_way_is_not_written_again_after_a_short_block(bench: StreamBench) -> None:
+    bench.create(LETTERS)
+    member = bench.consume(acks={"max_deliveries": 1}, credit=1)
+    bench.publish(b"bad", b"good")
+    (bad,) = member.take()
+    member.attachment.nack([(*bad.run, 0)], -1)
+    for poison in ("block", "dead_letter"):
+        acks = AckSettings(max_deliveries=1, poison=poison)
+        bench.broker.durables.set_acks(TOPIC, "s", acks, lambda _: None)
+    bench.settle()
+
+    assert [m.payload for m in bench.stored(LETTERS)] == [b"bad"]
+
+
+def test_dead_messages_that_come_to_block_leave_room_in_flight(bench: StreamBench) -> None:
+    acks: dict[str, object] = {"max_deliveries": 1, "in_flight_max": 1, "ordered": True}
+    member = bench.consume(type="key_shared", acks=acks)
+    # Nothing that takes letters.
+    bench.broker.create_topic(LETTERS)
+    bench.publish(b"bad", b"good", keys=["bad", "good"])
+    member.nack(*member.take(), delay_ms=0)
+    assert member.take() == []
+    set_acks(bench, **acks, poison="block")
+
+    assert member.take_offsets() == [1]

@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from tests.unit.broker.streambench import TOPIC, StreamBench
+from tests.unit.broker.streambench import TOPIC, Sent, StreamBench
 
 from ister.base.errors import (
     BadBatchError,
@@ -440,3 +440,34 @@ def test_what_the_disk_did_not_take_is_refused_and_never_seen(
     assert member.payloads == [b"0", b"4"]
     bench.restart("none")
     assert stored(bench) == [b"0", b"4"]
+
+
+def test_a_batch_whose_answer_goes_wrong_is_there_all_the_same(bench: StreamBench) -> None:
+    member = bench.consume()
+    batch = Batch(b"".join(encode([b"a"], producer=b"p")))
+    bench.broker.store(bench.producer(), batch, lambda *_: 1 // 0)
+    bench.settle()
+
+    assert member.payloads == [b"a"]
+    assert bench.topic().next_offset == 1
+
+
+def test_a_transaction_under_the_name_of_a_producer_hides_none_of_its_repetitions(
+    bench: StreamBench,
+) -> None:
+    staged = Batch(b"".join(encode([b"staged"], producer=b"p")))
+    transaction = bench.begin()
+    bench.broker.stage(transaction, 0, staged)
+    repeated: list[Sent] = []
+
+    def on_committed(_: object) -> None:
+        repeated.append(bench.send([b"sent"], sequence=0, settle=False))
+
+    bench.broker.commit(transaction, [TOPIC], [], on_committed)
+    # The transaction is with the disk: this is in the group after it.
+    bench.step()
+    first = bench.send([b"sent"], sequence=0, settle=False)
+    bench.settle()
+
+    assert (first.offsets, [one.offsets for one in repeated]) == ([1], [[1]])
+    assert stored(bench) == [b"staged", b"sent"]

@@ -5,6 +5,7 @@ import errno
 import pytest
 from tests.unit.broker.streambench import TOPIC, Member, Outcome, StreamBench
 
+from ister.base import AckSettings
 from ister.base.errors import (
     BadRequestError,
     LimitReachedError,
@@ -324,6 +325,43 @@ def test_a_message_that_is_being_committed_does_not_become_a_dead_letter(
 
     assert outcome.result == []
     assert bench.report().cursor.dead_lettered == 0
+    assert bench.lag() == 0
+
+
+def test_a_dead_message_whose_transaction_failed_becomes_a_dead_letter(bench: StreamBench) -> None:
+    member = bench.consume(acks={"max_deliveries": 1})
+    bench.publish(b"0")
+    (message,) = member.take()
+    bench.disk.fail(Fault())
+    outcome = bench.commit(bench.begin(), [], [(member, message)], settle=False)
+    member.attachment.nack([(*message.run, 0)], -1)
+    bench.settle()
+    bench.advance(10_000)
+
+    assert isinstance(outcome.result, StorageFailedError)
+    assert bench.report().cursor.dead_lettered == 1
+    assert bench.lag() == 0
+
+
+def test_other_settings_let_nobody_commit_again_what_is_being_committed(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(type="key_shared")
+    bench.publish(b"0")
+    (message,) = member.take()
+    first, second = bench.begin("first"), bench.begin("second")
+    for transaction in (first, second):
+        bench.stage(transaction, 0, transaction.word.encode())
+    outcome = bench.commit(first, [OUT], [(member, message)], settle=False)
+    # Leases are void, and the message is delivered once more.
+    bench.broker.durables.set_acks(TOPIC, "s", AckSettings(ordered=True), lambda _: None)
+    member.attachment.consumer.grant(1, 1 << 20)
+    (again,) = member.take()
+    refused = bench.commit(second, [OUT], [(member, again)])
+
+    assert outcome.result == [0]
+    assert isinstance(refused.result, TransactionError)
+    assert stored(bench) == [b"first"]
     assert bench.lag() == 0
 
 

@@ -23,6 +23,7 @@ from ister.server.grpc.messages import message
 from ister.server.grpc.receiver import AcksOf, Receiver
 from ister.server.grpc.roll import ConsumerRecord, Roll, id_of
 from ister.server.grpc.status import Refusal, code_of
+from ister.subscriptions import check_globs
 from ister.wire import BACKOFF_DELAY
 
 ConsumerResponse = message("danube.ConsumerResponse")
@@ -140,7 +141,8 @@ class Consumers:
         """Take their places from those that have no stream and were not heard of."""
         heard_ms = self._broker.clock.monotonic_ms() - SILENCE_MS
         for client_id, receiver in list(self._receivers.items()):
-            if not receiver.streaming and receiver.seen_ms < heard_ms:
+            waits = receiver.streaming or receiver.attaching
+            if not waits and receiver.seen_ms < heard_ms:
                 receiver.detach()
                 self._drop(client_id, receiver)
 
@@ -164,12 +166,16 @@ class Consumers:
             raise TopicNotFoundError(name)
         if not 0 <= request.subscription_type < len(TYPES):
             raise BadRequestError(f"there is no subscription type {request.subscription_type}")
+        type_ = TYPES[request.subscription_type]
+        # Others have no use for them, and every record is kept.
+        key_filters = list(request.key_filters) if type_ == "key_shared" else []
+        check_globs({}, key_filters)
         return ConsumerRecord(
             topic=name,
             subscription=parse_plain(request.subscription, "a subscription name"),
             name=parse_plain(request.consumer_name, "a consumer name"),
-            type=TYPES[request.subscription_type],
-            key_filters=list(request.key_filters),
+            type=type_,
+            key_filters=key_filters,
             kind=topic.kind,
         )
 
@@ -185,9 +191,9 @@ class Consumers:
         return receiver
 
     def _drop(self, client_id: int, receiver: Receiver) -> None:
-        """Forget a consumer that has neither a place nor a stream."""
-        unused = not receiver.streaming and not receiver.attached
-        if unused and self._receivers.get(client_id) is receiver:
+        """Forget a consumer that has neither a place nor a stream, and will not have one."""
+        used = receiver.streaming or receiver.attached or receiver.attaching
+        if not used and self._receivers.get(client_id) is receiver:
             del self._receivers[client_id]
 
     async def _attach(self, client_id: int, receiver: Receiver) -> None:

@@ -115,8 +115,9 @@ class GrpcDoor:
             registry_service(self._registry, self._broker),
         ]
         bound = await self._serve(host, port, services)
-        self._discovery.broker_url = self._consumers.broker_url = url_of(advertise or host, bound)
-        self._admin.advertised = self._discovery.broker_url
+        url = url_of(advertise or host, bound)
+        discovery.broker_url = producers.broker_url = consumers.broker_url = url
+        self._admin.advertised = url
         return host, bound
 
     async def listen_admin(self, host: str, port: int) -> tuple[str, int]:

@@ -33,14 +33,19 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], dict[int, Held]] = {}
+        # How many make the next look through a subscription's worth while, where it is more.
+        self._look_at: dict[tuple[str, str], int] = {}
 
     def add(self, topic: str, subscription: str, offset: int, held: Held, *, now_ms: int) -> None:
         """Enter a message that is being sent."""
-        some = self._held.setdefault((topic, subscription), {})
+        key = (topic, subscription)
+        some = self._held.setdefault(key, {})
         some[offset] = held
-        if len(some) > HELD_MAX:
+        if len(some) > HELD_MAX and len(some) > self._look_at.get(key, HELD_MAX):
             for old in [o for o, one in some.items() if one.due_ms < now_ms]:
                 del some[old]
+            # Subscriptions of native clients may have far more in flight.
+            self._look_at[key] = 2 * len(some)
 
     def take(self, topic: str, subscription: str, offset: int) -> Held | None:
         """Return and remove who has a message, if anybody."""
@@ -56,3 +61,4 @@ class Leases:
             del some[offset]
         if not some:
             del self._held[topic, subscription]
+            self._look_at.pop((topic, subscription), None)

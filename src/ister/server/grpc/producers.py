@@ -35,8 +35,10 @@ from ister.server.grpc.status import Refusal
 from ister.server.grpc.translation import (
     DELIVERED_BYTES_MAX,
     DELIVERY_BYTES,
+    ENVELOPE_BYTES_MAX,
     StreamMessage,
     batch_of,
+    messages_of,
 )
 
 logger = structlog.get_logger("grpc")
@@ -64,6 +66,8 @@ class Producers:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
     ) -> None:
         self.closing = False
+        # How clients reach this broker.
+        self.broker_url = ""
         self._broker = broker
         self._roll = roll
         self._schemas = schemas
@@ -75,7 +79,9 @@ class Producers:
         # Whatever is below needs no second look.
         limits = broker.limits
         self._message_bytes_max = min(
-            DELIVERED_BYTES_MAX, limits.message_bytes_max, limits.batch_bytes_max
+            DELIVERED_BYTES_MAX - ENVELOPE_BYTES_MAX,
+            limits.message_bytes_max,
+            limits.batch_bytes_max,
         )
 
     async def create(self, request: Any, _: object) -> Any:
@@ -117,6 +123,8 @@ class Producers:
         if size > self._message_bytes_max:
             self._check_size(sent, topic.name, size)
         batch = batch_of(sent, producer.name_bytes)
+        if size > DELIVERED_BYTES_MAX - ENVELOPE_BYTES_MAX:
+            self._check_delivered(batch, topic.name)
         # Without a schema there is nothing left to check: we have made the batch ourselves.
         checked = topic.guard is None or await self._check_aside(producer, batch, size)
         if producer.stream is None:
@@ -228,6 +236,13 @@ class Producers:
         if payload_bytes > most:
             raise MessageTooLargeError(topic, payload_bytes, most)
 
+    def _check_delivered(self, batch: Batch, topic: str) -> None:
+        """Raise when a message is too large with what delivering adds: it would block streams."""
+        ((_, encoded),) = messages_of(batch, topic, self.broker_url)
+        size_bytes = len(encoded) + DELIVERY_BYTES
+        if size_bytes > DELIVERED_BYTES_MAX:
+            raise MessageTooLargeError(topic, size_bytes, DELIVERED_BYTES_MAX)
+
     def _check_room(self, size_bytes: int) -> None:
         if self._waiting_bytes + size_bytes > self._waiting_bytes_max:
             raise LimitReachedError("waiting_bytes_max", self._waiting_bytes_max)
@@ -260,7 +275,11 @@ class Producers:
             self._broker.store(producer, batch, told, checked=checked)
         except ProducerFencedError:
             # By a native producer of that name. Ours has no numbers that could be mixed up.
-            self._open.pop(batch.producer_id, None)
+            # Not by the id that the client says: it may be one of another broker's.
+            client_id = id_of(producer.topic.name, producer.name)
+            if self._open.get(client_id) is producer:
+                del self._open[client_id]
+                self._broker.close_producer(producer)
             raise
         self._waiting_bytes += size_bytes
         await stored

@@ -24,7 +24,7 @@ import structlog
 from grpc import StatusCode
 
 from ister.base import AckSettings
-from ister.base.errors import IsterError, TopicNotFoundError
+from ister.base.errors import IsterError, SubscriptionNotFoundError, TopicNotFoundError
 from ister.base.limits import MIB
 from ister.broker import Attachment, Broker, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch
@@ -86,7 +86,11 @@ class Receiver:
         self._broker_url = broker_url
         self._attachment: Attachment | None = None
         self._times_attached = 0
+        # How many are waiting for a place.
+        self._attaching = 0
         self._queue: deque[Delivery] = deque()
+        # What is being written, or was last.
+        self._writing: Delivery | None = None
         self._wake: asyncio.Future[None] | None = None
         # Why the present stream ends.
         self._end: Refusal | None = None
@@ -96,6 +100,11 @@ class Receiver:
     def attached(self) -> bool:
         """Whether it has a place in its subscription."""
         return self._attachment is not None
+
+    @property
+    def attaching(self) -> bool:
+        """Whether it is about to have one."""
+        return self._attaching > 0
 
     async def attach(self) -> None:
         """Take a place in the subscription, making that if it is not there.
@@ -118,14 +127,25 @@ class Receiver:
             else:
                 found.set_result(result)
 
-        broker.subscribers.subscribe(self._options(), done, owner=OWNER, sink=self, channel=channel)
+        self._attaching += 1
         try:
+            broker.subscribers.subscribe(
+                self._options(), done, owner=OWNER, sink=self, channel=channel
+            )
             attachment = await found
-        except asyncio.CancelledError:
+            if attachment.left and channel == self._times_attached:
+                # Deleted in the very turn in which it was given.
+                raise SubscriptionNotFoundError(record.topic, record.subscription)
+        except BaseException:
             # The client has given up in the very turn in which it got its place.
             if found.done() and not found.cancelled() and found.exception() is None:
                 broker.subscribers.unsubscribe(found.result())
+            if channel == self._times_attached:
+                # Nothing that comes for a former place is taken any more.
+                self.detach()
             raise
+        finally:
+            self._attaching -= 1
         if channel != self._times_attached:
             # The same consumer has come once more, and has the place, or will have it.
             broker.subscribers.unsubscribe(attachment)
@@ -155,7 +175,10 @@ class Receiver:
             if was_streaming or self._attachment is None:
                 await self.attach()
             if self._attachment is not None:
-                self._attachment.consumer.grant(CREDIT_COUNT, CREDIT_BYTES)
+                # What a former stream has left, of a live topic, is part of the window.
+                count = CREDIT_COUNT - sum(one.batch.count for one in self._queue)
+                size_bytes = CREDIT_BYTES - sum(one.batch.size_bytes for one in self._queue)
+                self._attachment.consumer.grant(max(count, 0), max(size_bytes, 0))
             while True:
                 while self._queue and number == self._streams and self._end is None:
                     await self._write(context, self._queue.popleft())
@@ -221,6 +244,8 @@ class Receiver:
         """What was handed out is void: what of it is still here is not sent."""
         for delivery in self._queue:
             delivery.void = delivery.lease != 0
+        if self._writing is not None:
+            self._writing.void = self._writing.lease != 0
         if self._attachment is not None:
             self._leases.leave(self.record.topic, self.record.subscription, self._attachment)
 
@@ -251,21 +276,31 @@ class Receiver:
         attachment, subscription = self._attachment, self.record.subscription
         if attachment is None:
             return
-        # Both before anything is awaited, which may take long.
-        now_ms = self._broker.clock.monotonic_ms() if lease else 0
-        is_over = delivery.void or (lease != 0 and delivery.due_ms <= now_ms)
+        self._writing = delivery
+        # Before anything is awaited, which may take long.
         count, size_bytes = batch.count, batch.size_bytes
+        is_over = self._is_over(delivery)
         for offset, encoded in () if is_over else messages_of(batch, topic, self._broker_url):
             if attachment is not self._attachment:
                 return
+            if self._is_over(delivery):
+                # While the client did not read: somebody else may have the rest by now.
+                break
             if len(encoded) > DELIVERED_BYTES_MAX:
                 self._refuse(attachment, lease, topic, offset, len(encoded))
                 continue
             if lease:
                 held = Held(attachment, lease, delivery.attempt, delivery.due_ms)
+                now_ms = self._broker.clock.monotonic_ms()
                 self._leases.add(topic, subscription, offset, held, now_ms=now_ms)
             await context.write(encoded)
         attachment.consumer.grant(count, size_bytes)
+
+    def _is_over(self, delivery: Delivery) -> bool:
+        """Whether a lease was voided, or has ended."""
+        if not delivery.lease:
+            return False
+        return delivery.void or delivery.due_ms <= self._broker.clock.monotonic_ms()
 
     def _refuse(
         self, attachment: Attachment, lease: int, topic: str, offset: int, size_bytes: int

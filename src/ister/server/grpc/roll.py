@@ -10,7 +10,7 @@ Always true:
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from ister.base.errors import IsterError
+from ister.base.limits import FACTS_BYTES_MAX
 from ister.metadata import Change, Delete, Metadata, Put, facts_below
 
 logger = structlog.get_logger("grpc")
@@ -104,6 +105,11 @@ class Roll:
         today = self._today()
         if record.day != today:
             record.day = today
+            # At the end, as in `_enroll`.
+            if isinstance(record, ProducerRecord):
+                self.producers[client_id] = self.producers.pop(client_id, record)
+            else:
+                self.consumers[client_id] = self.consumers.pop(client_id, record)
             self._write(_key(record, client_id), record)
 
     def forget_topics(self, topics: Container[str]) -> None:
@@ -116,7 +122,8 @@ class Roll:
         # The group that is being written, and those that what waits now is in.
         last = self._groups + 1 + -(-len(self._dirty) // PAGE)
         while self._writing is not None and self._groups < last:
-            await self._written
+            # Many wait for it, and one that gives up must not end it for the others.
+            await asyncio.shield(self._written)
 
     def _enroll(self, prefix: str, records: dict[int, _R], client_id: int, record: _R) -> None:
         known = records.pop(client_id, None)
@@ -150,7 +157,8 @@ class Roll:
                 some = list(self._dirty.items())[:PAGE]
                 for key, _ in some:
                     del self._dirty[key]
-                await self._metadata.write(*(_change(key, record) for key, record in some))
+                for changes in _writes(_change(key, record) for key, record in some):
+                    await self._metadata.write(*changes)
                 self._on_written()
         except IsterError as error:
             # They are used all the same; what is lost is that they outlive this process.
@@ -192,6 +200,20 @@ def _key(record: Record, client_id: int) -> str:
 
 def _change(key: str, record: Record | None) -> Change:
     return Delete(key) if record is None else Put(key, msgspec.json.encode(record))
+
+
+def _writes(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """Divide changes so that each part is small enough for one write: filters may be large."""
+    part: list[Change] = []
+    part_bytes = 0
+    for change in changes:
+        size_bytes = len(change.value) if isinstance(change, Put) else 0
+        if part and part_bytes + size_bytes > FACTS_BYTES_MAX:
+            yield part
+            part, part_bytes = [], 0
+        part.append(change)
+        part_bytes += size_bytes
+    yield part
 
 
 def live_topics(records: Iterable[Record]) -> list[str]:

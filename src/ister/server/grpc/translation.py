@@ -24,6 +24,10 @@ from ister.server.grpc.messages import message
 DELIVERED_BYTES_MAX = 4 * 1024 * 1024
 # What delivering adds to a message as it was sent: the offset, and the address of the broker.
 DELIVERY_BYTES = 64
+# What it may add beyond that: the name of the producer, where only its id was sent, what is left
+# out of attributes that are empty, a long address. Messages that may be too large by so much are
+# measured as they will be delivered.
+ENVELOPE_BYTES_MAX = 2 * 1024
 # The largest number in a column of times.
 TIME_MS_MAX = 2**63 - 1
 

@@ -329,7 +329,7 @@ def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) 
         except IsterError as refused:
             reply(refused)
 
-    check_aside(session, check, on_checked)
+    check_aside(session, check, on_checked, staged_bytes=transaction.size_bytes)
 
 
 def _abort(session: "NativeSession", command: AbortTransaction, reply: Reply) -> None:

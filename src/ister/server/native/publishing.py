@@ -79,15 +79,23 @@ def _publish_checked(
 
 
 def check_aside(
-    session: "NativeSession", check: Check, on_checked: Callable[[IsterError | None], object]
+    session: "NativeSession",
+    check: Check,
+    on_checked: Callable[[IsterError | None], object],
+    *,
+    staged_bytes: int = 0,
 ) -> None:
     """Have a thread check something while the session waits; `on_checked` gets what is wrong.
 
-    It is not called when the connection is gone by then.
+    It is not called when the connection is gone by then. `staged_bytes` of a transaction count
+    until the thread has let go of them, in either case.
     """
     session.hold_back()
+    door = session.door
+    door.staged_bytes += staged_bytes
 
     def on_done(result: asyncio.Future[None]) -> None:
+        door.staged_bytes -= staged_bytes
         if result.cancelled():
             return
         error = result.exception()

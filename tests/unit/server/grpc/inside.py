@@ -1,6 +1,7 @@
 """The door's own parts over a real broker in memory, without gRPC and with a clock to move."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,19 +77,34 @@ class Inside:
         made: int = (await self.producers.create(request, None)).producer_id
         return made
 
-    async def send(self, payload: bytes, *, name: str = "p", topic: str = TOPIC) -> None:
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        name: str = "p",
+        topic: str = TOPIC,
+        producer_id: int = 0,
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
         """Send a message."""
         sent = StreamMessage(
-            msg_id={"producer_id": id_of(topic, name), "topic_name": topic},
+            msg_id={"producer_id": producer_id or id_of(topic, name), "topic_name": topic},
             producer_name=name,
             payload=payload,
+            attributes=attributes or {},
         )
         await self.producers.send(sent.SerializeToString())
 
-    async def subscribe(self, name: str = "c", *, type: int = 0) -> int:
+    async def subscribe(
+        self, name: str = "c", *, type: int = 0, key_filters: Sequence[str] = ()
+    ) -> int:
         """Subscribe a consumer and return its id."""
         request = message("danube.ConsumerRequest")(
-            topic_name=TOPIC, consumer_name=name, subscription="s", subscription_type=type
+            topic_name=TOPIC,
+            consumer_name=name,
+            subscription="s",
+            subscription_type=type,
+            key_filters=key_filters,
         )
         made: int = (await self.consumers.subscribe(request, FakeContext())).consumer_id
         return made

@@ -5,18 +5,27 @@ from collections.abc import AsyncIterator
 
 import pytest
 from grpc import StatusCode
+from tests.unit.broker.fakes import FakeSink
 from tests.unit.server.grpc.inside import TOPIC, FakeContext, Inside, turns
 
 from ister.base import EARLIEST
 from ister.base.errors import (
+    BadRequestError,
     GoingAwayError,
     LimitReachedError,
+    MessageTooLargeError,
     ProducerFencedError,
     SubscriptionTakenError,
 )
+from ister.broker import Attachment, SubscribeOptions
+from ister.codec import Batch, encode
+from ister.server.grpc.consumers import TYPES
 from ister.server.grpc.receiver import CREDIT_COUNT
 from ister.server.grpc.roll import id_of
 from ister.server.grpc.status import Refusal
+from ister.server.grpc.translation import DELIVERED_BYTES_MAX, DELIVERY_BYTES, StreamMessage
+
+SHARED, KEY_SHARED = TYPES.index("shared"), TYPES.index("key_shared")
 
 
 @pytest.fixture
@@ -179,6 +188,155 @@ async def test_a_voided_window_is_given_back(inside: Inside) -> None:
     assert consumer.credit_count == CREDIT_COUNT
 
 
+# What is held, and by whom
+
+
+async def test_a_subscribe_that_is_refused_takes_nothing_from_the_consumer(inside: Inside) -> None:
+    await inside.produce(reliable=True)
+    number = await inside.subscribe(type=KEY_SHARED)
+    context = FakeContext()
+    inside.receive(number, context)
+    await turns()
+
+    with pytest.raises(BadRequestError):
+        await inside.subscribe(type=KEY_SHARED, key_filters=["*" * 5])
+    await inside.send(b"x")
+
+    assert await context.take() == [b"x"]
+
+
+async def test_a_place_that_cannot_be_taken_over_is_given_up_and_found_again(
+    inside: Inside,
+) -> None:
+    await inside.produce(reliable=True)
+    made: list[Attachment] = []
+    native = SubscribeOptions(
+        topic=TOPIC,
+        subscription="s",
+        consumer="n",
+        type="key_shared",
+        filters={f"a{number}": "*" for number in range(40)},
+    )
+    inside.broker.subscribers.subscribe(
+        native,
+        made.append,  # type: ignore[arg-type]
+        owner="native",
+        sink=FakeSink(),
+        channel=1,
+    )
+    await turns()
+    inside.broker.subscribers.unsubscribe(made[0])
+    number = await inside.subscribe(type=KEY_SHARED)
+    inside.receive(number, FakeContext())
+    await turns()
+
+    # Too many together with those of the subscription.
+    with pytest.raises(BadRequestError):
+        await inside.subscribe(type=KEY_SHARED, key_filters=[f"k{number}" for number in range(40)])
+    assert not inside.broker.durables.get(TOPIC, "s")[0].consumers
+    context = FakeContext()
+    inside.receive(number, context)
+    await inside.send(b"x", attributes={f"a{number}": "v" for number in range(40)})
+
+    assert await context.take() == [b"x"]
+
+
+@pytest.mark.parametrize("turn", range(4))
+async def test_a_place_that_is_deleted_as_it_is_given_is_none(inside: Inside, turn: int) -> None:
+    await inside.produce(reliable=True)
+    first = asyncio.create_task(inside.subscribe())
+    await turns(turn)
+    inside.broker.delete_topic(TOPIC)
+    await asyncio.gather(first, return_exceptions=True)
+    await turns()
+
+    await inside.produce(reliable=True)
+    context = FakeContext()
+    inside.receive(await inside.subscribe(), context)
+    await inside.send(b"x")
+
+    assert await context.take() == [b"x"]
+
+
+@pytest.mark.parametrize("turn", range(1, 4))
+async def test_a_place_is_given_back_though_a_former_stream_ends_while_it_is_given(
+    inside: Inside, turn: int
+) -> None:
+    await inside.produce(reliable=True)
+    # A client that hangs, whose subscription is deleted.
+    context = FakeContext()
+    context.reads.clear()
+    stream = inside.receive(await inside.subscribe("a"), context)
+    await inside.send(b"x")
+    await context.take()
+    inside.broker.durables.delete(TOPIC, "s", lambda _: None)
+    await turns()
+
+    again = asyncio.create_task(inside.subscribe("a"))
+    await turns(turn)
+    stream.cancel()
+    await again
+    inside.clock.advance(60)
+    inside.consumers.sweep()
+
+    await inside.subscribe("b")
+
+
+@pytest.mark.parametrize("voided", [False, True])
+async def test_the_rest_of_a_batch_is_not_sent_when_its_lease_is_over(
+    inside: Inside, *, voided: bool
+) -> None:
+    await inside.produce(reliable=True)
+    context = FakeContext()
+    context.reads.clear()
+    inside.receive(await inside.subscribe(), context)
+    # Danube's clients send one message at a time, others do not.
+    native = inside.broker.open_producer(TOPIC, "native")
+    head, body = encode([b"0", b"1", b"2"], producer=b"native", producer_id=native.id)
+    inside.broker.store(native, Batch(head + body), lambda *_: None)
+    assert await context.take() == [b"0"]
+
+    if voided:
+        inside.broker.durables.seek(TOPIC, "s", EARLIEST, lambda _: None)
+    else:
+        inside.clock.advance(32)
+    await turns()
+    context.reads.set()
+
+    # Else they would be acknowledged under the former lease, which does not count.
+    assert await context.take(3) == [b"0", b"1", b"2"]
+    await turns()
+    assert context.written.empty()
+
+
+async def test_one_window_is_ahead_of_a_consumer_however_often_it_comes(inside: Inside) -> None:
+    await inside.produce()
+    number = await inside.subscribe()
+    contexts = [FakeContext() for _ in range(4)]
+
+    for context in contexts:
+        context.reads.clear()
+        inside.receive(number, context)
+        await turns()
+        for _ in range(CREDIT_COUNT):
+            await inside.send(b"x")
+        await turns()
+    (row,) = inside.broker.subscriptions(TOPIC, after="", limit=10)[0]
+
+    # Beside one that each of the streams has.
+    assert row.consumers[0].queued == 3 * CREDIT_COUNT - 3
+    contexts[-1].reads.set()
+    await contexts[-1].take(4 * CREDIT_COUNT - 3)
+
+
+async def test_filters_that_are_no_use_are_not_kept(inside: Inside) -> None:
+    await inside.produce()
+
+    number = await inside.subscribe(key_filters=["x" * 1_000] * 1_000)
+
+    assert inside.roll.consumers[number].key_filters == []
+
+
 # Windows
 
 
@@ -250,6 +408,37 @@ async def test_a_native_producer_of_the_same_name_is_told_apart_once(inside: Ins
 
     inside.broker.close_producer(native)
     await inside.send(b"x")
+
+
+async def test_a_producer_by_a_foreign_id_is_told_apart_once_as_well(inside: Inside) -> None:
+    await inside.produce(reliable=True)
+    await inside.send(b"x", producer_id=42)
+    topic = inside.broker.catalog.topics[TOPIC]
+    native = inside.broker.open_producer(TOPIC, "p")
+
+    with pytest.raises(ProducerFencedError):
+        await inside.send(b"x", producer_id=42)
+    inside.broker.close_producer(native)
+    await inside.send(b"x", producer_id=42)
+
+    assert topic.producers == 1
+
+
+@pytest.mark.parametrize("room", [0, 300])
+async def test_a_message_is_measured_as_it_is_delivered(inside: Inside, room: int) -> None:
+    topic, name = "/default/large", "p" * 250
+    await inside.produce(topic=topic, name=name)
+    # Only the id of the producer is sent, not its name.
+    sent = StreamMessage(msg_id={"producer_id": id_of(topic, name), "topic_name": topic})
+    sent.payload = bytes(DELIVERED_BYTES_MAX - DELIVERY_BYTES - room - sent.ByteSize() - 5)
+    data = sent.SerializeToString()
+    assert len(data) + DELIVERY_BYTES <= DELIVERED_BYTES_MAX
+
+    if room:
+        await inside.producers.send(data)
+    else:
+        with pytest.raises(MessageTooLargeError):
+            await inside.producers.send(data)
 
 
 # The end

@@ -55,3 +55,20 @@ def test_what_is_over_makes_room() -> None:
 
     assert leases.take("/default/t", "s", 9_999) is None
     assert leases.take("/default/t", "s", 10_000) is not None
+
+
+def test_what_is_not_over_is_looked_through_seldom() -> None:
+    looks = 0
+
+    class Counted(Held):
+        def __getattribute__(self, name: str) -> object:
+            nonlocal looks
+            looks += name == "due_ms"
+            return super().__getattribute__(name)
+
+    leases, one = Leases(), attachment()
+    for offset in range(HELD_MAX + 100):
+        leases.add("/default/t", "s", offset, Counted(one, 1, 1, 100), now_ms=0)
+
+    # Once, not once for each that comes.
+    assert looks < 2 * HELD_MAX

@@ -199,3 +199,57 @@ class CountingMetadata(MemoryMetadata):
         self.on_write()
         await asyncio.sleep(0)
         return await super().write(*changes)
+
+
+async def test_many_records_with_large_filters_are_kept(days: Days) -> None:
+    metadata = MemoryMetadata()
+    roll = Roll(metadata, days.now_ms)
+    for number in range(50):
+        record = consumer(f"c{number}")
+        record.key_filters = ["x" * 4_000] * 15
+        roll.enroll_consumer(number, record)
+    await roll.saved()
+
+    assert (await loaded(metadata, days)).consumers == roll.consumers
+
+
+class SlowMetadata(MemoryMetadata):
+    """Writes when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = asyncio.Event()
+
+    async def write(self, *changes: Change) -> int:
+        await self.let.wait()
+        return await super().write(*changes)
+
+
+async def test_who_gives_up_waiting_takes_nobody_along(days: Days) -> None:
+    metadata = SlowMetadata()
+    roll = Roll(metadata, days.now_ms)
+    roll.enroll_consumer(1, consumer("a"))
+    waiting = [asyncio.create_task(roll.saved()) for _ in range(3)]
+    await asyncio.sleep(0)
+    roll.enroll_consumer(2, consumer("b"))
+
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    metadata.let.set()
+    results = await asyncio.gather(*waiting, roll.saved(), return_exceptions=True)
+
+    assert [type(one) for one in results] == [asyncio.CancelledError] + [type(None)] * 3
+    assert (await loaded(metadata, days)).consumers == roll.consumers
+
+
+async def test_who_is_used_is_not_the_longest_unused(days: Days) -> None:
+    roll = Roll(MemoryMetadata(), days.now_ms, records_max=2)
+    for number in (1, 2):
+        roll.enroll_consumer(number, consumer(f"c{number}"))
+    days.day += 1
+    roll.use(1, roll.consumers[1])
+
+    roll.enroll_consumer(3, consumer("c3"))
+    await roll.saved()
+
+    assert list(roll.consumers) == [1, 3]

@@ -159,3 +159,25 @@ async def test_a_large_transaction_is_checked_before_it_is_committed() -> None:
     assert await transact(end, *[b"good"] * LARGE) == "TransactionCommitted"
     assert await transact(end, *[b"bad"] * LARGE) == "ErrorReply"
     assert bench.topic().next_offset == LARGE
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_transaction_counts_as_staged_while_it_is_checked(*, gone: bool) -> None:
+    bench = StreamBench()
+    bench.create()
+    end = Guarded(bench)
+    committing = asyncio.ensure_future(transact(end, *[b"good"] * LARGE))
+    await end.gate.begun.wait()
+    assert end.door.staged_bytes > 0
+    if gone:
+        committing.cancel()
+        end.transport.close()
+        end.session.connection_lost(None)
+        assert end.door.staged_bytes > 0
+    end.gate.go_on.set()
+    if not gone:
+        assert await committing == "TransactionCommitted"
+    await asyncio.get_running_loop().shutdown_default_executor()
+    await asyncio.sleep(0)
+
+    assert end.door.staged_bytes == 0
