@@ -19,7 +19,9 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
+from ister.wire.layouts import LayoutCommand
 from ister.wire.schemas import SchemaCommand
+from ister.wire.staging import StagingCommand
 from ister.wire.tagged import Tagged
 
 PROTOCOL_VERSION_MIN = 1
@@ -452,6 +454,8 @@ Command: TypeAlias = (
     | Namespaces
     | BrokerDescription
     | SchemaCommand
+    | LayoutCommand
+    | StagingCommand
 )
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -1,0 +1,1 @@
+"""Spark reads and writes streams: a data source, a sink, and pipelines. The extra `spark`."""

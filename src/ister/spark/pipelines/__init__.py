@@ -1,0 +1,1 @@
+"""Pipelines: definitions, and what runs them on Spark."""
