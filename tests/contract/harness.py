@@ -122,6 +122,7 @@ _NOT_AWAITED = {
     "done",
     "add_done_callback",
     "results",
+    "stage",
     "transaction",
 }
 # On a transaction these only collect.

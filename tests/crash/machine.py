@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tests.unit.log.harness import series_part
+
 from ister.codec import Batch, encode
 from ister.log import (
     Buffer,
@@ -141,6 +143,18 @@ class Machine:
         self.log.append_transaction(rows, b"%d" % number, sync=False)
         self._pending.append(Written(tuple(written), number))
 
+    def series(self, *topics: int) -> None:
+        """Append a series: a batch of two messages for each topic, and a mark."""
+        self.history.serial += 1
+        number = self.history.serial
+        rows, written = [], []
+        for topic in topics:
+            batch, one = self._batch(topic, (40, 300))
+            rows.append(series_part(topic, batch))
+            written.append(one)
+        self.log.append_series(rows, b"%d" % number)
+        self._pending.append(Written(tuple(written), number))
+
     def _batch(
         self, topic: int, sizes: Sequence[int]
     ) -> tuple[Batch, tuple[int, int, tuple[bytes, ...]]]:
@@ -268,7 +282,7 @@ class Machine:
     def _apply(self, entry: Entry) -> None:
         if entry.kind == Kind.CHANGES:
             self.marks.add(int(bytes(entry.body)))
-        elif entry.kind == Kind.BATCH:
+        elif entry.kind in (Kind.BATCH, Kind.PART):
             self._apply_batch(entry.topic, entry.body)
         else:
             batches, changes = parse_transaction(entry.body)

@@ -32,11 +32,12 @@ def live(
 
 
 def first_day(machine: Machine) -> None:
-    publish, transact = machine.publish, machine.transact
+    publish, transact, series = machine.publish, machine.transact, machine.series
     machine.commit(partial(publish, 1, 50, 60, 70), machine.mark)
     machine.commit(partial(publish, 2, 20), partial(publish, 3, 20), sync=False)
     machine.commit(partial(publish, 1, 10), machine.mark, sync=False)
     machine.commit(partial(transact, 1, 2))
+    machine.commit(partial(series, 1, 2, 1), machine.mark)
     # Over several sectors, and over a whole file.
     machine.commit(partial(publish, 2, 1_400))
     machine.commit(partial(publish, 1, 3_500), partial(publish, 2, 30))
@@ -50,6 +51,9 @@ def second_day(machine: Machine) -> None:
     publish, transact = machine.publish, machine.transact
     machine.commit(partial(publish, 2, 100, 100))
     machine.commit(partial(transact, 2, 3), partial(publish, 2, 25))
+    # Behind something that is not synced, and larger than a file.
+    machine.commit(machine.mark, sync=False)
+    machine.commit(partial(publish, 1, 10), partial(machine.series, *(1, 2, 3) * 4))
     # Topic 3 is deleted; of topic 1 the beginning is dropped, in the middle of a batch.
     machine.checkpoint({1: 2, 2: 4})
     for _ in range(3):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 # Not for brokers or commands: fakes, and pyarrow, which starts a thread when it is imported.
-LEFT_OUT = ("ister.testing", "ister.codec.arrow")
+LEFT_OUT = ("ister.testing", "ister.codec.arrow", "ister.spark")
 # A request with the environment of a developer; far from what a socket takes at once.
 REQUEST_BYTES_MAX = 100_000
 

@@ -475,7 +475,8 @@ def test_the_version_is_told(shell: Shell) -> None:
 def test_the_demo_runs_and_ends_cleanly() -> None:
     demo = Path(__file__).parents[2] / "examples" / "demo.py"
     result = subprocess.run(
-        [sys.executable, str(demo), "--seconds", "1"],
+        # The pipeline is tests/e2e/spark/test_demo.py.
+        [sys.executable, str(demo), "--seconds", "1", "--pipeline-seconds", "0"],
         env=plain_environment(),
         capture_output=True,
         timeout=WAIT_S,

@@ -17,6 +17,7 @@ from ister.wire import (
     CloseConsumer,
     CloseProducer,
     CloseReader,
+    CloseStage,
     Command,
     CommitTransaction,
     CreateNamespace,
@@ -24,6 +25,7 @@ from ister.wire import (
     DeleteSubscription,
     DeleteTopic,
     DescribeBroker,
+    DropStages,
     Hello,
     ListNamespaces,
     ListSubscriptions,
@@ -31,7 +33,9 @@ from ister.wire import (
     Opcode,
     OpenProducer,
     OpenReader,
+    OpenStage,
     PauseSubscription,
+    PublishStages,
     PurgeTopic,
     SaveCursor,
     Seek,
@@ -176,6 +180,26 @@ def transacting(rng: random.Random) -> Dialogue:
     return [*frames, control_frame(rng.choice(end), sequence=2)]
 
 
+def staging(rng: random.Random) -> Dialogue:
+    """Fill a stage, close it or not, and publish or drop what may be there."""
+    word = rng.choice(["s", "t"])
+    frames = [control_frame(OpenStage(channel=11, stage=word), sequence=1)]
+    for _ in range(rng.randint(0, 4)):
+        slot = rng.choice([0, 0, 1, 7])
+        frames.append(b"".join(publish_frame(11, slot, *batch(rng), opcode=Opcode.STAGE)))
+    rest: list[Command] = [
+        CloseStage(channel=11, topics=rng.choices(TOPICS, k=2)),
+        PublishStages(
+            stages=rng.choice([["s"], ["t"], ["s", "t"], []]),
+            series=rng.choice(["q", "r"]),
+            number=rng.choice([0, 1, 2, 2**62]),
+        ),
+        DropStages(stages=["s"]),
+    ]
+    kept = rest[: rng.randint(0, 3)] if rng.random() < 0.8 else rng.sample(rest, 3)
+    return [*frames, *(control_frame(one, sequence=n + 2) for n, one in enumerate(kept))]
+
+
 def reading(rng: random.Random) -> Dialogue:
     """Open a reader on anything, and publish where somebody else should not have been."""
     opened = OpenReader(
@@ -234,9 +258,10 @@ def dialogue(rng: random.Random, number: int) -> Dialogue:
         settling,
         transacting,
         reading,
+        staging,
     ]
     frames = [hello(number)]
-    for part in rng.choices(parts, weights=[6, 8, 2, 1, 1, 1], k=rng.randint(1, 2)):
+    for part in rng.choices(parts, weights=[6, 8, 2, 1, 1, 1, 2], k=rng.randint(1, 2)):
         frames += part(rng)
     return frames
 

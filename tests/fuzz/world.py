@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from structlog.testing import capture_logs
@@ -17,6 +18,8 @@ from ister.base.limits import Limits
 from ister.broker import (
     Broker,
     InlineWorker,
+    Spool,
+    Spooling,
     StreamTopic,
     TailBudget,
     Vault,
@@ -31,6 +34,8 @@ from ister.testing import VirtualClock
 from ister.wire import LEASE, Opcode, decode_command
 from ister.wire.frames import FrameReader, body_limits
 
+# Files here are memory, if the system has such a place.
+MEMORY = Path("/dev/shm")
 # Small enough for a case to meet every one of them.
 LIMITS = Limits(
     message_bytes_max=1_900,
@@ -109,6 +114,7 @@ class World:
             clock=self.clock,
             random_slot=self.rng.randrange,
             open_local=self._open_vault,
+            spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
         if self.rng.random() < 0.5:
             self.broker.create_topic("/default/a", kind="stream")
@@ -127,6 +133,9 @@ class World:
             budget=TailBudget(20_000),
             call_soon=self._call_soon,
         )
+
+    def _new_worker(self, _: str, __: int) -> InlineWorker:
+        return InlineWorker(self._call_soon)
 
     def _call_soon(self, call: Callable[..., object], *args: object) -> None:
         self.ready.append(lambda: call(*args))
@@ -191,6 +200,13 @@ class World:
         assert report.messages_dropped >= 0
         assert report.messages_out >= 0
         assert not self.broker.budget.holders
+        # What was not closed has gone with its connection.
+        staging = self.broker.staging
+        closed = [stage for stage in staging._stages.values() if stage.due_ms]
+        assert staging.count == len(closed)
+        assert staging.staged_bytes == sum(stage.size_bytes for stage in closed)
+        assert not staging.full
+        assert staging._waiting_bytes == 0
         assert not self.broker.replies.sinks
         assert not self.broker.subscribers._wildcards
         for durable in self.broker.durables:

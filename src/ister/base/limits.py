@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 # A name goes into metrics labels, file names and terminals: one line of any of them.
 NAME_BYTES_MAX = 255
@@ -64,6 +65,16 @@ REQUESTS_MAX = 65_536
 
 PARTITIONS_MAX = 1_024
 
+# Who waits for messages without reading asks again after this: no answer is ever later.
+WATCH_MS_MAX = 60_000
+# Of one connection, each with a place in the list of every stream it waits for: 100 B for each of
+# those, 25 MiB in all when all are as large as they may be.
+WATCHES_MAX = 64
+# Asked for at once: an answer has about 300 B for each, and has to fit into CONTROL_BYTES_MAX.
+WATCHED_STREAMS_MAX = 4_096
+# Rows of one answer to where a stream lies: about 200 B each. The header of each file is read.
+LOCATED_ROWS_MAX = 1_000
+
 # A filter is evaluated on every batch: bound the work of one.
 FILTERS_MAX = 64
 # All of them together are in every listing of the subscription.
@@ -104,6 +115,26 @@ PRODUCERS_REMEMBERED_MAX = 10_000
 TRANSACTION_BYTES_MAX = 64 * MIB
 TRANSACTION_BATCHES_MAX = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
+# Batches that are staged wait in files without a name, one for each stage, and so in as many
+# descriptors: as many as half of the connections a broker takes.
+STAGES_MAX = 10_000
+# Four of the largest publishes of four queries: what a disk of 100 GB can well spare.
+STAGES_BYTES_MAX = 16 * GIB
+# How long a stage waits to be published. A query that failed is back within minutes, and stages
+# anew; one that is stopped by hand overnight has nothing to gain from what it staged.
+STAGE_KEEP_MS = 600_000
+STAGE_KEEP_MS_MIN = 1_000
+STAGE_KEEP_MS_MAX = 24 * 3_600_000
+# What is published at once. Nothing else is written meanwhile: 2 s at 500 MB/s.
+SERIES_BYTES_MAX = 1 * GIB
+# 1 GiB in batches of 32 KiB. Giving offsets to a batch takes 10 µs of the event loop: 0.3 s for so
+# many.
+SERIES_BATCHES_MAX = 32_768
+# Staged and not yet in its file; beyond it, nothing is read from those who stage: 0.1 s at
+# 300 MB/s, so that the disk is kept busy.
+STAGING_BYTES_MAX = 32 * MIB
+# Staged by a client and not sent yet.
+STAGE_WINDOW_BYTES = 8 * MIB
 # Saved cursors of one subscription.
 SNAPSHOTS_MAX = 1_000
 

@@ -6,15 +6,20 @@ from ister.broker.commits import CommitFigures
 from ister.broker.consumer import Consumer, Sink
 from ister.broker.deadletters import default_dead_letter_topic
 from ister.broker.guarding import Check, Guard, GuardOf
+from ister.broker.locating import Located, Page, locate
 from ister.broker.opening import open_vault
 from ister.broker.reader import Reader, ReaderSink, open_reader
 from ister.broker.replies import ReplySink
+from ister.broker.series import Published
+from ister.broker.spool import Spool
+from ister.broker.staging import Spooling, Stage
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
 from ister.broker.tail import TailBudget
 from ister.broker.topic import Topic
 from ister.broker.transactions import Transaction
 from ister.broker.vault import Vault, Workers
+from ister.broker.watching import Head, Watch
 from ister.broker.workers import InlineWorker, ThreadWorker, Worker
 
 __all__ = [
@@ -25,12 +30,19 @@ __all__ = [
     "Consumer",
     "Guard",
     "GuardOf",
+    "Head",
     "InlineWorker",
+    "Located",
+    "Page",
     "Producer",
+    "Published",
     "Reader",
     "ReaderSink",
     "ReplySink",
     "Sink",
+    "Spool",
+    "Spooling",
+    "Stage",
     "StreamTopic",
     "SubscribeOptions",
     "Subscription",
@@ -39,9 +51,11 @@ __all__ = [
     "Topic",
     "Transaction",
     "Vault",
+    "Watch",
     "Worker",
     "Workers",
     "default_dead_letter_topic",
+    "locate",
     "open_reader",
     "open_vault",
 ]

@@ -40,6 +40,8 @@ from ister.broker.durables import Durables
 from ister.broker.guarding import Check, GuardOf, check, long_check
 from ister.broker.listing import Totals, page_of, subscription_page
 from ister.broker.replies import Replies
+from ister.broker.series import SeriesPublisher
+from ister.broker.staging import Spooling, Staging
 from ister.broker.stream import StreamTopic, Told
 from ister.broker.streams import Streams
 from ister.broker.subscribers import Subscribers
@@ -47,6 +49,7 @@ from ister.broker.subscription import RandomSlot
 from ister.broker.topic import AnyTopic, Topic
 from ister.broker.transactions import Offsets, Transaction, TransactionAck, Transactions
 from ister.broker.vault import Vault
+from ister.broker.watching import Watching
 from ister.codec import Batch, Column
 
 # With more connections than this, a commit never holds up the event loop.
@@ -78,6 +81,7 @@ class Broker:
         clock: Clock,
         random_slot: RandomSlot,
         open_local: Callable[[], Vault] | None = None,
+        spooling: Spooling | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -110,7 +114,15 @@ class Broker:
             durables=self.durables,
             random_slot=random_slot,
         )
+        self.watching = Watching(self.catalog, clock)
         self._transactions = Transactions(self.streams.vaults, self.catalog.plain_stream)
+        self.staging = Staging(
+            clock=clock,
+            spooling=spooling,
+            find_topic=self.catalog.plain_stream,
+            check_batch=lambda batch: self._check_batch("(stage)", batch, None),
+        )
+        self.series = SeriesPublisher(self.staging, self.streams)
 
     def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
         """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""

@@ -62,6 +62,8 @@ class Catalog:
     def __init__(self, *, limits: Limits, streams: Streams, new_number: Callable[[], int]) -> None:
         self.topics: dict[str, AnyTopic] = {}
         self.guard_of: GuardOf = no_guard
+        # Told of a partitioned topic that was made or has grown.
+        self.on_partitions_added: Callable[[TopicName], object] = lambda _: None
         # What deleted topics had counted: totals never fall.
         self.gone = Totals()
         self.namespaces = Namespaces(
@@ -281,6 +283,8 @@ class Catalog:
             self._partitioned.setdefault(topic, []).extend(made)
         for part in made:
             self.subscribers.on_stream(part)
+        if partitioned:
+            self.on_partitions_added(topic)
 
     def _take_back(self, topic: TopicName, made: list[StreamTopic]) -> None:
         for part in made:

@@ -151,6 +151,14 @@ class Sequenced(_Change, frozen=True):
     count: int
 
 
+class SeriesPublished(_Change, frozen=True):
+    """Number `number` of a series is published, and so nothing up to it ever will be again."""
+
+    series: str
+    number: int
+    time_ms: int
+
+
 Change: TypeAlias = (
     NamespaceCreated
     | NamespaceDeleted
@@ -169,6 +177,7 @@ Change: TypeAlias = (
     | CursorDropped
     | TransactionDone
     | Sequenced
+    | SeriesPublished
 )
 
 encode_changes = msgspec.msgpack.Encoder().encode

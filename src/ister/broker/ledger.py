@@ -28,6 +28,7 @@ from ister.broker.changes import (
     PartitionedCreated,
     PartitionedDeleted,
     Sequenced,
+    SeriesPublished,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
@@ -45,8 +46,13 @@ from ister.subscriptions import Cursor
 
 # Repetitions of a commit are known for so many transactions.
 TRANSACTIONS_REMEMBERED_MAX = 10_000
+# A series is a query that writes to us, for as long as it lives: with a name of 60 bytes it takes
+# 300 B here, so that all of them take 30 MB. The one that was silent longest makes room.
+SERIES_REMEMBERED_MAX = 100_000
 # Topics or subscriptions that are encoded in one go: about 3 ms, at 12 µs.
 ROWS_AT_ONCE = 256
+# Marks of series that are: at 0.2 µs.
+MARKS_AT_ONCE = 16_384
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -109,6 +115,8 @@ class Ledger:
         # before, the offset of each.
         self.transactions: OrderedDict[str, list[int]] = OrderedDict()
         self.transactions_each: dict[str, dict[int, list[int]]] = {}
+        # By series, the highest number that was published and when; the longest silent first.
+        self.series: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self.topic_number = 0
         self.subscription_number = 0
 
@@ -117,6 +125,8 @@ class Ledger:
         try:
             if entry.kind == Kind.BATCH:
                 self.on_batch(entry.topic, Batch(entry.body))
+            elif entry.kind == Kind.PART:
+                self.on_batch(entry.topic, Batch(entry.body), sequenced=False)
             elif entry.kind == Kind.CHANGES:
                 self.on_changes(decode_changes(entry.body))
             elif entry.kind == Kind.TRANSACTION:
@@ -167,6 +177,8 @@ class Ledger:
                     self.transactions_each[transaction] = each
                 while len(self.transactions) > TRANSACTIONS_REMEMBERED_MAX:
                     self.transactions_each.pop(self.transactions.popitem(last=False)[0], None)
+            case SeriesPublished():
+                self._on_series(change)
             case (
                 SubscriptionPaused()
                 | CursorMoved()
@@ -200,6 +212,14 @@ class Ledger:
                 topic = self.topics.get(number)
                 if topic is not None:
                     topic.producers.record(producer).on_stored(first, OFFSET_UNKNOWN, count)
+
+    def _on_series(self, change: SeriesPublished) -> None:
+        # A snapshot may be newer than the entries that are replayed on top of it.
+        known = self.series.get(change.series, (change.number, change.time_ms))
+        self.series[change.series] = max(known, (change.number, change.time_ms))
+        self.series.move_to_end(change.series)
+        while len(self.series) > SERIES_REMEMBERED_MAX:
+            self.series.popitem(last=False)
 
     def _on_cursor(
         self,
@@ -246,7 +266,7 @@ class Ledger:
         What changes meanwhile may be in the result or not. So it is newer than the journal was
         when this began, here and there, and nowhere older.
         """
-        topics, subscriptions = _Rows(), _Rows()
+        topics, subscriptions, series = _Rows(), _Rows(), _Rows()
         for number in list(self.topics):
             topic = self.topics.get(number)
             if topic is not None:
@@ -264,6 +284,10 @@ class Ledger:
                 subscriptions.add([_subscription_row(subscription)])
                 if subscriptions.count % ROWS_AT_ONCE == 0:
                     yield
+        marks = list(self.series.items())
+        for start in range(0, len(marks), MARKS_AT_ONCE):
+            series.add(marks[start : start + MARKS_AT_ONCE])
+            yield
         rest = {
             "namespaces": sorted(self.namespaces),
             "partitioned": self.partitioned,
@@ -272,15 +296,17 @@ class Ledger:
             "topic_number": self.topic_number,
             "subscription_number": self.subscription_number,
         }
-        # One copy of what may be many megabytes: a map of 8, after the head of a map of 6.
+        # One copy of what may be many megabytes: a map of 9, after the head of a map of 6.
         return b"".join(
             (
-                b"\x88",
+                b"\x89",
                 memoryview(_encode(rest))[1:],
                 _encode("topics"),
                 *topics.whole(),
                 _encode("subscriptions"),
                 *subscriptions.whole(),
+                _encode("series"),
+                *series.whole(),
             )
         )
 
@@ -297,6 +323,7 @@ class Ledger:
             record.saved = row.saved
         self.transactions = OrderedDict(rows.transactions)
         self.transactions_each = rows.transactions_each
+        self.series = OrderedDict(rows.series)
         self.topic_number = rows.topic_number
         self.subscription_number = rows.subscription_number
 
@@ -327,6 +354,7 @@ class _Snapshot(msgspec.Struct):
     topic_number: int
     subscription_number: int
     transactions_each: dict[str, dict[int, list[int]]] = {}
+    series: list[tuple[str, tuple[int, int]]] = []
 
 
 class _Rows:

@@ -49,6 +49,14 @@ class Follower(Protocol):
         """The topic is gone."""
 
 
+class Stamped(Protocol):
+    """A batch as far as giving it offsets goes."""
+
+    base_offset: int
+    publish_time_ms: int
+    count: int
+
+
 class StreamTopic:
     """One stream topic, or one partition of one."""
 
@@ -229,7 +237,7 @@ class StreamTopic:
             if not pending:
                 del self._pending_sequences[name]
 
-    def stamp(self, batch: Batch) -> None:
+    def stamp(self, batch: Stamped) -> None:
         """Give a batch its offsets and time."""
         batch.base_offset = self.appended
         # Times never go back within a topic, or finding a time could miss messages.
@@ -262,6 +270,16 @@ class StreamTopic:
         if any(follower.listening for follower in self.followers):
             self.tail.append(batch)
         # A copy: a reader that has come to its end leaves.
+        for follower in tuple(self.followers):
+            follower.on_new()
+
+    def on_series(self, end_offset: int, *, count: int, size_bytes: int) -> None:
+        """Batches of a series up to `end_offset` are in the journal, and are read from there."""
+        if self.deleted:
+            return
+        self.record.next_offset = max(self.record.next_offset, end_offset)
+        self.messages_in += count
+        self.bytes_in += size_bytes
         for follower in tuple(self.followers):
             follower.on_new()
 

@@ -32,7 +32,9 @@ from ister.client.session import (
     Schema,
     Seconds,
     SlowConsumer,
+    default_subject,
 )
+from ister.wire import SegmentRow, StreamHead, StreamLocated
 
 __all__ = [
     "Answer",
@@ -56,12 +58,16 @@ __all__ = [
     "Schema",
     "Schemas",
     "Seconds",
+    "SegmentRow",
     "SendFuture",
     "SlowConsumer",
+    "StreamHead",
+    "StreamLocated",
     "Subscription",
     "SubscriptionTypeName",
     "Transaction",
     "View",
     "ViewEntry",
     "connect",
+    "default_subject",
 ]

@@ -55,6 +55,7 @@ from ister.codec.layout import (
     Column,
     padded,
 )
+from ister.codec.places import Places, find_places
 
 if TYPE_CHECKING:
     import pyarrow
@@ -193,12 +194,24 @@ class Batch:
             return [bytes(self._view[start : start + size])]
         return self.payload_column.values()
 
+    def places(self) -> Places:
+        """Return where the columns lie, uncompressed; what they hold is not checked."""
+        view = decompress(self.codec, self._view[self._columns_start :], self.columns_bytes)
+        return find_places(view, self.count, self.columns)
+
     @property
     def payload_column(self) -> Values:
         """The payload column itself."""
         if not self._parsed:
             self.check()
         return self._payloads
+
+    @property
+    def key_column(self) -> NullableValues | None:
+        """The key column itself, or `None` when no message has a key."""
+        if not self._parsed:
+            self.check()
+        return self._keys
 
     @property
     def keys(self) -> list[str | None] | None:

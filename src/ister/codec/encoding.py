@@ -1,6 +1,7 @@
 """Messages → the bytes of a batch, unstamped. Spec: docs/batch-format.md."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from ister.codec.checksum import crc32c
 from ister.codec.columns import (
@@ -32,6 +33,9 @@ ReplyAddress = tuple[int, int]
 SchemaRef = tuple[int, int]
 
 NO_SCHEMA: SchemaRef = (0, 0)
+
+# A variable column as Arrow has it, in bytes: the offsets, which begin at 0, and the blob.
+LaidOut = tuple[memoryview, memoryview]
 
 _UNSTAMPED = bytes(STAMP_BYTES)
 
@@ -89,6 +93,50 @@ def encode(
         schema=schema,
         codec=codec,
     )
+
+
+def encode_columns(
+    payloads: LaidOut,
+    *,
+    count: int,
+    keys: tuple[bytes, LaidOut] | None = None,
+    attributes: tuple[memoryview, LaidOut, LaidOut] | None = None,
+    producer: bytes = b"",
+    schema: SchemaRef = NO_SCHEMA,
+    codec: Codec = Codec.NONE,
+) -> tuple[bytes, bytes]:
+    """Return what `encode` makes of columns that are laid out already, unnumbered.
+
+    `keys` come with their validity bits, of which none is set past the last message, and
+    `attributes` with their row offsets. Everything is copied once, and nothing is looked at.
+    """
+    parts = _laid_out(payloads)
+    columns = 0
+    if keys is not None:
+        validity, texts = keys
+        columns |= Column.KEY
+        parts += [validity, padding(len(validity)), *_laid_out(texts)]
+    if attributes is not None:
+        rows, names, values = attributes
+        columns |= Column.ATTRIBUTES
+        parts += [rows, padding(len(rows)), *_laid_out(names), *_laid_out(values)]
+    return seal(
+        # They are only joined, which any buffer will do for.
+        cast("list[bytes]", parts),
+        columns=columns,
+        count=count,
+        producer=producer,
+        producer_id=0,
+        first_sequence=0,
+        numbered=False,
+        schema=schema,
+        codec=codec,
+    )
+
+
+def _laid_out(column: LaidOut) -> list[bytes | memoryview]:
+    offsets, blob = column
+    return [offsets, padding(len(offsets)), blob, padding(len(blob))]
 
 
 def encode_bare(

@@ -3,20 +3,21 @@
 Spec of the bytes: docs/journal-format.md.
 """
 
-from ister.log.backend import ChunkBackend, FileBackend
+from ister.log.backend import ChunkBackend, FileBackend, Readable
 from ister.log.check import CheckReport, Problem, check_folder
 from ister.log.checkpoint import Checkpoint
 from ister.log.compaction import CompactionPolicy, plan_compaction
 from ister.log.entry import Entry, Kind, TransactionBatch, parse_transaction
-from ister.log.group import Group
+from ister.log.group import Group, SeriesPart
 from ister.log.log import Log, SegmentRow
 from ister.log.opening import open_log
 from ister.log.options import LogOptions
 from ister.log.ports import Buffer, Cipher, Disk, File, Keyring, Store
-from ister.log.reading import ReadPlan
+from ister.log.reading import ReadPlan, Stored
 from ister.log.recovery import RecoveryReport
 from ister.log.rewriting import KeyPolicy, Rewrite, RewriteFigures
-from ister.log.segment import Place
+from ister.log.sealed import SealedReader, sealed_span
+from ister.log.segment import Place, Span
 
 __all__ = [
     "Buffer",
@@ -38,14 +39,20 @@ __all__ = [
     "Place",
     "Problem",
     "ReadPlan",
+    "Readable",
     "RecoveryReport",
     "Rewrite",
     "RewriteFigures",
+    "SealedReader",
     "SegmentRow",
+    "SeriesPart",
+    "Span",
     "Store",
+    "Stored",
     "TransactionBatch",
     "check_folder",
     "open_log",
     "parse_transaction",
     "plan_compaction",
+    "sealed_span",
 ]

@@ -15,6 +15,13 @@ from ister.log.ports import Buffer, Disk, File, Store
 OPEN_FILES_MAX = 64
 
 
+class Readable(Protocol):
+    """What is enough to read a log that somebody else writes."""
+
+    def read(self, name: str, position: int, size_bytes: int) -> bytes:
+        """Return a part of an object; fewer bytes than asked for only at its end."""
+
+
 class Backend(Protocol):
     """Objects of a log by name."""
 

@@ -13,7 +13,7 @@ from ister.base.errors import BadBatchError, CorruptedError
 from ister.codec import Batch
 from ister.log.backend import ChunkBackend, FileBackend
 from ister.log.chunks import ChunkReplay
-from ister.log.entry import Entry, Header, Kind, parse_transaction
+from ister.log.entry import BATCH_KINDS, Entry, Header, Kind, parse_transaction
 from ister.log.envelope import Envelope, open_envelope
 from ister.log.extents import Extent, each_extent, rows_of
 from ister.log.index import Index
@@ -32,6 +32,7 @@ from ister.log.segment import (
     number_of,
     snapshot_name,
 )
+from ister.log.series import Series
 
 # A file of one entry after the other that are all bad is not worth a list of them.
 PROBLEMS_PER_FILE_MAX = 20
@@ -241,9 +242,15 @@ class _Contents:
         end = self._segment.end
         while position < end:
             scan = Scan(read, end, position=position)
+            # Behind a bad place the beginning of a series may be missing, and is reported already.
+            series = Series() if not self._bad else None
             for header, at, stored in scan:
+                if series is not None:
+                    self._follow(series, header, at)
                 self._take(header, at, scan.position, stored, envelope)
             if scan.position >= end:
+                if series:
+                    self._bad.append((series.position, "a series is not closed"))
                 return
             self._bad.append((scan.position, scan.fault or "zeros where an entry should be"))
             following = find_entry(
@@ -253,6 +260,14 @@ class _Contents:
                 accept=lambda header, _: header.mark == self._mark,
             )
             position = end if following is None else following
+
+    def _follow(self, series: Series, header: Header, position: int) -> None:
+        try:
+            if series.holds(header, position, self._segment.name):
+                return
+        except CorruptedError as error:
+            self._bad.append((position, error.reason))
+        series.forget()
 
     def _take(
         self, header: Header, position: int, end: int, stored: memoryview, envelope: Envelope
@@ -264,7 +279,7 @@ class _Contents:
         try:
             body = envelope.unseal(header, stored, file=self._segment.name, position=position)
             for topic, one, size in batches_of(header.kind, header.topic, body):
-                own = end - position if header.kind == Kind.BATCH else size
+                own = end - position if header.kind in BATCH_KINDS else size
                 row = (position, end, one.first_offset, one.end_offset, own)
                 self._found.setdefault(topic, []).append(row)
         except CorruptedError as error:
@@ -340,7 +355,7 @@ class _Contents:
 def batches_of(kind: int, topic: int, body: memoryview) -> list[tuple[int, Stored, int]]:
     """Return topic, batch and size of every batch in an entry, or raise `ValueError`."""
     try:
-        if kind == Kind.BATCH:
+        if kind in BATCH_KINDS:
             return [(topic, _checked(body), len(body))]
         if kind == Kind.TRANSACTION:
             return [

@@ -30,6 +30,7 @@ from ister.log.segment import (
     chunk_name,
     number_of,
 )
+from ister.log.series import Series
 
 # Chunks that a former owner may add while a new one tries to put its fence behind them.
 FENCE_ATTEMPTS_MAX = 1_000
@@ -107,23 +108,31 @@ class ChunkJournal:
             now_ms=self._options.now_ms(),
             keyring=self._options.ciphers,
         )
-        layout = lay_out(
-            group.rows,
-            begun.envelope,
-            position=begun.size_bytes,
-            number=self.entry_end,
-            synced=0,
-            mark=begun.mark,
-            extent_bytes=self._options.extent_bytes,
-        )
+        # An object is made in one call: here all of it is in memory, but only once.
+        data = bytearray().join(begun.parts)
+        entry_end = self.entry_end
+        extents = Extents(self._options.extent_bytes)
+        for rows in group.slices():
+            layout = lay_out(
+                rows,
+                begun.envelope,
+                position=len(data),
+                number=entry_end,
+                synced=0,
+                mark=begun.mark,
+                extent_bytes=self._options.extent_bytes,
+            )
+            data += b"".join(layout.parts)
+            entry_end = layout.entry_end
+            extents.merge(layout.extents)
         name = chunk_name(number)
         try:
-            self._backend.put(name, b"".join([*begun.parts, *layout.parts]))
+            self._backend.put(name, data)
         except ObjectExistsError:
             raise StorageTakenError(name, "another broker") from None
         self._number += 1
-        group.end, group.entry_end, group.extents = layout.end, layout.entry_end, layout.extents
-        return Segment(number, Place.CHUNK, layout.end, layout.end, len(group))
+        group.end, group.entry_end, group.extents = len(data), entry_end, extents
+        return Segment(number, Place.CHUNK, len(data), len(data), len(group))
 
 
 class ChunkReplay:
@@ -245,29 +254,44 @@ class ChunkReplay:
             raise StorageTakenError(name, "another broker, which has gone back to an earlier entry")
         envelope = open_envelope(self._options.ciphers, header)
         extents = Extents(self._options.extent_bytes)
-        scan = Scan(
-            lambda position, size: data[position : position + size],
-            len(data),
-            position=first.size_bytes,
-        )
+
+        def read(position: int, size_bytes: int) -> bytes:
+            return data[position : position + size_bytes]
+
+        scan = Scan(read, len(data), position=first.size_bytes)
+        series = Series()
         entries = 0
-        for entry, position, stored in scan:
-            if void_from is not None and entry.number >= void_from:
-                break
-            if entry.number != self._entry_end or entry.mark != first.mark:
-                raise CorruptedError(
-                    name, position, f"entry {entry.number} where {self._entry_end} should be"
-                )
+
+        def take(entry: Header, position: int, stored: memoryview) -> None:
             body = envelope.unseal(entry, stored, file=name, position=position)
-            add_extents(extents, entry, body, position=position, end=scan.position, file=name)
+            end = position + entry.size_bytes
+            add_extents(extents, entry, body, position=position, end=end, file=name)
             self._apply(
                 Entry(entry.kind, entry.topic, entry.number, number, position, body, entry.count)
             )
-            self._entry_end += 1
-            entries += 1
+
+        for entry, position, stored in scan:
+            if void_from is not None and entry.number >= void_from:
+                break
+            expected = self._entry_end + len(series)
+            if entry.number != expected or entry.mark != first.mark:
+                raise CorruptedError(
+                    name, position, f"entry {entry.number} where {expected} should be"
+                )
+            if series.holds(entry, position, name):
+                continue
+            count = len(series) + 1
+            for part in series.take(read):
+                take(*part)
+            take(entry, position, stored)
+            self._entry_end += count
+            entries += count
         else:
             if scan.position < len(data):
                 raise corrupted(name, scan)
+        if len(series):
+            # A chunk is made whole, and voided whole.
+            raise CorruptedError(name, series.position, "a series is not closed")
         self._report.files += 1
         self._report.entries += entries
         self._report.replayed_bytes += len(data)

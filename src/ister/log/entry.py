@@ -5,7 +5,9 @@ Always true of an entry in a file:
 - `number` is one more than that of the entry before it; a header or footer of the file has the
   number of the entry that follows, and uses none up;
 - `mark` is that of its file, drawn by chance: bytes that a producer sent cannot pass for an entry;
-- everything in the file below `synced` was on the disk when this entry was written.
+- everything in the file below `synced` was on the disk when this entry was written;
+- PART entries lie directly before the TRANSACTION whose `count` says how many of them it closes:
+  that is a series. Without that one, none of them counts.
 """
 
 import struct
@@ -54,9 +56,12 @@ class Kind:
     FOOTER: Final = 5  # the extents of a sealed file, always its last entry
     MANIFEST: Final = 6
     SNAPSHOT: Final = 7  # opaque here
+    PART: Final = 8  # as a batch, but only if the transaction behind its series is there
 
 
-JOURNAL_KINDS = (Kind.BATCH, Kind.CHANGES, Kind.TRANSACTION)
+JOURNAL_KINDS = (Kind.BATCH, Kind.CHANGES, Kind.TRANSACTION, Kind.PART)
+# Those that hold one batch of one topic and nothing else.
+BATCH_KINDS = (Kind.BATCH, Kind.PART)
 
 
 class Entry(NamedTuple):

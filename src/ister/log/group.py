@@ -1,11 +1,11 @@
 """A group of entries that are written and synced together, and how it becomes bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ister.base.limits import KIB
+from ister.base.limits import KIB, MIB
 from ister.codec import crc32c
-from ister.log.entry import CHECKED, CRC, HEADER_BYTES, KEEP_GIL, MAGIC, Kind, padding
+from ister.log.entry import BATCH_KINDS, CHECKED, CRC, HEADER_BYTES, KEEP_GIL, MAGIC, padding
 from ister.log.envelope import Envelope
 from ister.log.extents import Extents
 from ister.log.ports import Buffer
@@ -13,6 +13,8 @@ from ister.log.segment import Segment
 
 # Below this a copy costs less than one more part in a system call.
 SMALL_PART_BYTES = 4 * KIB
+# What is read and written in one go of a group that is not in memory.
+SLICE_BYTES = 1 * MIB
 
 
 # An entry that waits to be written: kind, topic, parts, their size, count, first and end offset,
@@ -31,6 +33,21 @@ Row = tuple[
 ]
 
 
+class SeriesPart(NamedTuple):
+    """A batch of a series. Its bytes are read from elsewhere when they are written, and not kept.
+
+    `load` returns stamp and tail, `size_bytes` together, in whatever thread it is called; what it
+    raises fails the group.
+    """
+
+    topic: int
+    base_offset: int
+    time_ms: int
+    count: int  # type: ignore[assignment]  # Nobody counts the fields of a tuple.
+    size_bytes: int
+    load: Callable[[], Sequence[Buffer]]
+
+
 class Group:
     """Entries collected while the group before was written.
 
@@ -38,6 +55,7 @@ class Group:
     """
 
     __slots__ = (
+        "deferred",
         "end",
         "entry_end",
         "extents",
@@ -51,6 +69,8 @@ class Group:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        # By its slot in there, what gives the parts of a row that has none yet.
+        self.deferred: dict[int, Callable[[], Sequence[Buffer]]] = {}
         self.size_bytes = 0
         self.needs_sync = False
         # Where it was written, and up to which position and entry number.
@@ -64,6 +84,26 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def slices(self) -> Iterator[list[Row]]:
+        """Yield the entries with all their parts: all at once, unless they are still to be read.
+
+        Then a few at a time, so that no more of them is in memory. For the worker.
+        """
+        if not self.deferred:
+            yield self.rows
+            return
+        rows: list[Row] = []
+        size = 0
+        for slot, row in enumerate(self.rows):
+            load = self.deferred.get(slot)
+            rows.append(row if load is None else (*row[:2], load(), *row[3:]))
+            size += row[3]
+            if size >= SLICE_BYTES:
+                yield rows
+                rows, size = [], 0
+        if rows:
+            yield rows
 
 
 class Layout(NamedTuple):
@@ -104,7 +144,7 @@ def lay_out(
         if length & 7:
             parts.append(padding(length))
         end = position + HEADER_BYTES + ((length + 7) & ~7)
-        if kind == Kind.BATCH:
+        if kind in BATCH_KINDS:
             extents.add(
                 topic,
                 position,

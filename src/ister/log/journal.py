@@ -165,21 +165,29 @@ class FileJournal:
         )
 
     def _append(self, open_file: OpenFile, group: Group) -> None:
-        layout = lay_out(
-            group.rows,
-            open_file.envelope,
-            position=open_file.position,
-            number=self.entry_end,
-            synced=open_file.synced,
-            mark=open_file.mark,
-            extent_bytes=self._options.extent_bytes,
-        )
-        open_file.file.write(open_file.position, joined(layout.parts, group.size_bytes))
-        open_file.position = group.end = layout.end
+        position, number = open_file.position, self.entry_end
+        extents: Extents | None = None
+        for rows in group.slices():
+            layout = lay_out(
+                rows,
+                open_file.envelope,
+                position=position,
+                number=number,
+                synced=open_file.synced,
+                mark=open_file.mark,
+                extent_bytes=self._options.extent_bytes,
+            )
+            open_file.file.write(position, joined(layout.parts, layout.end - position))
+            position, number = layout.end, layout.entry_end
+            if extents is None:
+                extents = layout.extents
+            else:
+                extents.merge(layout.extents)
+        open_file.position = group.end = position
         open_file.entries += len(group)
-        self.entry_end = group.entry_end = layout.entry_end
+        self.entry_end = group.entry_end = number
         group.segment = open_file.segment
-        group.extents = layout.extents
+        group.extents = extents
 
     def _create(self) -> OpenFile:
         number = self._numbers.take()

@@ -21,7 +21,7 @@ from ister.log.checkpoint import Checkpoint, Rewritten, State
 from ister.log.chunks import ChunkJournal
 from ister.log.entry import HEADER_BYTES, Kind, encode_transaction
 from ister.log.extents import Extents
-from ister.log.group import Group
+from ister.log.group import Group, SeriesPart
 from ister.log.index import Index, window_of_spans
 from ister.log.journal import FileJournal, Recovered
 from ister.log.manifest import Manifest
@@ -142,6 +142,22 @@ class Log:
         group.size_bytes += HEADER_BYTES + ((length + 7) & ~7)
         if sync:
             group.needs_sync = True
+
+    def append_series(self, batches: Sequence[SeriesPart], changes: bytes) -> None:
+        """Add batches and changes, whole or absent as in a transaction, but each read alone.
+
+        All of it is in one group, which is synced before it is committed. The batches are read
+        when they are written: until then what they are read from must stay.
+        """
+        group = self._collecting
+        for topic, base, time_ms, count, length, load in batches:
+            group.deferred[len(group.rows)] = load
+            group.rows.append(
+                (Kind.PART, topic, (), length, count, base, base + count, time_ms, ())
+            )
+            group.size_bytes += HEADER_BYTES + ((length + 7) & ~7)
+        # As many entries as it closes are counted where a batch counts its messages.
+        self.append(Kind.TRANSACTION, 0, encode_transaction([], changes), count=len(batches))
 
     @property
     def collecting(self) -> bool:
@@ -264,6 +280,29 @@ class Log:
             bytes_max=bytes_max,
             again=self._plan,
         )
+
+    def sealed(
+        self, topic: int, start: int, end: int, *, count_max: int | None = None
+    ) -> list[Span]:
+        """Return what closed segments have of `start` to `end` of `topic`, oldest first.
+
+        The first begins at `start`, and each other where the one before it ends: offsets that
+        compaction has left out belong to the span behind them. `count_max` bounds the work.
+        """
+        if self._recovered is not None:
+            self._settle()
+        found = self.index.find_span(topic, start)
+        if found is None:
+            return []
+        spans, first = found
+        behind = start
+        chosen = []
+        for span in spans[first : None if count_max is None else first + count_max]:
+            if behind >= end:
+                break
+            chosen.append(span._replace(first_offset=behind))
+            behind = span.end_offset
+        return chosen
 
     def find_time(self, topic: int, time_ms: int) -> int:
         """Return the offset of the first message published at `time_ms` or later. Blocks.

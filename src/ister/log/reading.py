@@ -13,8 +13,9 @@ from typing import NamedTuple
 from ister.base.errors import BadBatchError, CorruptedError
 from ister.base.limits import MIB
 from ister.codec import Batch, Column, crc32c
-from ister.log.backend import Backend
+from ister.log.backend import Readable
 from ister.log.entry import (
+    BATCH_KINDS,
     CRC,
     HEADER,
     HEADER_BYTES,
@@ -50,7 +51,7 @@ class Opened(NamedTuple):
 class Reader:
     """Reads segments wherever they lie. Any thread may use it."""
 
-    def __init__(self, backend: Backend, remote: Store | None, keyring: Keyring | None) -> None:
+    def __init__(self, backend: Readable, remote: Store | None, keyring: Keyring | None) -> None:
         self._backend = backend
         self._remote = remote
         self._keyring = keyring
@@ -237,6 +238,8 @@ def read_window(
         raise CorruptedError(segment.name, found.position + len(data), "the file is cut off")
     # A view keeps the whole window in memory as long as its batch lives.
     keep_view = found.own_bytes * 2 >= len(data)
+    # Once for all of them, which may be many.
+    name = segment.name
     expected = found.first_offset
     damaged = -1
     given = False
@@ -250,20 +253,20 @@ def read_window(
         body = stored_body
         if header.flags:
             body = reader.opened(segment).envelope.unseal(
-                header, stored_body, file=segment.name, position=position
+                header, stored_body, file=name, position=position
             )
-        for stored in _batches(header, body, topic, file=segment.name, position=position):
+        for stored in _batches(header, body, topic, file=name, position=position):
             if damaged >= 0 and stored.first_offset > max(expected, offset):
                 if given:
                     return
-                raise CorruptedError(segment.name, damaged, "an entry is not intact")
+                raise CorruptedError(name, damaged, "an entry is not intact")
             expected = stored.end_offset
             damaged = -1
             if stored.end_offset > offset:
                 given = True
                 yield stored if keep_view or header.flags else _copied(stored)
     if damaged >= 0 and expected < found.end_offset and not given:
-        raise CorruptedError(segment.name, damaged, "an entry is not intact")
+        raise CorruptedError(name, damaged, "an entry is not intact")
 
 
 def _bodies(
@@ -315,7 +318,7 @@ def _batches(
     header: Header, body: memoryview, topic: int, *, file: str, position: int
 ) -> Sequence[Stored]:
     try:
-        if header.kind == Kind.BATCH:
+        if header.kind in BATCH_KINDS:
             return (stored_batch(Batch(body)),)
         if header.kind == Kind.TRANSACTION:
             return [

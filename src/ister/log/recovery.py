@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ister.base.errors import CorruptedError
 from ister.log.backend import FileBackend
 from ister.log.entry import (
+    BATCH_KINDS,
     MAGIC,
     STAMP,
     TRAILER,
@@ -27,8 +28,9 @@ from ister.log.journal import OpenFile
 from ister.log.manifest import Manifest
 from ister.log.options import LogOptions
 from ister.log.ports import File
-from ister.log.scan import Scan, corrupted, find_proof, read_file_header
+from ister.log.scan import PIECE_BYTES, Scan, corrupted, find_proof, read_file_header
 from ister.log.segment import SEGMENTS, Place, Segment, number_of, segment_name
+from ister.log.series import Series
 
 Apply = Callable[[Entry], None]
 
@@ -211,41 +213,47 @@ class _Replay:
         envelope = open_envelope(self._options.ciphers, header)
         extents = Extents(self._options.extent_bytes)
         scan = Scan(file.read, file.size(), position=first.size_bytes)
+        series = Series()
         end = first.size_bytes
         footer = False
         entries = 0
+
+        def take(entry: Header, position: int, stored: memoryview) -> None:
+            body = envelope.unseal(entry, stored, file=name, position=position)
+            end = position + entry.size_bytes
+            add_extents(extents, entry, body, position=position, end=end, file=name)
+            number, topic, count = entry.number, entry.topic, entry.count
+            self._apply(Entry(entry.kind, topic, number, header.number, position, body, count))
+
         for entry, position, stored in scan:
             if entry.mark != first.mark:
                 scan.fault = "the entry is of another file"
                 break
             if void_from is not None and entry.number >= void_from and entry.kind != Kind.FOOTER:
                 break
-            if entry.number != self.entry_end:
+            if entry.number != self.entry_end + len(series):
                 raise CorruptedError(
-                    name, position, f"entry {entry.number} where {self.entry_end} should be"
+                    name,
+                    position,
+                    f"entry {entry.number} where {self.entry_end + len(series)} should be",
                 )
+            if series.holds(entry, position, name):
+                continue
+            self._synced = max(self._synced, entry.synced)
             if entry.kind == Kind.FOOTER:
                 footer = True
                 rest = file.read(self._synced, scan.position - self._synced)
                 self.sealed = (self._synced, rest, position)
                 break
-            self._synced = max(self._synced, entry.synced)
-            body = envelope.unseal(entry, stored, file=name, position=position)
+            count = len(series) + 1
+            for part in series.take(file.read):
+                take(*part)
+            take(entry, position, stored)
             end = scan.position
-            add_extents(extents, entry, body, position=position, end=end, file=name)
-            self._apply(
-                Entry(
-                    entry.kind,
-                    entry.topic,
-                    entry.number,
-                    header.number,
-                    position,
-                    body,
-                    entry.count,
-                )
-            )
-            self.entry_end += 1
-            entries += 1
+            self.entry_end += count
+            entries += count
+        if len(series) and not scan.fault:
+            scan.fault = "a series is not closed"
         self._count(entries, end)
         size = scan.position + TRAILER.size if footer else end
         segment = Segment(header.number, Place.LOCAL, size, end, entries)
@@ -290,8 +298,8 @@ class _Replay:
         # What was found is visible from now on, whether or not it had been synced before. Where a
         # sync had failed, the system shows bytes that are not on the disk and takes them for
         # written: only writing them once more makes the next sync true.
-        if self._synced < end:
-            file.write(self._synced, [file.read(self._synced, end - self._synced)])
+        for start in range(self._synced, end, PIECE_BYTES):
+            file.write(start, [file.read(start, min(PIECE_BYTES, end - start))])
         if size != end:
             file.truncate(end)
         else:
@@ -324,7 +332,7 @@ def add_extents(
     extents: Extents, header: Header, body: memoryview, *, position: int, end: int, file: str
 ) -> None:
     """Add what an entry holds, or raise `CorruptedError`."""
-    if header.kind == Kind.BATCH:
+    if header.kind in BATCH_KINDS:
         base, time_ms = STAMP.unpack_from(body)
         extents.add(
             header.topic,

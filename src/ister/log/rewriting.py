@@ -16,7 +16,7 @@ from ister.codec import Batch
 from ister.log.backend import Backend, FileBackend
 from ister.log.beginning import begin_file
 from ister.log.checkpoint import Rewritten
-from ister.log.entry import HEADER_BYTES, Kind, parse_transaction
+from ister.log.entry import BATCH_KINDS, HEADER_BYTES, Kind, parse_transaction
 from ister.log.extents import STRIDE, Extents, window
 from ister.log.group import Row, lay_out
 from ister.log.index import span_of
@@ -372,11 +372,11 @@ def scan_batches(reader: Reader, segment: Segment) -> Iterator[tuple[int, Stored
     envelope = reader.opened(segment).envelope
     scan = Scan(read, segment.end, position=header[0].size_bytes)
     for entry, position, stored in scan:
-        if entry.kind not in (Kind.BATCH, Kind.TRANSACTION):
+        if entry.kind not in (*BATCH_KINDS, Kind.TRANSACTION):
             continue
         body = envelope.unseal(entry, stored, file=segment.name, position=position)
         try:
-            if entry.kind == Kind.BATCH:
+            if entry.kind in BATCH_KINDS:
                 yield entry.topic, stored_batch(Batch(body))
                 continue
             for inner in parse_transaction(body)[0]:

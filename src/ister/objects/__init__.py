@@ -7,7 +7,7 @@ from ister.objects.folder import LocalStore
 from ister.objects.keyring import FileKeyring
 from ister.objects.local import LocalDisk, LocalFile
 from ister.objects.memory import MemoryDisk, MemoryFile
-from ister.objects.opening import open_store, verify_store
+from ister.objects.opening import open_store, store_options, verify_store
 
 __all__ = [
     "FileKeyring",
@@ -17,5 +17,6 @@ __all__ = [
     "MemoryDisk",
     "MemoryFile",
     "open_store",
+    "store_options",
     "verify_store",
 ]

@@ -30,6 +30,9 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 # What POSIX promises for one call is 16; Linux and macOS take 1024.
 PARTS_MAX = max(16, os.sysconf("SC_IOV_MAX"))
+# One call of about so much. Linux 6.18 with ext4 takes 0.3 s for 256 MiB in such pieces, and 1 to
+# 3 s in pieces of 4 MiB or all at once: it then looks for large runs of free memory.
+WRITE_BYTES = 1024 * 1024
 
 
 class LocalFile:
@@ -42,9 +45,14 @@ class LocalFile:
 
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Write all of `parts` one after the other from `position` on, or raise `OSError`."""
-        for start in range(0, len(parts), PARTS_MAX):
-            group = parts if len(parts) <= PARTS_MAX else parts[start : start + PARTS_MAX]
-            position = self._write_group(position, group)
+        start = size = 0
+        for slot, part in enumerate(parts):
+            size += len(part)
+            if size >= WRITE_BYTES or slot - start == PARTS_MAX - 1:
+                position = self._write_group(position, parts[start : slot + 1])
+                start, size = slot + 1, 0
+        if start < len(parts):
+            self._write_group(position, parts[start:] if start else parts)
 
     def _write_group(self, position: int, parts: Sequence[Buffer]) -> int:
         total = sum(map(len, parts))

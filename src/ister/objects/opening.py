@@ -41,6 +41,19 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "LocalStor
     raise ConfigError([f"store {url}: use one of {known}"])
 
 
+def store_options(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what object stores need to be told beside their usual environment variables.
+
+    An endpoint without TLS is somebody's own server, named on purpose: no second word is asked.
+    """
+    plain = any(
+        "ENDPOINT" in name and value.startswith("http://")
+        for name, value in environment.items()
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))
+    )
+    return {"allow_http": "true"} if plain else {}
+
+
 def verify_store(store: "LocalStore | RemoteStore") -> None:
     """Make sure that the store can be written, read, and refuses to replace an object.
 

@@ -1,5 +1,6 @@
 """Doors into the broker, its configuration, and the start-up of a broker process."""
 
+from ister.objects import store_options
 from ister.server.config import (
     HttpConfig,
     LogConfig,
@@ -11,7 +12,6 @@ from ister.server.config import (
     read_config,
 )
 from ister.server.serve import Addresses, run_broker, run_server
-from ister.server.storage import store_options
 
 __all__ = [
     "Addresses",

@@ -109,6 +109,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         clock=clock,
         random_slot=random.randrange,
         open_local=storage.open_local,
+        spooling=storage.spooling,
     )
     metadata = SqliteMetadata(config.data_folder)
     opening = asyncio.ensure_future(_open_storage(config, broker, storage, metadata, clock))

@@ -18,9 +18,18 @@ import structlog
 
 from ister.base import Clock
 from ister.base.errors import ConfigError, StorageFailedError
-from ister.broker import Broker, TailBudget, ThreadWorker, Vault, Workers, open_vault
+from ister.broker import (
+    Broker,
+    Spool,
+    Spooling,
+    TailBudget,
+    ThreadWorker,
+    Vault,
+    Workers,
+    open_vault,
+)
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
-from ister.objects import FileKeyring, LocalDisk, open_store, verify_store
+from ister.objects import FileKeyring, LocalDisk, open_store, store_options, verify_store
 from ister.server.config import ServerConfig
 
 logger = structlog.get_logger("storage")
@@ -51,6 +60,19 @@ class Storage:
         self._disk: LocalDisk | None = None
         self._vaults: list[Vault] = []
         self._keyring: FileKeyring | None = None
+        # Of staging, which has none before it is used.
+        self._threads: list[ThreadWorker] = []
+
+    @property
+    def spooling(self) -> Spooling:
+        """Where stages wait: in the data folder, as soon as there is one."""
+
+        def new_worker(name: str, threads: int) -> ThreadWorker:
+            worker = ThreadWorker(name, threads, self._loop.call_soon_threadsafe)
+            self._threads.append(worker)
+            return worker
+
+        return Spooling(new_spool=lambda: Spool(self._folder, self._keyring), new_worker=new_worker)
 
     async def open(self, broker: Broker) -> None:
         """Open what is there, and have the broker take it over.
@@ -75,6 +97,8 @@ class Storage:
 
     async def close(self) -> None:
         """Commit what is under way, leave a checkpoint for a quick start, and let go of it all."""
+        for worker in self._threads:
+            await in_thread(worker.close)
         for vault in self._vaults:
             await self._settle(vault)
             try:
@@ -220,19 +244,6 @@ def tell_opened(vault: Vault, place: str) -> None:
             hint="a write was under way when the broker or the machine went down; "
             "nothing of it had been acknowledged",
         )
-
-
-def store_options(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what object stores need to be told beside their usual environment variables.
-
-    An endpoint without TLS is somebody's own server, named on purpose: no second word is asked.
-    """
-    plain = any(
-        "ENDPOINT" in name and value.startswith("http://")
-        for name, value in environment.items()
-        if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))
-    )
-    return {"allow_http": "true"} if plain else {}
 
 
 @contextmanager

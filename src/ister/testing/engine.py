@@ -6,7 +6,16 @@ from weakref import WeakSet
 
 from ister.base import Clock
 from ister.base.limits import Limits
-from ister.broker import Broker, InlineWorker, TailBudget, Vault, Workers, open_vault
+from ister.broker import (
+    Broker,
+    InlineWorker,
+    Spool,
+    Spooling,
+    TailBudget,
+    Vault,
+    Workers,
+    open_vault,
+)
 from ister.log import Disk, FileBackend, LogOptions
 from ister.registry import Registry
 from ister.server.native import NativeDoor, NativeSession
@@ -38,6 +47,7 @@ class Engine:
             # Seeded, so that the 'random' policy does the same in every run of a test.
             random_slot=random.Random(seed).randrange,
             open_local=self._open_vault,
+            spooling=Spooling(new_spool=lambda: Spool(None), new_worker=_inline_worker),
         )
         self.broker.guard_of = registry.guard
         registry.on_bound.append(self.broker.on_bound)
@@ -83,3 +93,7 @@ class Engine:
         for session in list(self._sessions):
             session.abort()
         self._sessions.clear()
+
+
+def _inline_worker(_: str, __: int) -> InlineWorker:
+    return InlineWorker(asyncio.get_running_loop().call_soon)

@@ -135,7 +135,7 @@ def publish_frame(
     """Return a frame of an encoded batch: PUBLISH, or another opcode with a batch as its body.
 
     PUBLISH_BULK lets the broker answer a little later, together with others. PUBLISH_EXPECT wants
-    the base offset that stands in the batch, or nothing. STAGE adds to a transaction.
+    the base offset that stands in the batch, or nothing. STAGE adds to a transaction or a stage.
     """
     size = len(head) + len(body)
     header = HEADER.pack(size, opcode, 0, MAGIC, channel, sequence)

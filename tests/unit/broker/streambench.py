@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ister.base import AckSettings, Position, StreamSettings
@@ -13,6 +14,8 @@ from ister.broker import (
     Broker,
     InlineWorker,
     Producer,
+    Spool,
+    Spooling,
     StreamTopic,
     SubscribeOptions,
     TailBudget,
@@ -33,6 +36,8 @@ from ister.wire import BACKOFF_DELAY
 
 TOPIC = "/default/orders"
 OWN = "own client"
+# Files here are memory, if the system has such a place.
+MEMORY = Path("/dev/shm")
 
 
 class BenchClock(VirtualClock):
@@ -261,6 +266,7 @@ class StreamBench:
             clock=self.clock,
             random_slot=self._random_slot,
             open_local=self._open,
+            spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
         if self.disk.names("segments"):
             self.broker.adopt(self._open())
@@ -278,6 +284,9 @@ class StreamBench:
             budget=TailBudget(self._tail_bytes),
             call_soon=self._call_soon,
         )
+
+    def _new_worker(self, _: str, __: int) -> InlineWorker:
+        return InlineWorker(self._call_soon)
 
     def _call_soon(self, call: Callable[..., object], *args: object) -> None:
         self._ready.append(lambda: call(*args))

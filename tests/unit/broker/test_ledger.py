@@ -19,6 +19,7 @@ from ister.broker.changes import (
     PartitionedCreated,
     PartitionedDeleted,
     Sequenced,
+    SeriesPublished,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
@@ -68,6 +69,9 @@ CHANGES: list[Change] = [
     SubscriptionPaused(3, True),
     TransactionDone("word", [7, 8], 1_000),
     Sequenced(1, "p", 0, 3),
+    SeriesPublished("query", 3, 1_000),
+    SeriesPublished("other", 1, 1_500),
+    SeriesPublished("query", 4, 2_000),
     TopicDeleted(2),
     SubscriptionDeleted(4),
 ]
@@ -111,6 +115,7 @@ def test_the_ledger_says_what_the_changes_said() -> None:
     assert (record.cursors[1].floor, record.cursors[1].acked.runs()) == (6, [(8, 9)])
     assert record.cursors[1].failures_of(7) == 2
     assert ledger.transactions == {"word": [7, 8]}
+    assert list(ledger.series.items()) == [("other", (1, 1_500)), ("query", (4, 2_000))]
     assert (ledger.topic_number, ledger.subscription_number) == (2, 4)
 
 
@@ -204,7 +209,29 @@ def test_the_oldest_transactions_are_forgotten() -> None:
     assert "2" in ledger.transactions
 
 
-@pytest.mark.parametrize("kind", [Kind.BATCH, Kind.CHANGES, Kind.TRANSACTION])
+def test_the_highest_number_of_a_series_stays_when_a_lower_one_is_replayed() -> None:
+    ledger = ledger_of([SeriesPublished("s", 7, 2_000), SeriesPublished("s", 6, 1_000)])
+
+    assert ledger.series["s"] == (7, 2_000)
+
+
+def test_the_series_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ister.broker.ledger.SERIES_REMEMBERED_MAX", 2)
+    ledger = ledger_of([SeriesPublished(name, 1, 0) for name in ("a", "b", "a", "c")])
+
+    assert list(ledger.series) == ["a", "c"]
+
+
+def test_a_part_of_a_series_is_stored_without_its_sequence_numbers() -> None:
+    ledger = ledger_of([TopicCreated(1, "/default/a", StreamSettings())])
+    body = memoryview(batch(b"0", b"1", base_offset=4).to_bytes())
+    ledger.apply(Entry(Kind.PART, 1, 1, 1, 64, body, 2))
+
+    assert ledger.topics[1].next_offset == 6
+    assert ledger.topics[1].producers.next_sequence("p") == 0
+
+
+@pytest.mark.parametrize("kind", [Kind.BATCH, Kind.CHANGES, Kind.TRANSACTION, Kind.PART])
 def test_an_entry_that_makes_no_sense_is_corruption(kind: int) -> None:
     entry = Entry(
         kind=kind,

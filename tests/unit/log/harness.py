@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from ister.codec import Batch, encode
 from ister.log import (
+    Buffer,
     ChunkBackend,
     Entry,
     FileBackend,
     Kind,
     Log,
     LogOptions,
+    SeriesPart,
     open_log,
     parse_transaction,
 )
@@ -24,6 +26,13 @@ def make_batch(payloads: list[bytes], *, offset: int, time_ms: int = TIME_MS) ->
     batch = Batch(b"".join(encode(payloads, producer=b"shop")))
     batch.stamp(offset, time_ms)
     return batch
+
+
+def series_part(topic: int, batch: Batch) -> SeriesPart:
+    """Return a stamped batch as a part of a series."""
+    parts: list[Buffer] = [batch.stamp_bytes(), batch.tail]
+    base, time_ms = batch.base_offset, batch.publish_time_ms
+    return SeriesPart(topic, base, time_ms, batch.count, batch.size_bytes, lambda: parts)
 
 
 @dataclass
@@ -45,7 +54,7 @@ class Bench:
     def _apply(self, entry: Entry) -> None:
         self.numbers.append(entry.number)
         self.seen.append((entry.kind, entry.topic, bytes(entry.body)))
-        if entry.kind == Kind.BATCH:
+        if entry.kind in (Kind.BATCH, Kind.PART):
             self._advance(entry.topic, Batch(bytes(entry.body)))
         elif entry.kind == Kind.TRANSACTION:
             for inner in parse_transaction(entry.body)[0]:
@@ -74,6 +83,14 @@ class Bench:
             time_ms=time_ms,
             sync=sync,
         )
+
+    def append_series(self, *batches: tuple[int, list[bytes]], changes: bytes = b"") -> None:
+        """Collect a series of batches, each with its topic."""
+        rows = []
+        for topic, payloads in batches:
+            batch = self.batch(topic, *payloads)
+            rows.append(series_part(topic, batch))
+        self.log.append_series(rows, changes)
 
     def append_changes(self, body: bytes) -> None:
         """Collect changes."""

@@ -98,6 +98,8 @@ def test_totals_topics_and_subscriptions_are_there() -> None:
             broker=broker_report(),
             topics=[topic_report("/default/a")],
             subscriptions=[subscription_report()],
+            stages=2,
+            staged_bytes=300,
             connections_accepted=5,
             connections_refused=2,
             errors={"ProtocolError": 2},
@@ -108,6 +110,7 @@ def test_totals_topics_and_subscriptions_are_there() -> None:
     assert found["ister_received_bytes_total",] == 1000
     assert found["ister_messages_dropped_total",] == 1
     assert found["ister_connections",] == 3
+    assert (found["ister_stages",], found["ister_staged_bytes",]) == (2, 300)
     assert found["ister_connections_accepted_total",] == 5
     assert found["ister_connection_errors_total", "ProtocolError"] == 2
     assert found["ister_topic_messages_in_total", "/default/a"] == 10

@@ -24,6 +24,7 @@ from ister.wire import (
     CloseConsumer,
     CloseProducer,
     CloseReader,
+    CloseStage,
     Command,
     CommitTransaction,
     ConsumerClosed,
@@ -37,6 +38,7 @@ from ister.wire import (
     DescribeSchema,
     Done,
     DropCursor,
+    DropStages,
     ErrorReply,
     GetSchema,
     GetSchemaBinding,
@@ -47,13 +49,16 @@ from ister.wire import (
     ListSchemaVersions,
     ListSubscriptions,
     ListTopics,
+    LocateStream,
     Namespaces,
     NoResponder,
     OpenProducer,
     OpenReader,
+    OpenStage,
     PauseSubscription,
     ProducerOpened,
     PublishedEach,
+    PublishStages,
     Purged,
     PurgeTopic,
     ReaderEnded,
@@ -68,8 +73,14 @@ from ister.wire import (
     Schemas,
     SchemaVersions,
     Seek,
+    SegmentRow,
     SetSchemaMode,
     SlowConsumer,
+    StageClosed,
+    StagesPublished,
+    StreamHead,
+    StreamHeads,
+    StreamLocated,
     Subscribe,
     Subscribed,
     Subscriptions,
@@ -77,6 +88,7 @@ from ister.wire import (
     Topics,
     TransactionCommitted,
     UnbindSchema,
+    WatchStreams,
     Welcome,
 )
 
@@ -271,6 +283,55 @@ COMMANDS: dict[str, Command] = {
     ),
     "reader_opened": ReaderOpened(start=1_000, end=2_000),
     "close_reader": CloseReader(channel=4),
+    "open_stage": OpenStage(channel=6, stage="7-0-a1", keep_ms=60_000),
+    "close_stage": CloseStage(channel=6, topics=["/default/out-part-0", "/default/out-part-1"]),
+    "stage_closed": StageClosed(messages=2_000, size_bytes=131_072),
+    "publish_stages": PublishStages(stages=["7-0-a1", "7-1-b2"], series="spark/totals", number=7),
+    "stages_published": StagesPublished(repeated=False, messages=4_000),
+    "drop_stages": DropStages(stages=["7-0-a1"]),
+    "watch_streams": WatchStreams(
+        topics=["/default/orders"], beyond={"/default/orders-part-0": 1_000}, wait_ms=150
+    ),
+    "stream_heads": StreamHeads(
+        rows=[
+            StreamHead(
+                topic="/default/orders-part-0", number=3, first_offset=500, next_offset=1_004
+            )
+        ]
+    ),
+    "locate_stream": LocateStream(topic="/default/orders-part-0", start=500, end=1_004),
+    "stream_located": StreamLocated(
+        number=3,
+        stores=["file:///var/lib/ister", "s3://bucket/tier"],
+        rows=[
+            SegmentRow(
+                store=1,
+                name="segments/00000000000000000007.seg",
+                number=7,
+                place="remote",
+                size_bytes=134_217_728,
+                entries_end=134_180_000,
+                mark=4_022_250_974,
+                first_offset=500,
+                end_offset=900,
+            ),
+            SegmentRow(
+                store=0,
+                name="segments/00000000000000000009.seg",
+                number=9,
+                place="local",
+                size_bytes=65_536,
+                entries_end=65_536,
+                mark=305_419_896,
+                first_offset=900,
+                end_offset=950,
+                position=128,
+                end=4_096,
+            ),
+        ],
+        offset=1_004,
+        encrypted=True,
+    ),
     "begin_transaction": BeginTransaction(channel=5, transaction="c0ffee-1"),
     "commit_transaction": CommitTransaction(
         channel=5, topics=["/default/out", "/default/audit"], acks=[(2, 12, 1_000, 1_001)]

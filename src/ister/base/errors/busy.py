@@ -94,3 +94,34 @@ class StorageFailedError(BusyError):
             f"the storage fails ({self.reason}): nothing of this was acknowledged; "
             "mend the storage, the broker tries again by itself"
         )
+
+
+@dataclass(eq=False)
+class TableBusyError(BusyError):
+    """Another process writes to a table."""
+
+    code: ClassVar[int] = 6010
+    table: str
+    owner: str
+    timeout_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table} is being written by {self.owner} for more than "
+            f"{self.timeout_s:g} s: wait for it, or stop it"
+        )
+
+
+@dataclass(eq=False)
+class StagingFullError(BusyError):
+    """All clients together have staged as much as the broker keeps."""
+
+    code: ClassVar[int] = 6008
+    limit: str
+    value: int
+
+    def __str__(self) -> str:
+        return (
+            f"limit `{self.limit}` of {self.value} is reached by what all clients have staged: "
+            "publish or drop stages, or wait until those that nobody publishes are too old"
+        )

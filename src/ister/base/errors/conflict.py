@@ -221,3 +221,47 @@ class RevisionMismatchError(ConflictError):
 
     def __str__(self) -> str:
         return f"fact {self.key!r} was changed by somebody else: read it again"
+
+
+@dataclass(eq=False)
+class PipelineRunningError(ConflictError):
+    """A pipeline of that name, or one with that checkpoint, runs already."""
+
+    code: ClassVar[int] = 4020
+    pipeline: str
+    pid: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline!r} runs already (process {self.pid}): stop it with "
+            f"`ister pipeline stop {self.pipeline}`, or give this one another name and checkpoint"
+        )
+
+
+@dataclass(eq=False)
+class CheckpointMismatchError(ConflictError):
+    """A pipeline was changed in a way that its checkpoint does not allow."""
+
+    code: ClassVar[int] = 4021
+    checkpoint: str
+    changes: list[str]
+
+    def __str__(self) -> str:
+        listed = "\n".join(f"  - {change}" for change in self.changes)
+        return (
+            f"the checkpoint {self.checkpoint} belongs to another shape of this pipeline:\n"
+            f"{listed}\n"
+            "undo these changes, or start over with `--checkpoint` and a new folder "
+            "(`--from` says where; what was published is published again)"
+        )
+
+
+@dataclass(eq=False)
+class StageExistsError(ConflictError):
+    """A stage of that name is there."""
+
+    code: ClassVar[int] = 4017
+    stage: str
+
+    def __str__(self) -> str:
+        return f"stage {self.stage!r} exists already: use another word for each attempt, or drop it"

@@ -191,3 +191,50 @@ class SchemaViolationError(InvalidError):
 
     def __str__(self) -> str:
         return f"messages of {self.topic!r} must follow schema {self.subject!r}: {self.reason}"
+
+
+@dataclass(eq=False)
+class JavaMissingError(InvalidError):
+    """Spark needs a Java that is not here, or one that is newer."""
+
+    code: ClassVar[int] = 1016
+    # What was found instead: `/usr/bin/java is Java 11`, or that there is none.
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"Spark needs Java 17 or newer, and {self.found}: run "
+            "`sudo apt-get install -y openjdk-17-jre-headless`, or point JAVA_HOME to one"
+        )
+
+
+@dataclass(eq=False)
+class TableSchemaError(InvalidError):
+    """A batch does not fit the columns of its table."""
+
+    code: ClassVar[int] = 1020
+    table: str
+    clashes: list[str]
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table} takes no rows of this shape ({'; '.join(self.clashes)}): cast the "
+            "columns in the pipeline's SQL, give them other names, or write to another table"
+        )
+
+
+@dataclass(eq=False)
+class StageTooLargeError(InvalidError):
+    """More is to be published at once than fits."""
+
+    code: ClassVar[int] = 1017
+    # `bytes` or `batches`.
+    unit: str
+    count: int
+    count_max: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} {self.unit} are more than the {self.count_max} that are published at "
+            "once: publish less at a time, such as fewer rows in each trigger"
+        )

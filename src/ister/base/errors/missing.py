@@ -107,3 +107,58 @@ class SchemaBindingNotFoundError(NotFoundError):
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} is bound to no schema: run `ister schemas bind`"
+
+
+@dataclass(eq=False)
+class TableNotFoundError(NotFoundError):
+    """A folder holds no table."""
+
+    code: ClassVar[int] = 3010
+    path: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} holds no table: run a pipeline with a `table` sink, or correct the path"
+        )
+
+
+@dataclass(eq=False)
+class PipelineNotRunningError(NotFoundError):
+    """No pipeline of that name runs on this machine."""
+
+    code: ClassVar[int] = 3020
+    pipeline: str
+    running: list[str]
+
+    def __str__(self) -> str:
+        others = f"running are {', '.join(self.running)}" if self.running else "none runs"
+        return f"no pipeline {self.pipeline!r} runs on this machine: {others}"
+
+
+@dataclass(eq=False)
+class StageNotFoundError(NotFoundError):
+    """What was to be published is not staged, or not any more."""
+
+    code: ClassVar[int] = 3009
+    stage: str
+
+    def __str__(self) -> str:
+        return (
+            f"stage {self.stage!r} is not there: it was never closed, was published or dropped, "
+            "is older than its `keep`, or the broker was restarted since; stage it again"
+        )
+
+
+@dataclass(eq=False)
+class MessagesLostError(NotFoundError):
+    """What a query has yet to read is gone: dropped by retention, or with its topic."""
+
+    code: ClassVar[int] = 3011
+    topic: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"messages of {self.topic!r} are lost to this query: {self.reason}; begin with a new "
+            "checkpoint, or set `failOnDataLoss` to false to go on with what is there"
+        )

@@ -14,6 +14,7 @@ from ister.client.aio.link import Connector, connect_socket
 from ister.client.aio.producer import Producer
 from ister.client.aio.reader import Reader
 from ister.client.aio.schemas import Registration, Schemas
+from ister.client.aio.staging import Stage
 from ister.client.aio.subscription import Message, Subscription
 from ister.client.aio.transaction import Transaction
 from ister.client.aio.view import View, ViewEntry
@@ -32,6 +33,7 @@ __all__ = [
     "RetentionName",
     "Schemas",
     "SendFuture",
+    "Stage",
     "Subscription",
     "SubscriptionTypeName",
     "Transaction",

@@ -20,8 +20,9 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import BadRequestError, CodecMissingError
-from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT
+from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT, STAGE_KEEP_MS
 from ister.client.aio.answers import Answers
+from ister.client.aio.layouts import heads, locate
 from ister.client.aio.link import BrokerLink, Connector, connect_socket
 from ister.client.aio.producer import Producer, ValueT, Writing
 from ister.client.aio.reader import Reader
@@ -29,6 +30,7 @@ from ister.client.aio.reading import Reading
 from ister.client.aio.redrive import redrive
 from ister.client.aio.requesters import Requesters
 from ister.client.aio.schemas import Schemas
+from ister.client.aio.staging import Stage, drop_stages, publish_stages
 from ister.client.aio.subscription import Subscription
 from ister.client.aio.transaction import Routes, Transaction
 from ister.client.aio.view import View, ViewLoading
@@ -74,6 +76,9 @@ from ister.wire import (
     PurgeTopic,
     SaveCursor,
     Seek,
+    StagesPublished,
+    StreamHead,
+    StreamLocated,
     Subscribe,
     Subscriptions,
     Topics,
@@ -388,6 +393,23 @@ class Client:
         """Return a transaction: messages and acknowledgements, all or nothing."""
         return Transaction(self.link, self._routes)
 
+    def stage(self, word: str, *, keep: Seconds = STAGE_KEEP_MS / 1000) -> Stage:
+        """Return a stage, kept for so many seconds after it is closed: see `Stage`."""
+        return Stage(self.link, word, keep)
+
+    async def publish_stages(
+        self, stages: Sequence[str], *, series: str, number: int
+    ) -> StagesPublished:
+        """Publish all of some stages or nothing, once for each number of a series, which rises.
+
+        Repeated after a lost connection. Raises `StageNotFoundError` when one is not there.
+        """
+        return await publish_stages(self.link, stages, series, number)
+
+    async def drop_stages(self, stages: Sequence[str]) -> None:
+        """Forget stages; those that do not exist do not matter."""
+        await drop_stages(self.link, stages)
+
     async def request(
         self,
         topic: str,
@@ -535,6 +557,27 @@ class Client:
             after = page.after
             if not after:
                 return rows
+
+    async def heads(
+        self,
+        topics: Sequence[str],
+        beyond: Mapping[str, int] | None = None,
+        timeout: Seconds = 0.0,
+    ) -> list[StreamHead]:
+        """Return where streams begin and end; of a partitioned topic, its partitions one by one.
+
+        With a `timeout` it waits that long for messages beyond what is known: `beyond` has the
+        next offset by the name of a stream or partition, and one that is missing is new.
+        """
+        return await heads(self.link, topics, beyond, timeout)
+
+    async def locate(self, topic: str, start: int, end: int) -> StreamLocated:
+        """Return which sealed segments have the messages `start` to `end` of a stream.
+
+        Of a partitioned topic, ask for one partition. A segment may be gone by the time somebody
+        reads it; what no segment has is to be had from a reader.
+        """
+        return await locate(self.link, topic, start, end)
 
     async def broker(self) -> BrokerReport:
         """Return the broker's own figures."""

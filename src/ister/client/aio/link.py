@@ -23,6 +23,7 @@ from ister.base.errors import (
     NotConnectedError,
     RequestTimeoutError,
 )
+from ister.base.limits import STAGE_WINDOW_BYTES
 from ister.client.session import Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
@@ -32,6 +33,7 @@ from ister.wire import (
     CreateTopic,
     DescribeBroker,
     DescribeSchema,
+    DropStages,
     GetSchema,
     GetSchemaBinding,
     ListNamespaces,
@@ -39,12 +41,15 @@ from ister.wire import (
     ListSchemaVersions,
     ListSubscriptions,
     ListTopics,
+    LocateStream,
     PauseSubscription,
+    PublishStages,
     RegisterSchema,
     SaveCursor,
     Seek,
     SetSchemaMode,
     Wakefulness,
+    WatchStreams,
 )
 
 logger = library_logger("ister.client")
@@ -85,6 +90,7 @@ _REPEATABLE = (
     CreateTopic,
     DescribeBroker,
     DescribeSchema,
+    DropStages,
     GetSchema,
     GetSchemaBinding,
     ListNamespaces,
@@ -92,11 +98,14 @@ _REPEATABLE = (
     ListSchemaVersions,
     ListSubscriptions,
     ListTopics,
+    LocateStream,
     PauseSubscription,
+    PublishStages,
     RegisterSchema,
     SaveCursor,
     Seek,
     SetSchemaMode,
+    WatchStreams,
 )
 
 _R = TypeVar("_R")
@@ -145,6 +154,9 @@ class BrokerLink:
         # How long that timer was set for.
         self._expiry_s = 0.0
         self._lease_timer: Timer | None = None
+        # Whether more than `STAGE_WINDOW_BYTES` wait to be sent, and who waits for that to end.
+        self._paused = False
+        self._sent_waiters: list[asyncio.Future[None]] = []
 
     async def open(self) -> None:
         """Connect, trying each address once; then stay connected until `close`."""
@@ -271,7 +283,30 @@ class BrokerLink:
             else:
                 self._transport.writelines(parts)
 
+    async def wait_sent(self) -> None:
+        """Return once only a few MiB wait to be sent, or none any more: the connection is lost.
+
+        Raises `RequestTimeoutError` after the client's timeout.
+        """
+        if self._paused:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._sent_waiters.append(waiter)
+            await self.wait_for(waiter, self.timeout_s, "sending")
+
     # From the transport
+
+    def on_paused(self, transport: asyncio.Transport | None, *, paused: bool) -> None:
+        """So much waits to be sent that whoever can wait should; or not any more."""
+        if transport is self._transport:
+            self._paused = paused
+            if not paused:
+                self._wake_sent()
+
+    def _wake_sent(self) -> None:
+        self._paused = False
+        waiters, self._sent_waiters = self._sent_waiters, []
+        for waiter in waiters:
+            finish(waiter)
 
     def on_data(self, data: bytes | None, count: int = 0) -> None:
         """Feed the session with `data`, or with `count` bytes read in place, and answer at once.
@@ -308,6 +343,7 @@ class BrokerLink:
         if transport is self._transport:
             self._transport = None
             self.session.disconnected(reason)
+            self._wake_sent()
             if self._lost is not None and not self._lost.done():
                 self._lost.set_result(reason)
 
@@ -375,6 +411,7 @@ class BrokerLink:
     def _abandon(self) -> None:
         transport, self._transport = self._transport, None
         self.session.disconnected("connecting failed")
+        self._wake_sent()
         if transport is not None:
             transport.abort()
 
@@ -393,6 +430,7 @@ class BrokerLink:
                 timer.cancel()
         transport, self._transport = self._transport, None
         self.session.close(error)
+        self._wake_sent()
         if transport is not None:
             transport.close()
         for waiter in self._open_waiters:
@@ -432,6 +470,13 @@ class _Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=STAGE_WINDOW_BYTES)
+
+    def pause_writing(self) -> None:
+        self._link.on_paused(self._transport, paused=True)
+
+    def resume_writing(self) -> None:
+        self._link.on_paused(self._transport, paused=False)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self._space = space = self._link.session.connection.space()

@@ -48,6 +48,9 @@ class Reader:
         self._start = start
         self._end = end
         self._opened = False
+        # What is read of each stream or partition, from and to, as it was when opened; the end is
+        # -1 for a reader that follows.
+        self.ranges: dict[str, tuple[int, int]] = {}
         # Those that have not come to their end.
         self._channels: list[ReaderChannel] = []
 
@@ -168,4 +171,5 @@ class Reader:
             assert isinstance(opened, ReaderOpened)
             if not opened.partitions:
                 self._channels.append(channel)
+                self.ranges[topic] = opened.start, opened.end
             return opened.partitions

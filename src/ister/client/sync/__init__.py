@@ -3,6 +3,7 @@
 from ister.client.sync.client import Client, connect
 from ister.client.sync.producer import BatchFuture, Producer, SendFuture
 from ister.client.sync.reader import Reader
+from ister.client.sync.staging import Stage
 from ister.client.sync.subscription import Message, Subscription
 from ister.client.sync.transaction import Transaction
 
@@ -13,6 +14,7 @@ __all__ = [
     "Producer",
     "Reader",
     "SendFuture",
+    "Stage",
     "Subscription",
     "Transaction",
     "connect",

@@ -7,13 +7,15 @@ from types import TracebackType
 from typing import Self
 
 from ister.base import DEFAULT_URL
+from ister.base.limits import BATCH_BYTES_CEILING
 from ister.client import aio
-from ister.client.session import Lease
+from ister.client.session import Lease, Link
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
 from ister.client.sync.reader import Reader
 from ister.client.sync.schemas import Schemas
+from ister.client.sync.staging import Stage
 from ister.client.sync.subscription import Subscription
 from ister.client.sync.thread import LoopThread
 from ister.client.sync.transaction import Transaction
@@ -79,6 +81,18 @@ class Client(Blocking[aio.Client]):
         """Whether there is a connection at this moment."""
         return not self._thread.closed and self._inner.connected
 
+    @property
+    def ended(self) -> bool:
+        """Whether it will not connect again: it was closed, or met an error no retry can mend."""
+        return self._thread.closed or self._inner.link.session.link is Link.CLOSED
+
+    @property
+    def batch_limits(self) -> tuple[int, int]:
+        """How large a message and a batch may be, in bytes; for those who encode them."""
+        session = self._inner.link.session
+        most = BATCH_BYTES_CEILING if session.welcome is None else session.welcome.batch_bytes_max
+        return session.message_bytes_max, most
+
     def close(self) -> None:
         """Disconnect; open producers and subscriptions end. Harmless when closed."""
         self._finalizer.detach()
@@ -87,6 +101,9 @@ class Client(Blocking[aio.Client]):
     producer = wrapping(aio.Client.producer, Producer)
     subscribe = wrapping(aio.Client.subscribe, Subscription)
     transaction = wrapping(aio.Client.transaction, Transaction)
+    stage = wrapping(aio.Client.stage, Stage)
+    publish_stages = blocking(aio.Client.publish_stages)
+    drop_stages = blocking(aio.Client.drop_stages)
     reader = wrapping(aio.Client.reader, Reader)
     request = blocking(aio.Client.request)
     create_topic = blocking(aio.Client.create_topic)
@@ -105,6 +122,8 @@ class Client(Blocking[aio.Client]):
     topics = blocking(aio.Client.topics)
     subscriptions = blocking(aio.Client.subscriptions)
     broker = blocking(aio.Client.broker)
+    heads = blocking(aio.Client.heads)
+    locate = blocking(aio.Client.locate)
 
     def view(self, topic: str, *, at: int | datetime | None = None) -> aio.View:
         """Return the last payload of every key of a stream.

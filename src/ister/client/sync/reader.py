@@ -33,6 +33,8 @@ class Reader(Blocking[aio.Reader]):
         # A client that nobody holds any more is closed.
         self._client = client
         self.topic = inner.topic
+        # As in `aio.Reader`.
+        self.ranges = inner.ranges
         # What has come over and was not yielded: it survives a `break`.
         self._arrived: deque[Batch] = deque()
 

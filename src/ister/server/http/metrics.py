@@ -66,6 +66,8 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
         ("ister_subscriptions", "Subscriptions.", report.subscriptions),
         ("ister_queued_bytes", "Bytes that wait for slow consumers.", report.queued_bytes),
         ("ister_stream_memory_bytes", "Newest messages of streams in memory.", report.tail_bytes),
+        ("ister_stages", "Stages that nobody has published yet.", snapshot.stages),
+        ("ister_staged_bytes", "Bytes of batches in stages.", snapshot.staged_bytes),
         (
             "ister_topics_without_series",
             f"Topics beyond the first {TOPIC_SERIES_MAX} by name: in the totals only.",

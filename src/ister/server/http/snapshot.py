@@ -64,6 +64,9 @@ class Snapshot:
     subscriptions: Sequence[SubscriptionReport] = ()
     journals: Sequence[JournalReport] = ()
     guards: Sequence[GuardReport] = ()
+    # Stages that wait to be published, or are being filled.
+    stages: int = 0
+    staged_bytes: int = 0
     ready: bool = True
     connections_accepted: int = 0
     connections_refused: int = 0
@@ -87,6 +90,8 @@ def take_snapshot(
         subscriptions=subscriptions,
         journals=[_journal(vault) for vault in broker.streams.vaults],
         guards=_guards(registry) if registry is not None else (),
+        stages=broker.staging.count,
+        staged_bytes=broker.staging.staged_bytes,
         ready=not native.closing and not broker.streams.error,
         connections_accepted=native.counts.accepted,
         connections_refused=native.counts.refused,

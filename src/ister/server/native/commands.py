@@ -7,10 +7,13 @@ calls once with a command or an error. What an action raises is answered at once
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
+from ister.base.errors import BadRequestError, IsterError, ProtocolError
 from ister.broker import Attachment, Reader, SubscribeOptions, Transaction, open_reader
+from ister.server.native.channels import check_channel
+from ister.server.native.layouts import LAYOUT_ACTIONS
 from ister.server.native.publishing import check_aside
 from ister.server.native.schemas import SCHEMA_ACTIONS
+from ister.server.native.staging import STAGING_ACTIONS
 from ister.server.native.streams import end_transaction
 from ister.wire import (
     AbortTransaction,
@@ -56,8 +59,6 @@ Reply = Callable[[Command | IsterError], object]
 
 # Staged and neither committed nor aborted, of one connection.
 TRANSACTIONS_MAX = 64
-
-CHANNEL_MAX = 0xFFFF_FFFF
 
 # Also of readers. What waits for a journal or a disk counts.
 _CONSUMERS_MAX = "consumers_per_connection_max"
@@ -130,7 +131,7 @@ def _delete_namespace(session: "NativeSession", command: DeleteNamespace, reply:
 
 
 def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply) -> None:
-    _check_open(session, command.channel)
+    check_channel(session, command.channel)
     session.check_room(len(session.producers), "producers_per_connection_max")
     partitions = session.broker.partitions(command.topic, known=command.partitions)
     if partitions:
@@ -162,7 +163,7 @@ def _close_producer(session: "NativeSession", command: CloseProducer, reply: Rep
 
 def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> None:
     channel = command.channel
-    _check_open(session, channel)
+    check_channel(session, channel)
     session.check_room(len(session.consumers) + len(session.opening), _CONSUMERS_MAX)
     session.opening.add(channel)
 
@@ -244,7 +245,7 @@ def _pause(session: "NativeSession", command: PauseSubscription, reply: Reply) -
 
 def _open_reader(session: "NativeSession", command: OpenReader, reply: Reply) -> None:
     channel = command.channel
-    _check_open(session, channel)
+    check_channel(session, channel)
     session.check_room(len(session.readers) + len(session.opening), _CONSUMERS_MAX)
     partitions = session.broker.partition_count(command.topic)
     if partitions:
@@ -291,7 +292,7 @@ def _close_reader(session: "NativeSession", command: CloseReader, reply: Reply) 
 
 
 def _begin(session: "NativeSession", command: BeginTransaction, reply: Reply) -> None:
-    _check_open(session, command.channel)
+    check_channel(session, command.channel)
     if len(session.transactions) >= TRANSACTIONS_MAX:
         raise BadRequestError(f"a connection has at most {TRANSACTIONS_MAX} open transactions")
     session.transactions[command.channel] = Transaction(command.transaction)
@@ -360,15 +361,6 @@ def _describe_broker(session: "NativeSession", _: DescribeBroker, reply: Reply) 
     reply(BrokerDescription(report=session.broker.report()))
 
 
-def _check_open(session: "NativeSession", channel: int) -> None:
-    if session.door.closing:
-        raise GoingAwayError("shutting down")
-    if session.uses(channel):
-        raise BadRequestError(f"channel {channel} is in use")
-    if not 0 < channel <= CHANNEL_MAX:
-        raise BadRequestError(f"channel {channel} is not 1 to {CHANNEL_MAX}")
-
-
 # Each action takes its own command type, which the table's key guarantees.
 _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
     CreateTopic: _create_topic,
@@ -394,5 +386,7 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
     ListSubscriptions: _list_subscriptions,
     ListNamespaces: _list_namespaces,
     DescribeBroker: _describe_broker,
+    **LAYOUT_ACTIONS,
     **SCHEMA_ACTIONS,
+    **STAGING_ACTIONS,
 }

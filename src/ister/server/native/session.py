@@ -19,7 +19,16 @@ from ister.base.errors import (
     ProtocolError,
 )
 from ister.base.limits import BATCH_BYTES_EXCESS
-from ister.broker import Attachment, Producer, Reader, StreamTopic, Topic, Transaction
+from ister.broker import (
+    Attachment,
+    Producer,
+    Reader,
+    Stage,
+    StreamTopic,
+    Topic,
+    Transaction,
+    Watch,
+)
 from ister.codec import Batch, Codec, available
 from ister.server.native.commands import answer
 from ister.server.native.publishing import publish
@@ -28,7 +37,7 @@ from ister.server.native.streams import (
     end_old_transactions,
     end_transaction,
     hold_up_if_full,
-    stage,
+    stage_batch,
 )
 from ister.wire import (
     CREDIT,
@@ -90,8 +99,10 @@ class NativeSession(asyncio.BufferedProtocol):
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Attachment] = {}
         self.readers: dict[int, Reader] = {}
+        self.watches: set[Watch] = set()
         self.transactions: dict[int, Transaction] = {}
-        # When each of them was begun.
+        self.stages: dict[int, Stage] = {}
+        # When each transaction was begun.
         self.begun_ms: dict[int, int] = {}
         # Channels of consumers and readers that wait for a journal or a disk.
         self.opening: set[int] = set()
@@ -131,13 +142,18 @@ class NativeSession(asyncio.BufferedProtocol):
         attachments, readers = list(self.consumers.values()), list(self.readers.values())
         for channel in list(self.transactions):
             end_transaction(self, channel)
-        for held in (self.producers, self.consumers, self.readers):
+        for stage in self.stages.values():
+            self.broker.staging.abandon(stage)
+        for held in (self.producers, self.consumers, self.readers, self.stages):
             held.clear()
         self.opening.clear()
         for attachment in attachments:
             self.broker.subscribers.unsubscribe(attachment, graceful=False)
         for reader in readers:
             reader.close()
+        for watch in self.watches:
+            watch.close()
+        self.watches.clear()
         self.door.on_disconnected(self)
         self.door.flush()
 
@@ -339,6 +355,7 @@ class NativeSession(asyncio.BufferedProtocol):
             or channel in self.consumers
             or channel in self.readers
             or channel in self.transactions
+            or channel in self.stages
             or channel in self.opening
         )
 
@@ -461,7 +478,7 @@ class NativeSession(asyncio.BufferedProtocol):
         elif opcode in _ACKS:
             acknowledge(self, self.consumers.get(channel), frame)
         elif opcode == Opcode.STAGE:
-            stage(self, frame)
+            stage_batch(self, frame)
         elif opcode == Opcode.PUBLISH_EXPECT:
             publish(self, frame)
         elif opcode == Opcode.CONTROL and self.connection.state is State.OPEN:

@@ -6,6 +6,7 @@ from ister.base.errors import IsterError, LimitReachedError, TransactionError
 from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
 from ister.broker import Attachment, Producer, Transaction, Vault
 from ister.codec import Batch
+from ister.server.native.staging import add_to_stage
 from ister.wire import (
     BACKOFF_DELAY,
     Frame,
@@ -112,9 +113,13 @@ def _confirm(
             done(error)
 
 
-def stage(session: "NativeSession", frame: Frame) -> None:
-    """Add a batch to a transaction; what is wrong with it is told at the commit."""
+def stage_batch(session: "NativeSession", frame: Frame) -> None:
+    """Add a batch to a stage or a transaction; what is wrong with it is told at its end."""
     _, channel, slot, body = frame
+    stage = session.stages.get(channel)
+    if stage is not None:
+        add_to_stage(session, stage, slot, body)
+        return
     transaction = session.transactions.get(channel)
     if transaction is None or transaction.error is not None:
         return

@@ -78,3 +78,12 @@ async def test_a_producer_that_gets_too_few_partitions_lets_go_of_them() -> None
 
         assert [topic.producers for topic in await client.topics()] == [0, 0, 0]
         assert producer.closed
+
+
+async def test_of_no_topics_there_is_nothing_to_wait_for() -> None:
+    async with (
+        MemoryBroker(clock=VirtualClock()) as broker,
+        broker.connect() as client,
+        asyncio.timeout(5.0),
+    ):
+        assert await client.heads([], timeout=60.0) == []
