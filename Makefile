@@ -20,7 +20,7 @@ PROTOS := src/ister/server/grpc/protos
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help demo test check check-static check-format check-lint check-types check-contracts \
-	fuzz bench-live bench-grpc bench-streams format protos setup clean
+	fuzz bench-live bench-grpc bench-streams bench-spark format protos setup clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench-grpc: $(STAMP) ## compare the gRPC door with a bare grpcio server, through
 bench-streams: $(STAMP) ## compare durable streams with JetStream and the plain disk
 	@$(BIN)/python -m bench.streams $(BENCH_ARGS)
 
+bench-spark: $(STAMP) ## compare Spark over topics with Spark over its own Parquet
+	@$(BIN)/python -m bench.spark $(BENCH_ARGS)
+
 format: $(STAMP) ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
@@ -70,7 +73,7 @@ protos: $(STAMP) ## make the descriptors of Danube's messages again from their .
 
 setup: $(STAMP) ## only make the venv
 
-$(STAMP): pyproject.toml constraints.txt scripts/setup-venv
+$(STAMP): pyproject.toml constraints.txt scripts/setup-venv scripts/setup-java
 	@PYTHON='$(PYTHON)' scripts/setup-venv $(VENV)
 
 clean: ## remove the venv, caches and build output

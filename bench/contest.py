@@ -23,7 +23,7 @@ def run_contest(
     what: str, scenarios: Sequence[Scenario], promises: Promises, sides: list[str]
 ) -> int:
     """Run the chosen scenarios, print the table and the JSON line; 1 when a run broke."""
-    options = parse(what, scenarios, sides)
+    options = parse(what, [scenario.name for scenario in scenarios], sides)
     leave_on_signals()
     runs: Runs = {}
     broken: list[str] = []
@@ -42,10 +42,9 @@ def run_contest(
     return 1 if broken else 0
 
 
-def parse(what: str, scenarios: Sequence[Scenario], sides: list[str]) -> argparse.Namespace:
+def parse(what: str, names: Sequence[str], sides: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=what)
-    names = [scenario.name for scenario in scenarios]
     parser.add_argument("--only", nargs="+", choices=names, help="run these scenarios only")
     parser.add_argument("--sides", nargs="+", choices=sides, default=sides, help="leave sides out")
     parser.add_argument("--repeats", type=int, help="runs per lane (default 3, with --quick 1)")

@@ -1,15 +1,19 @@
-"""`make demo`: a real broker, a producer and two subscriptions, live in the terminal.
+"""`make demo`: a real broker, a producer and two subscriptions, then a pipeline, in the terminal.
 
 Everything below uses the public API only. The broker is `ister serve` in its own process on free
 ports; the clients share this process, so the figures are what one Python process can do beside it.
+The pipeline is `ister pipeline run examples/demo.yaml` in a process of its own as well: Spark adds
+up orders while they come in. Without Java or PySpark that half is left out, with the reason.
 
-    python examples/demo.py --seconds 8
+    python examples/demo.py --seconds 8 --pipeline-seconds 0
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import os
+import random
 import signal
 import statistics
 import subprocess
@@ -19,10 +23,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -38,6 +44,18 @@ REFRESH_S = 0.25
 SENDS_AT_ONCE = 500
 # Between two pings, so that latency is measured beside the load and not instead of it.
 PING_S = 0.01
+
+PIPELINE = Path(__file__).with_name("demo.yaml")
+SHOP_TOPIC = "/default/demo.shop"
+TOTALS_TOPIC = "/default/demo.totals"
+REGIONS = ("north", "east", "south", "west")
+# Twenty times a second, so that totals move at every look: 2,000 orders a second.
+SHOP_S, SHOP_ORDERS = 0.05, 100
+# Java, Spark and the first batch: 12 s on two idle cores, longer on a busy machine.
+SPARK_TIMEOUT_S = 120.0
+# A batch or two are under way when the shop closes, at half a second or less.
+CATCH_UP_S = 15.0
+PIPELINE_END_S = 15.0
 
 
 @dataclass(slots=True)
@@ -64,7 +82,10 @@ def main() -> int:
     """Run the demo and return its exit code."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--seconds", type=float, default=6.0, help="how long to run")
-    seconds = options.parse_args().seconds
+    options.add_argument(
+        "--pipeline-seconds", type=float, default=5.0, help="how long to show totals; 0 for none"
+    )
+    chosen = options.parse_args()
     console = Console(highlight=False)
     try:
         with tempfile.TemporaryDirectory(prefix="ister-demo-") as folder:
@@ -73,7 +94,10 @@ def main() -> int:
                 ready_s = time.perf_counter() - began
                 console.print(f"broker at [bold cyan]{url}[/], ready in {ready_s:.2f} s")
                 with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
-                    runner.run(show(url, seconds, console))
+                    runner.run(show(url, chosen.seconds, console))
+                    if chosen.pipeline_seconds > 0:
+                        runner.run(show_totals(url, chosen.pipeline_seconds, Path(folder), console))
+                console.print("the broker ends cleanly now")
     except KeyboardInterrupt:
         console.print("stopped")
     return 0
@@ -217,7 +241,7 @@ def summarise(tally: Tally, elapsed_s: float, dropped: int, console: Console) ->
     console.print(
         f"publish to receive beside that load: p50 {p50_us:,.0f} µs, p99 {p99_us:,.0f} µs"
     )
-    console.print(f"the broker dropped {dropped:,} messages; it ends cleanly now")
+    console.print(f"the broker dropped {dropped:,} messages")
 
 
 def percentiles(tally: Tally) -> tuple[float, float]:
@@ -226,6 +250,199 @@ def percentiles(tally: Tally) -> tuple[float, float]:
         return 0.0, 0.0
     cuts = statistics.quantiles(tally.round_trips_us, n=100, method="inclusive")
     return cuts[49], cuts[98]
+
+
+# The second half: a pipeline.
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the shop sent, and what Spark says of it so far, by region."""
+
+    sent: int = 0
+    worth: Decimal = Decimal(0)
+    orders: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, Decimal] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> int:
+        """How many orders are in the totals."""
+        return sum(self.orders.values())
+
+
+async def show_totals(url: str, seconds: float, folder: Path, console: Console) -> None:
+    """Run a shop and the pipeline beside it; show its totals for `seconds` once there are some."""
+    totals = Totals()
+    async with ister.connect(url) as client:
+        for topic in (SHOP_TOPIC, TOTALS_TOPIC):
+            await client.create_topic(topic, kind="stream")
+        with running_pipeline(url, folder) as pipeline:
+            console.print("\n[bold]ister pipeline run examples/demo.yaml[/]: Spark adds up orders")
+            closed = asyncio.Event()
+            shop = asyncio.create_task(run_shop(client, totals, closed))
+            reading = asyncio.create_task(read_totals(client, totals))
+            try:
+                if not await first_totals(totals, pipeline, console):
+                    return
+                await watch_totals([shop, reading], totals, seconds, console)
+                closed.set()
+                await shop
+                await catch_up(totals, reading)
+            finally:
+                for task in (shop, reading):
+                    task.cancel()
+                await asyncio.gather(shop, reading, return_exceptions=True)
+    summarise_totals(totals, console)
+
+
+@contextlib.contextmanager
+def running_pipeline(url: str, folder: Path) -> Iterator["Pipeline"]:
+    """Run the pipeline in its own process, yield it, and stop it as Ctrl-C would."""
+    words = folder / "pipeline"
+    command = [sys.executable, "-m", "ister", "pipeline", "run", str(PIPELINE)]
+    command += ["--checkpoint", str(folder / "checkpoint"), "--no-restart"]
+    # What it notes for `ister pipeline list` goes with the demo.
+    environment = os.environ | {"ISTER_URL": url, "XDG_STATE_HOME": str(folder / "state")}
+    with words.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield Pipeline(process, words)
+    finally:
+        process.terminate()
+        try:
+            process.wait(PIPELINE_END_S)
+        except subprocess.TimeoutExpired:
+            # With its Java, which is of the same group.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The process, and the file of what it says."""
+
+    process: subprocess.Popen[bytes]
+    words: Path
+
+    def last_words(self) -> str:
+        """Return the last line it said: an `ister` command ends with what is wrong in one."""
+        lines = [line.strip() for line in self.words.read_text(errors="replace").splitlines()]
+        last = next((line for line in reversed(lines) if line), "it said nothing")
+        return last.removeprefix("ister: ")
+
+
+async def run_shop(client: ister.Client, totals: Totals, closed: asyncio.Event) -> None:
+    """Send orders at an even pace until the shop is closed; then all of them are stored."""
+    chance = random.Random()
+    async with client.producer(SHOP_TOPIC, name="shop") as producer:
+        while not closed.is_set():
+            for _ in range(SHOP_ORDERS):
+                cents = chance.randrange(100, 10_000)
+                amount = f"{cents // 100}.{cents % 100:02d}"
+                region = chance.choice(REGIONS)
+                producer.send_nowait(f'{{"region": "{region}", "amount": {amount}}}'.encode())
+                totals.worth += Decimal(amount)
+            totals.sent += SHOP_ORDERS
+            await producer.flush()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(closed.wait(), SHOP_S)
+
+
+async def read_totals(client: ister.Client, totals: Totals) -> None:
+    """Take over what the pipeline publishes."""
+    async with client.subscribe(TOTALS_TOPIC, "demo", start="earliest") as sub:
+        async for message in sub:
+            row = json.loads(message.payload, parse_float=Decimal)
+            totals.orders[row["region"]] = row["orders"]
+            totals.sums[row["region"]] = Decimal(row["total"])
+            await message.ack()
+
+
+async def first_totals(totals: Totals, pipeline: Pipeline, console: Console) -> bool:
+    """Wait until Spark has its first totals; say why when there will be none."""
+    began = time.monotonic()
+    status = console.status("starting Spark") if console.is_terminal else None
+    with status or contextlib.nullcontext():
+        while not totals.orders:
+            if pipeline.process.poll() is not None:
+                words = escape(pipeline.last_words())
+                console.print(f"no live totals: {words}", soft_wrap=True)
+                return False
+            if time.monotonic() - began > SPARK_TIMEOUT_S:
+                console.print(f"no live totals: none came in {SPARK_TIMEOUT_S:.0f} s")
+                return False
+            await asyncio.sleep(0.05)
+    console.print(f"first totals after {time.monotonic() - began:.1f} s, with the start of Spark")
+    return True
+
+
+async def watch_totals(
+    tasks: list[asyncio.Task[None]], totals: Totals, seconds: float, console: Console
+) -> None:
+    """Show the totals whenever they change until the time is up, or raise what ended a task."""
+    deadline = time.monotonic() + seconds
+    shown, spoken_s = 0, 0.0
+    live = Live(console=console, auto_refresh=False, transient=True)
+    with live if console.is_terminal else contextlib.nullcontext():
+        while (now_s := time.monotonic()) < deadline:
+            done, _ = await asyncio.wait(tasks, timeout=0.05)
+            for task in done:
+                task.result()
+            if totals.counted == shown:
+                continue
+            if console.is_terminal:
+                live.update(view_totals(totals), refresh=True)
+                shown = totals.counted
+            elif now_s - spoken_s >= 1.0:
+                spoken_s, shown = now_s, totals.counted
+                console.print(
+                    ", ".join(f"{name} {totals.orders[name]:,}" for name in sorted(totals.orders))
+                    + f": {sum(totals.sums.values()):,.2f} in all",
+                    soft_wrap=True,
+                )
+
+
+async def catch_up(totals: Totals, reading: asyncio.Task[None]) -> None:
+    """Wait until every order is in the totals."""
+    deadline = time.monotonic() + CATCH_UP_S
+    while totals.counted < totals.sent and time.monotonic() < deadline:
+        await asyncio.wait([reading], timeout=0.05)
+        if reading.done():
+            reading.result()
+
+
+def view_totals(totals: Totals) -> Panel:
+    """Return the totals of this moment."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("region")
+    table.add_column("orders", justify="right")
+    table.add_column("worth", justify="right")
+    for name in sorted(totals.orders):
+        table.add_row(
+            f"[cyan]{name}[/]", f"{totals.orders[name]:,}", f"[green]{totals.sums[name]:,.2f}[/]"
+        )
+    behind = Text(f"{totals.sent:,} sent, {totals.counted:,} of them in the totals")
+    return Panel(Group(table, Text(), behind), title=f"Ister: {TOTALS_TOPIC}", expand=False)
+
+
+def summarise_totals(totals: Totals, console: Console) -> None:
+    """Print whether Spark and the shop agree."""
+    if not totals.orders:
+        return
+    agree = totals.counted == totals.sent and sum(totals.sums.values()) == totals.worth
+    console.print(
+        f"the shop sent [bold]{totals.sent:,}[/] orders worth [bold]{totals.worth:,.2f}[/]; "
+        f"Spark counted [bold]{totals.counted:,}[/] worth "
+        f"[bold]{sum(totals.sums.values()):,.2f}[/]" + (", each exactly once" if agree else ""),
+        soft_wrap=True,
+    )
 
 
 def find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -115,8 +115,10 @@ def logic_in_init(module: Module) -> Iterator[str]:
     if not module.is_source or module.path.name != "__init__.py":
         return
     # The package itself may also tell its version, and load its parts when they are asked for.
+    # So may `spark`, which every worker of Spark imports.
     root = {"__all__", "__version__", "__getattr__", "__dir__"}
-    names = root if len(module.parts) == 3 else {"__all__"}
+    is_root = len(module.parts) == 3 or module.parts[2:] == ("spark", "__init__.py")
+    names = root if is_root else {"__all__"}
     for slot, node in enumerate(module.tree.body):
         is_docstring = slot == 0 and ast.get_docstring(module.tree) is not None
         name = node.name if isinstance(node, ast.FunctionDef) else assigned_name(node)

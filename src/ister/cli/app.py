@@ -27,6 +27,7 @@ COMMANDS = {
     "schemas": "ister.cli.schemas",
     "storage": "ister.cli.storage",
     "keys": "ister.cli.keys",
+    "pipeline": "ister.cli.pipeline",
 }
 
 

@@ -6,6 +6,7 @@ import typer
 
 from ister.base import StreamReport, SubscriptionReport, TopicReport, rounded_size, rounded_span
 from ister.base.errors import BadRequestError, TopicNotFoundError, WrongKindError
+from ister.cli.tables import show_table
 from ister.cli.terminal import (
     URL,
     JsonOption,
@@ -22,6 +23,7 @@ from ister.cli.values import parse_size_option, parse_span_option
 from ister.client import Client, DurabilityName, RetentionName, connect
 
 topics = typer.Typer(no_args_is_help=True, help="See and change topics.")
+topics.command("table")(show_table)
 
 _COLUMNS = (
     "TOPIC", "KIND", "PRODUCERS", "SUBSCRIPTIONS", "IN", "OUT", "DROPPED", "BYTES IN", "STORED",

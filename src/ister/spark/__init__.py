@@ -1,1 +1,24 @@
 """Spark reads and writes streams: a data source, a sink, and pipelines. The extra `spark`."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ister.spark.pipelines import pipeline
+    from ister.spark.pipelines.deadletters import safely
+    from ister.spark.stateful import per_key
+
+__all__ = ["per_key", "pipeline", "safely"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what a user asks for by then: every worker of Spark imports this, for the source."""
+    places = {
+        "per_key": "ister.spark.stateful",
+        "pipeline": "ister.spark.pipelines",
+        "safely": "ister.spark.pipelines.deadletters",
+    }
+    if name not in places:
+        raise AttributeError(f"module 'ister.spark' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(places[name]), name)
+    return found

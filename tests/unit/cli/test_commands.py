@@ -51,6 +51,12 @@ COMMANDS = [
     ["keys", "create"],
     ["keys", "rotate"],
     ["keys", "list"],
+    ["pipeline", "run"],
+    ["pipeline", "validate"],
+    ["pipeline", "new"],
+    ["pipeline", "list"],
+    ["pipeline", "status"],
+    ["pipeline", "stop"],
 ]
 READS = [
     ["consume"],
@@ -72,6 +78,9 @@ READS = [
     ["schemas", "binding"],
     ["storage", "check"],
     ["keys", "list"],
+    ["pipeline", "validate"],
+    ["pipeline", "list"],
+    ["pipeline", "status"],
 ]
 DESTROYS = [
     ["topics", "purge"],

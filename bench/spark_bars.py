@@ -1,0 +1,62 @@
+"""What Ister promises about Spark, on the same machine in the same run."""
+
+from __future__ import annotations
+
+from bench.bars import Bar, Promises
+
+SPARK = Promises(
+    bars=[
+        Bar(
+            key="stream_vs_parquet",
+            title="streaming read → noop, 1 M rows a batch",
+            scenario="stream",
+            figure="msg_s",
+            theirs=("parquet",),
+            limit=0.6,
+        ),
+        Bar(
+            key="batch_vs_parquet",
+            title="batch read → noop",
+            scenario="batch",
+            figure="msg_s",
+            theirs=("parquet",),
+            limit=0.6,
+        ),
+        Bar(
+            key="window_vs_parquet",
+            title="topic → windows → topic; Parquet → windows → noop",
+            scenario="window",
+            figure="msg_s",
+            theirs=("parquet",),
+            limit=0.7,
+        ),
+        Bar(
+            key="sink_vs_noop",
+            title="sink; a Python writer that does nothing",
+            scenario="sink",
+            figure="msg_s",
+            theirs=("noop",),
+        ),
+        Bar(
+            key="latency_p50_vs_floor",
+            title="one event, topic → topic; an empty micro-batch",
+            scenario="latency",
+            figure="p50_us",
+            theirs=("floor",),
+            limit=1.5,
+        ),
+        Bar(
+            key="executor_scaling",
+            title="scan of segments, two executors; one",
+            scenario="scaling",
+            figure="msg_s",
+            ours="two",
+            theirs=("one",),
+            limit=1.6,
+        ),
+    ],
+    recorded={
+        "sink_rows_per_s": ("sink", "ister", "msg_s"),
+        "broker_cpu_share": ("scaling", "two", "broker_cpu_share"),
+    },
+)

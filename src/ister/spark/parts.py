@@ -1,0 +1,34 @@
+"""What an executor reads: messages as they lie in batches, or the news that they lie elsewhere."""
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from ister.codec import Batch, Column
+
+
+class Part(NamedTuple):
+    """The messages at slots `start` to `end` of a batch."""
+
+    batch: Batch
+    start: int
+    end: int
+
+
+class Missing(NamedTuple):
+    """Offsets that could not be read where they were said to lie: the broker has to be asked."""
+
+    start: int
+    end: int
+    reason: str
+
+
+def cut(batch: Batch, start: int, end: int) -> Part | None:
+    """Return the messages of a batch with offsets from `start` to `end`, if it has any."""
+    if batch.columns & Column.OFFSET:
+        # Compaction has left gaps.
+        offsets = batch.offsets
+        first, last = bisect_left(offsets, start), bisect_left(offsets, end)
+    else:
+        base = batch.base_offset
+        first, last = max(start - base, 0), min(end - base, batch.count)
+    return Part(batch, first, last) if first < last else None

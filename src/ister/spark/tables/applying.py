@@ -1,0 +1,293 @@
+"""A batch into a table, exactly once, whoever writes its files; and the merging of small files."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ister.base.errors import BadRequestError, InternalError, TableNotFoundError
+from ister.spark.tables.folder import GRACE_MS, Folder, Staged
+from ister.spark.tables.manifest import Change, Column, DataFile, Manifest, is_written
+from ister.spark.tables.parquet import (
+    check_installed,
+    described,
+    has_twice,
+    keys_in,
+    leave_out,
+    merge,
+)
+from ister.spark.tables.rules import (
+    TARGET_BYTES,
+    Fitted,
+    check_keys,
+    fit,
+    plan_all_merges,
+    plan_merges,
+)
+
+MODES = ("append", "update", "complete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What is to be written, and as what.
+
+    `write` writes the rows as Parquet files into a folder that does not exist yet, with the
+    columns of `Fitted` and folders `column=value` for `partition_by`, and returns their number.
+    """
+
+    query: str
+    number: int
+    columns: tuple[Column, ...]
+    write: Callable[[Fitted, Path], int]
+    partition_by: tuple[str, ...] = ()
+    mode: str = "append"
+    keys: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a batch. `repeated`: it was in the table before, and nothing was done."""
+
+    manifest: Manifest
+    repeated: bool
+    rows: int
+    files: int
+    merged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What merging did: so many files became so many."""
+
+    before: int
+    after: int
+    size_bytes: int
+
+
+def wall_ms() -> int:
+    """Return milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def apply(
+    folder: Folder,
+    batch: Batch,
+    *,
+    now_ms: Callable[[], int] = wall_ms,
+    grace_ms: int = GRACE_MS,
+    target_bytes: int = TARGET_BYTES,
+) -> Written:
+    """Write a batch into a table, which is made by its first batch; then merge files if it pays.
+
+    A batch that is in the table already is not written again. After an error, or if the process
+    is stopped, the table is as before or has the whole batch.
+    """
+    check_installed()
+    if batch.mode not in MODES:
+        raise BadRequestError(f"mode {batch.mode!r} is not one of {', '.join(MODES)}")
+    with folder.locked():
+        before = folder.find()
+        if before is not None and is_written(before, batch.query, batch.number):
+            return Written(before, repeated=True, rows=0, files=0, merged=0)
+        fitted = fit(
+            str(folder.path),
+            before,
+            columns=batch.columns,
+            partition_by=batch.partition_by,
+        )
+        if batch.mode == "update":
+            check_keys(
+                str(folder.path),
+                columns=fitted.columns,
+                partition_by=batch.partition_by,
+                keys=batch.keys,
+            )
+        written = _write(folder, before, batch, fitted, now_ms=now_ms(), grace_ms=grace_ms)
+        merged = 0
+        manifest = written.manifest
+        for group in plan_merges(manifest.files, target_bytes=target_bytes):
+            manifest = _merge(folder, manifest, group, now_ms=now_ms(), grace_ms=grace_ms)
+            merged += len(group)
+        return Written(
+            manifest, repeated=False, rows=written.rows, files=written.files, merged=merged
+        )
+
+
+def compact(
+    folder: Folder,
+    *,
+    now_ms: Callable[[], int] = wall_ms,
+    grace_ms: int = GRACE_MS,
+    target_bytes: int = TARGET_BYTES,
+) -> Compacted:
+    """Merge all small files of a table. A pipeline may write meanwhile: it waits for one merge.
+
+    Raises `TableNotFoundError`.
+    """
+    check_installed()
+    if folder.find() is None:
+        raise TableNotFoundError(str(folder.path))
+    with folder.locked():
+        # Also when nothing is left to merge, what a stopped writer left behind is mended.
+        manifest = folder.find()
+    assert manifest is not None
+    merged = size_bytes = results = 0
+    for planned in plan_all_merges(manifest.files, target_bytes=target_bytes):
+        names = {one.name for one in planned}
+        with folder.locked():
+            latest = folder.find()
+            assert latest is not None
+            # What a pipeline has merged or replaced since is no longer there to merge.
+            group = [one for one in latest.files if one.name in names]
+            if len(group) < 2:
+                continue
+            _merge(folder, latest, group, now_ms=now_ms(), grace_ms=grace_ms)
+        merged += len(group)
+        results += 1
+        size_bytes += sum(one.size_bytes for one in group)
+    return Compacted(merged, results, size_bytes)
+
+
+def _write(
+    folder: Folder,
+    before: Manifest | None,
+    batch: Batch,
+    fitted: Fitted,
+    *,
+    now_ms: int,
+    grace_ms: int,
+) -> Written:
+    staging = folder.begin()
+    rows = batch.write(fitted, staging / "rows")
+    staged = _collect(folder, before, staging / "rows", len(fitted.columns))
+    found = sum(one.file.rows for one in staged)
+    if found < rows:
+        # Spark reports success when its workers wrote to disks of their own.
+        raise BadRequestError(
+            f"{rows - found:,} of {rows:,} rows for {folder.path} were written to a place that is "
+            "not this folder: all of Spark's workers need to see it, on a shared disk"
+        )
+    removed: tuple[str, ...] = ()
+    rest: list[Staged] = []
+    match batch.mode:
+        case "complete":
+            removed = () if before is None else tuple(one.name for one in before.files)
+        case "update":
+            removed, rest = _without_replaced(folder, before, batch, staged, staging)
+    change = Change(
+        added=tuple(one.file for one in (*rest, *staged)),
+        removed=removed,
+        columns=fitted.columns,
+        partition_by=batch.partition_by if before is None else before.partition_by,
+        topics=batch.topics,
+        query=batch.query,
+        batch=batch.number,
+    )
+    if before is not None and not change.added and not removed and not _is_news(before, change):
+        # An empty batch, as watermarks make them: repeated it is empty again.
+        folder.end()
+        return Written(before, repeated=False, rows=0, files=0, merged=0)
+    manifest = folder.commit(before, change, [*rest, *staged], now_ms=now_ms, grace_ms=grace_ms)
+    folder.end()
+    return Written(manifest, repeated=False, rows=found, files=len(staged), merged=0)
+
+
+def _is_news(before: Manifest, change: Change) -> bool:
+    return change.columns != before.columns or not set(change.topics) <= set(before.topics)
+
+
+def _collect(folder: Folder, before: Manifest | None, root: Path, columns: int) -> list[Staged]:
+    """Return the files that were written, under the names they will have."""
+    paths = [
+        path
+        for path in sorted(root.rglob("*.parquet"))
+        if not any(part.startswith((".", "_")) and "=" not in part for part in _parts(path, root))
+    ]
+    partitions = ["/".join(_parts(path, root)[:-1]) for path in paths]
+    names = folder.new_names(before, partitions)
+    staged = [
+        Staged(path, described(path, name=name, columns=columns))
+        for path, name in zip(paths, names, strict=True)
+    ]
+    # Spark writes a file without rows to keep the columns of an empty result.
+    return [one for one in staged if one.file.rows]
+
+
+def _parts(path: Path, root: Path) -> tuple[str, ...]:
+    return path.relative_to(root).parts
+
+
+def _without_replaced(
+    folder: Folder,
+    before: Manifest | None,
+    batch: Batch,
+    staged: Sequence[Staged],
+    staging: Path,
+) -> tuple[tuple[str, ...], list[Staged]]:
+    """Return the files that hold rows which are replaced, and what is left of them.
+
+    Only partitions of the new rows are looked at: the partition is part of the key.
+    """
+    keys = [key for key in batch.keys if key not in batch.partition_by]
+    removed: list[str] = []
+    rest: list[Staged] = []
+    by_partition: dict[str, list[Staged]] = {}
+    for one in staged:
+        by_partition.setdefault(one.file.partition, []).append(one)
+    old: Sequence[DataFile] = () if before is None else before.files
+    for partition, members in sorted(by_partition.items()):
+        taken = keys_in([one.path for one in members], keys or _no_keys())
+        if has_twice(taken):
+            raise BadRequestError(
+                f"a batch has two rows with the same keys ({', '.join(batch.keys)}) for table "
+                f"{folder.path}: group by the keys, or use mode `append`"
+            )
+        for file in (one for one in old if one.partition == partition):
+            target = staging / f"rest-{len(rest)}.parquet"
+            left_out = leave_out(
+                folder.stored_path(file.name), target, keys=keys or _no_keys(), taken=taken
+            )
+            if not left_out:
+                continue
+            removed.append(file.name)
+            if left_out < file.rows:
+                [name] = folder.new_names(before, [partition])
+                rest.append(Staged(target, described(target, name=name, columns=file.columns)))
+    return tuple(removed), rest
+
+
+def _no_keys() -> list[str]:
+    """Return a column that no file has, so that all rows of a partition have the same key."""
+    return [""]
+
+
+def _merge(
+    folder: Folder, before: Manifest, group: Sequence[DataFile], *, now_ms: int, grace_ms: int
+) -> Manifest:
+    """Make one file of a group of files of one partition."""
+    target = folder.begin() / "merged.parquet"
+    order = [one.name for one in before.columns]
+    merge([folder.stored_path(one.name) for one in group], target, order=order)
+    [name] = folder.new_names(before, [group[0].partition])
+    columns = max(one.columns for one in group)
+    staged = Staged(target, described(target, name=name, columns=columns))
+    _check_merged(folder, group, staged.file)
+    change = Change(
+        added=(staged.file,),
+        removed=tuple(one.name for one in group),
+        columns=before.columns,
+        partition_by=before.partition_by,
+    )
+    manifest = folder.commit(before, change, [staged], now_ms=now_ms, grace_ms=grace_ms)
+    folder.end()
+    return manifest
+
+
+def _check_merged(folder: Folder, group: Iterable[DataFile], merged: DataFile) -> None:
+    expected = sum(one.rows for one in group)
+    if merged.rows != expected:
+        raise InternalError(
+            f"merging files of {folder.path} gave {merged.rows:,} rows instead of {expected:,}"
+        )

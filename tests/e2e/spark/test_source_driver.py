@@ -1,0 +1,78 @@
+"""What Spark's driver asks of a streaming read, asked without Spark, of a real broker."""
+
+import socket
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+from tests.e2e.conftest import BrokerProcess
+from tests.e2e.spark.reads import publish
+
+import ister.sync
+from ister.spark.clients import client_of
+from ister.spark.layouts import Layout
+from ister.spark.options import read_options
+from ister.spark.streaming import StreamReader
+
+pytestmark = pytest.mark.e2e
+
+Client = ister.sync.Client
+
+
+def reader_of(broker: BrokerProcess, **options: str) -> StreamReader:
+    """A read that begins at the first message and bears losses."""
+    given = {"url": broker.url, "startingOffsets": "earliest", "failOnDataLoss": "false", **options}
+    return StreamReader(read_options(given, streaming=True), Layout(StructType([]), ()))
+
+
+def place_of(offset: dict[str, Any], topic: str) -> int:
+    found: int = offset["topics"][topic][1]
+    return found
+
+
+def test_the_subscription_of_a_topic_that_was_made_again_does_not_skip_what_is_new(
+    broker: BrokerProcess, topic: str
+) -> None:
+    options = {"topic": topic, "subscription": "spark"}
+    with ister.sync.connect(broker.url) as client:
+        client.create_topic(topic, kind="stream")
+        publish(client, topic, [b"old"] * 5)
+        before = reader_of(broker, **options)
+        done = before.latestOffset(before.initialOffset())
+        client.delete_topic(topic)
+        client.create_topic(topic, kind="stream")
+        publish(client, topic, [b"new"] * 9)
+
+        after = reader_of(broker, **options)
+        begun = after.latestOffset(done)
+        middle = [report.cursor for report in client.subscriptions(topic)]
+        end = after.latestOffset(begun)
+        after.latestOffset(end)
+        [report] = client.subscriptions(topic)
+
+    assert (place_of(done, topic), place_of(begun, topic), place_of(end, topic)) == (5, 0, 9)
+    assert middle == []
+    assert report.cursor is not None
+    assert report.cursor.floors == {topic: 9}
+
+
+def test_a_client_that_met_something_else_than_the_broker_is_replaced(
+    broker: BrokerProcess, topic: str
+) -> None:
+    first = client_of(broker.url)
+    first.create_topic(topic, kind="stream")
+    broker.stop()
+    # As a proxy answers in place of a broker that is away.
+    with socket.create_server((broker.host, broker.port)) as server:
+        server.settimeout(30)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n" * 20)
+            connection.settimeout(30)
+            while connection.recv(4096):
+                pass
+    broker.restart()
+
+    assert first.ended
+    assert client_of(broker.url) is client_of(broker.url) is not first
+    assert [head.topic for head in client_of(broker.url).heads([topic])] == [topic]
