@@ -25,7 +25,7 @@ MAKEFLAGS += --no-print-directory
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## see it work: a broker, a producer and two subscriptions, live in the terminal
+demo: $(STAMP) ## see it work: a broker, a producer, two subscriptions and a pipeline, live in the terminal
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run every test

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import psutil
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
@@ -147,14 +148,14 @@ def window_ister(ground: Ground) -> Figures:
     counts = windows(read_stream(ground)).select(
         "key", F.to_json(F.struct("window", "count", "bytes")).cast("binary").alias("payload")
     )
-    writer = counts.writeStream.outputMode("update").format("ister")
+    writer = counts.writeStream.outputMode("append").format("ister")
     return drained(ground, writer.options(url=ground.url, topic=new_topic(ground)))
 
 
 def window_parquet(ground: Ground) -> Figures:
     """Aggregate the files into nothing."""
     counts = windows(read_parquet_stream(ground))
-    return drained(ground, counts.writeStream.outputMode("update").format("noop"))
+    return drained(ground, counts.writeStream.outputMode("append").format("noop"))
 
 
 def sink_ister(ground: Ground) -> Figures:
@@ -185,10 +186,10 @@ def drained(ground: Ground, writer: Any) -> Figures:
     try:
         if not query.awaitTermination(QUERY_TIMEOUT_S):
             raise BenchError(f"a query did not end within {QUERY_TIMEOUT_S:.0f} s")
+    except StreamingQueryException as error:
+        raise BenchError(str(error)) from error
     finally:
         query.stop()
-    if query.exception() is not None:
-        raise BenchError(str(query.exception()))
     batches = [p for p in query.recentProgress if p.numInputRows]
     seen = sum(p.numInputRows for p in batches)
     if seen != ground.rows:
@@ -232,7 +233,7 @@ def event(ground: Ground, seconds: float) -> Figures:
     source, target = new_topic(ground), new_topic(ground)
     events = (
         ground.spark.readStream.format("ister")
-        .options(url=ground.url, topic=source, startingOffsets="latest")
+        .options(url=ground.url, topic=source, startingOffsets="earliest")
         .load()
         .select("key", F.upper(F.col("payload").cast("string")).cast("binary").alias("payload"))
     )
@@ -243,6 +244,8 @@ def event(ground: Ground, seconds: float) -> Figures:
     )
     try:
         return asyncio.run(_events(ground.url, source, target, seconds))
+    except ister.IsterError as error:
+        raise BenchError(str(error)) from error
     finally:
         query.stop()
 

@@ -37,10 +37,14 @@ NUMBER_MAX = 2**62
 
 
 class Published(NamedTuple):
-    """What became of some stages: published just now, or that number had been before."""
+    """What became of some stages: published just now, or that number had been before.
+
+    `overtaken`: a higher one had been, and this very number perhaps not.
+    """
 
     repeated: bool
     messages: int = 0
+    overtaken: bool = False
 
 
 OnPublished = Callable[[Published | IsterError], object]
@@ -100,9 +104,10 @@ class SeriesPublisher:
     def _begin(self, request: _Request) -> Published | None:
         """Have a request carried out, unless it is answered at once."""
         marks = (v.ledger.series.get(request.series, (-1, 0))[0] for v in self._streams.vaults)
-        if max(marks, default=-1) >= request.number:
+        highest = max(marks, default=-1)
+        if highest >= request.number:
             self._staging.drop(request.words)
-            return Published(repeated=True)
+            return Published(repeated=True, overtaken=highest > request.number)
         stages = [self._staging.closed(word) for word in request.words]
         size, batches = sum(s.size_bytes for s in stages), sum(s.batches for s in stages)
         if size > SERIES_BYTES_MAX:

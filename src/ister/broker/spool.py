@@ -123,13 +123,14 @@ class Spool:
         if self._closed:
             raise OSError(errno.EBADF, "the stage is gone")
         if self._file is None:
+            # The key first: without one, nothing is to be written.
+            if self._keyring is not None:
+                # The wrapped key is for those who come back to a file: nobody can to this one.
+                self._cipher, _, _ = self._keyring.new_cipher()
             folder = self._folder
             self._file = tempfile.TemporaryFile(  # noqa: SIM115 - `close` is below
                 buffering=0, dir=folder if folder is not None and folder.is_dir() else None
             )
-            if self._keyring is not None:
-                # The wrapped key is for those who come back to a file: nobody can to this one.
-                self._cipher, _, _ = self._keyring.new_cipher()
         return self._file
 
     def _sealed(self, parts: Sequence[Buffer]) -> Sequence[Buffer]:

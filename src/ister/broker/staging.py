@@ -44,9 +44,9 @@ from ister.broker.workers import Worker
 from ister.codec import Batch, Column
 from ister.log import Buffer, SeriesPart
 
-# Looking through what was staged, to check or to publish it: one long check must not keep
-# everybody else from publishing.
-READING_THREADS = 2
+# Threads by what they do. Checking what was staged may take minutes, and must not keep others from
+# staging and publishing.
+WRITING, CHECKING, SURVEYING = "staging", "stage-checks", "surveys"
 
 _T = TypeVar("_T")
 
@@ -175,8 +175,7 @@ class Staging:
         self._waiting_bytes = 0
         self._relieved: list[Callable[[], object]] = []
         # Made when they are needed: most brokers stage nothing.
-        self._writing: Worker | None = None
-        self._reading: Worker | None = None
+        self._workers: dict[str, Worker] = {}
         # For the first of the closed stages to be too old.
         self._timer: Timer | None = None
         self._timer_ms = 0
@@ -335,7 +334,7 @@ class Staging:
                     found.append(StagedBatch(stage.topics[place.slot], stage.spool, place))
             return found
 
-        self._read(look, done)
+        self._read(SURVEYING, look, done)
 
     def published(self, stages: Sequence[Stage]) -> None:
         """These are published."""
@@ -388,7 +387,7 @@ class Staging:
                 told()
             self._relieve(size)
 
-        self._writer().run(lambda: stage.spool.write(rows), on_done)
+        self._worker(WRITING).run(lambda: stage.spool.write(rows), on_done)
 
     def _relieve(self, size_bytes: int) -> None:
         self._waiting_bytes -= size_bytes
@@ -409,24 +408,25 @@ class Staging:
                 if guard is not None:
                     check(guard, stage.spool.load(place))
 
-        self._read(run, lambda result: done(result if isinstance(result, IsterError) else None))
+        self._read(
+            CHECKING, run, lambda result: done(result if isinstance(result, IsterError) else None)
+        )
 
-    def _read(self, call: Callable[[], _T], done: Callable[[_T | IsterError], object]) -> None:
+    def _read(
+        self, worker: str, call: Callable[[], _T], done: Callable[[_T | IsterError], object]
+    ) -> None:
         def on_done(result: _T | Exception) -> None:
             if isinstance(result, Exception) and not isinstance(result, IsterError):
                 result = StorageFailedError(f"a stage: {result}")
             done(result)
 
-        if self._reading is None:
-            assert self._spooling is not None
-            self._reading = self._spooling.new_worker("staged", READING_THREADS)
-        self._reading.run(call, on_done)
+        self._worker(worker).run(call, on_done)
 
-    def _writer(self) -> Worker:
-        if self._writing is None:
+    def _worker(self, name: str) -> Worker:
+        if name not in self._workers:
             assert self._spooling is not None
-            self._writing = self._spooling.new_worker("staging", 1)
-        return self._writing
+            self._workers[name] = self._spooling.new_worker(name, 1)
+        return self._workers[name]
 
     def _remove(self, stage: Stage) -> None:
         if stage.state is not StageState.GONE:
@@ -441,7 +441,7 @@ class Staging:
         stage.size_bytes = 0
         if stage.batches:
             # In the thread: giving back a GiB takes a disk some time, and a write may be under way.
-            self._writer().run(stage.spool.close, lambda _: None)
+            self._worker(WRITING).run(stage.spool.close, lambda _: None)
         self._relieve(sum(batch.size_bytes for _, batch in rows))
 
     def _keep(self, stage: Stage) -> None:

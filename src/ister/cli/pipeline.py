@@ -94,7 +94,13 @@ def run(
         available_now=available_now,
         checkpoint=_folder(checkpoint),
     )
-    options = RunOptions(master=master, metrics_port=metrics_port, as_json=as_json, restart=restart)
+    options = RunOptions(
+        master=master,
+        metrics_port=metrics_port,
+        as_json=as_json,
+        restart=restart,
+        start=start,
+    )
     raise typer.Exit(run_pipeline(definition, options))
 
 

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from ister.base.errors import (
+    BadSchemaError,
     ConfigError,
     NotFoundError,
     SchemaBindingNotFoundError,
@@ -147,7 +148,7 @@ def _own(options: ReadOptions) -> list[StructField]:
 def _named_by_user(options: ReadOptions, connect: "Connect") -> ValueSource:
     try:
         return _values(options, connect)[0]
-    except (ConfigError, NotFoundError):
+    except (ConfigError, NotFoundError, BadSchemaError):
         return ValueSource("json", name="json")
 
 
@@ -227,9 +228,17 @@ def _subject_of(topic: str, connect: "Connect") -> str:
 
 
 def _renames(names: Sequence[str], options: ReadOptions) -> dict[str, str]:
-    """Return the columns, by their new names, that would have the name of another."""
+    """Return the columns, by their new names, that would have the name of another.
+
+    In any case: Spark does not tell `Key` from `key`. Raises `ConfigError` when that is of no use.
+    """
     taken = {*COLUMNS.fieldNames(), *([ERROR_COLUMN] if options.null_errors else [])}
-    return {f"value_{name}": name for name in names if name in taken}
+    found = {f"value_{name}": name for name in names if name.lower() in taken}
+    for new in {*found} & {*names}:
+        raise ConfigError(
+            [f"fields `{found[new]}` and `{new}` would be one column: leave one out of the schema"]
+        )
+    return found
 
 
 # Lists of fields in DDL

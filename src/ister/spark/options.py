@@ -23,11 +23,15 @@ from ister.base import (
     parse_topic,
 )
 from ister.base.errors import BadNameError, ConfigError
+from ister.base.limits import MIB
 
 # How long `latestOffset` waits for something new. Spark asks again at once, and stops a query
 # without waiting for it; shorter only asks the broker more often.
 POLL_S = 0.15
 POLL_S_MAX = 60.0
+# Of one micro-batch when no limit is given. A sink publishes up to 1 GiB at once, and what is
+# stored compressed is larger there; 2.5 million rows of 100 B take a second or two.
+BATCH_BYTES = 256 * MIB
 # More tasks than this cost Spark's driver more than they gain.
 PIECES_MAX = 100_000
 
@@ -58,6 +62,8 @@ _LATEST = -1
 _EARLIEST = -2
 _T = TypeVar("_T")
 _DIGITS = re.compile(r"-?\d+")
+# The end of the year 9999: what Python has dates for.
+_TIME_MS_MAX = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ class ReadOptions:
     from_segments: bool = True
     key_file: str = ""
     store_options: Mapping[str, str] = field(default_factory=dict)
-    pushdown: bool = True
+    pushdown: bool = False
     poll_s: float = POLL_S
 
 
@@ -135,7 +141,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         start=_bound(form, "starting", LATEST if streaming else EARLIEST, topics),
         end=_bound(form, "ending", LATEST, topics),
         rows_max=form.count("maxOffsetsPerTrigger", 0, most=2**53),
-        bytes_max=form.parsed("maxBytesPerTrigger", 0, _size),
+        bytes_max=form.parsed("maxBytesPerTrigger", _bytes_max(form, streaming=streaming), _size),
         pieces_min=form.count("minPartitions", 1, most=PIECES_MAX),
         fail_on_data_loss=form.flag("failOnDataLoss", default=True),
         subscription=form.parsed("subscription", "", lambda t: parse_plain(t, "a subscription")),
@@ -148,7 +154,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         from_segments=form.word("segments", ("auto", "off"), "auto") == "auto",
         key_file=form.text("keyFile"),
         store_options=form.prefixed(STORE_PREFIX),
-        pushdown=form.flag("pushdown", default=True),
+        pushdown=form.flag("pushdown", default=False),
         poll_s=form.parsed("pollTimeout", POLL_S, _poll),
     )
     _check_bounds(form, options)
@@ -158,6 +164,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         )
     form.finish("ister")
     return options
+
+
+def _bytes_max(form: "Form", *, streaming: bool | None) -> int:
+    """Return the limit of a stream that was given none."""
+    return BATCH_BYTES if streaming and not form.has("maxOffsetsPerTrigger") else 0
 
 
 class Form:
@@ -341,8 +352,8 @@ def parse_time_ms(text: str) -> int:
                 f"{text!r} is no time: write 2026-01-31T12:00:00Z, or milliseconds since 1970"
             ) from None
         found = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-    if not 0 <= found < 2**53:
-        raise ValueError(f"{text!r} is before 1970, or too far ahead")
+    if not 0 <= found < _TIME_MS_MAX:
+        raise ValueError(f"{text!r} is before 1970, or after 9999: are these milliseconds?")
     return found
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ister.base.errors import (
+    BusyError,
     IsterError,
     MessagesLostError,
     OffsetGoneError,
@@ -107,6 +108,8 @@ def _parts(
         yield from read_tail(connect(), stream, start, end, number=number)
         return
     located = connect().locate(stream, start, end)
+    if located.number != number:
+        raise TopicNotFoundError(stream)
     yield from read_range(
         connect,
         stream,
@@ -217,6 +220,9 @@ class _Assembly:
             try:
                 version = self._connect().schemas.get(*ref)
                 found = parse_schema(parse_type(version.type), version.definition)
+            except BusyError:
+                # Says nothing about the messages: a task that is repeated finds the schema.
+                raise
             except IsterError as error:
                 found = error
             self._known[ref] = found

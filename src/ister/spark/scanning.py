@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
@@ -53,32 +53,14 @@ class BatchReader(DataSourceReader):
         return Reading(self.options, self.layout, rest).read(partition)
 
 
-class _Push:
-    """`pushFilters` of a reader, as Spark calls it.
+class FilteringReader(BatchReader):
+    """A batch read that takes what filters it can.
 
-    Spark refuses a reader with a method of that name while its own setting for it
-    (`spark.sql.python.filterPushdown.enabled`) is off, and tells nobody what the setting is. It
-    looks at `__func__` for that: with the one of the base class, the reader passes for one that
-    pushes nothing, and is called all the same when the setting is on.
+    Only for those who ask for it: up to 4.3, Spark keeps what a reader made of the filters of one
+    query, and uses it for others of the same frame, which then miss rows without a word.
     """
 
-    def __init__(self, reader: "FilteringReader") -> None:
-        self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._reader.push(filters)
-
-
-class FilteringReader(BatchReader):
-    """A batch read that takes what filters it can."""
-
-    @property
-    def pushFilters(self) -> Any:  # noqa: N802
-        """See `_Push`."""
-        return _Push(self)
-
-    def push(self, filters: Iterable[Filter]) -> list[Filter]:
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take filters; return those that Spark must see to itself."""
         from ister.spark.filters import accept
 

@@ -33,6 +33,11 @@ ARROW_ROWS = 20_000
 HEAP_SHARE = 4
 HEAP_MIB_MIN = 1_024
 HEAP_MIB_MAX = 8 * 1_024
+# Where a container says how much it may use, in both versions of control groups.
+MEMORY_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 # Checkpoints on a disk of this machine need no more than a rename, 36 ms less for each batch.
 # It must not be used on HDFS or object stores, which have no such rename.
@@ -55,21 +60,24 @@ def session(
 ) -> "SparkSession":
     """Return the Spark session of this process; the first call makes it.
 
-    `checkpoint` is where checkpoints will be, when that is known. `settings` are Spark's own and
-    go before everything that is set here. Raises `ExtraMissingError` without PySpark and
-    `JavaMissingError` without Java.
+    One that is there, whoever made it, stays as it is but for `settings`. They are Spark's own and
+    go before everything that is set here. `checkpoint` is where checkpoints will be, when that is
+    known. Raises `ExtraMissingError` without PySpark and `JavaMissingError` without Java.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ExtraMissingError("Spark", "spark") from error
+    chosen: dict[str, str] = {}
     if SparkSession.getActiveSession() is None:
         # Spark's launcher looks nowhere else.
         os.environ["JAVA_HOME"] = str(find_java())
         if master.startswith("local"):
             # Else workers are whatever `python3` is, which need not be this environment.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    chosen = tuned(master, cores=cores_of(master), memory_mib=memory_mib(), checkpoint=checkpoint)
+        chosen = tuned(
+            master, cores=cores_of(master), memory_mib=memory_mib(), checkpoint=checkpoint
+        )
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
@@ -123,8 +131,14 @@ def cores_of(master: str) -> int:
 
 
 def memory_mib() -> int:
-    """Return the memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    """Return the memory of this machine, or of the container that this runs in."""
+    size_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in MEMORY_LIMITS:
+        try:
+            size_bytes = min(size_bytes, int(limit.read_text()))
+        except (OSError, ValueError):
+            continue  # There is none, or it is `max`.
+    return size_bytes // 2**20
 
 
 def find_java() -> Path:

@@ -86,10 +86,17 @@ class StreamSink(DataSourceStreamArrowWriter):
         stages = [stage for one in staged for stage in one.staged.stages]
         if not stages:
             return  # No rows, and nothing to repeat.
-        _check_size(stages, "lower `maxOffsetsPerTrigger` or `maxBytesPerTrigger` of the source")
+        # Spark has written down which rows the batch has, and would begin with the same again.
+        _check_size(
+            stages,
+            "lower `maxOffsetsPerTrigger` or `maxBytesPerTrigger` of the source, remove the file "
+            f"`offsets/{batchId}` of the checkpoint, and start the query again",
+        )
         series = series_of(staged[0].query, self._options.topic)
         words = [stage.word for stage in stages]
-        client_of(self._options.url).publish_stages(words, series=series, number=batchId)
+        done = client_of(self._options.url).publish_stages(words, series=series, number=batchId)
+        if done.overtaken:
+            raise _overtaken(batchId)
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
         """Forget what was staged. Spark also says so after a commit that only seemed to fail."""
@@ -142,7 +149,9 @@ class BatchSink(DataSourceArrowWriter):
             _check_size(stages, "write fewer rows at a time, or leave out `series` and `number`")
             words = [stage.word for stage in stages]
             number = self._options.number
-            client.publish_stages(words, series=self._options.series, number=number)
+            done = client.publish_stages(words, series=self._options.series, number=number)
+            if done.overtaken:
+                raise _overtaken(number)
             return
         for number, words in enumerate(steps(stages)):
             client.publish_stages(words, series=f"spark-job/{self._job}", number=number)
@@ -191,11 +200,22 @@ def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[StagedMess
 
 def _check_size(stages: Sequence[StageSize], remedy: str) -> None:
     size_bytes = sum(stage.size_bytes for stage in stages)
-    if size_bytes > SERIES_BYTES_MAX:
-        most = size_text(SERIES_BYTES_MAX)
+    batches = sum(stage.batches for stage in stages)
+    if size_bytes > SERIES_BYTES_MAX or batches > SERIES_BATCHES_MAX:
         raise BadRequestError(
-            f"a batch of {size_bytes} B is over the {most} of one publish: {remedy}"
+            f"a batch of {size_bytes} B, in {batches} batches of the broker, is over the "
+            f"{size_text(SERIES_BYTES_MAX)} or {SERIES_BATCHES_MAX} of one publish: {remedy}"
         )
+
+
+def _overtaken(number: int) -> BadRequestError:
+    # Spark repeats the last batch only. What it has planned anew under a number of before may hold
+    # other rows than that one did: going on would lose them without a word.
+    return BadRequestError(
+        f"this query has written batches after {number} before: its checkpoint is older than what "
+        "it wrote, as one from a backup is. Start it with a new `checkpointLocation`, and "
+        "`startingOffsets` where it is to go on"
+    )
 
 
 def _forget(options: WriteOptions, messages: "Sequence[WriterCommitMessage | None]") -> None:

@@ -60,10 +60,11 @@ def per_key(
     watermark: silence ends when the watermark passes it. Without `time` it is the clock's, and
     a run with `--available-now` would never end.
 
-    >>> def count(key, rows, state):
-    ...     seen = (state["seen"] if state else 0) + len(rows)
-    ...     return [{"card": key, "seen": seen}], {"seen": seen}
-    >>> per_key(payments, count, key="card", state="seen long", returns="card string, seen long")
+        def count(key, rows, state):
+            seen = (state["seen"] if state else 0) + len(rows)
+            return [{"card": key, "seen": seen}], {"seen": seen}
+
+        per_key(payments, count, key="card", state="seen long", returns="card string, seen long")
     """
     keys = [key] if isinstance(key, str) else list(key)
     if on_timeout is not None and timeout is None:

@@ -245,7 +245,8 @@ _topics: WeakKeyDictionary[sync.Client, Topics] = WeakKeyDictionary()
 
 
 def _learn(client: sync.Client, options: WriteOptions, topic: str) -> int:
-    reports = client.topics(topic)
+    # The name comes from a row: empty or with wildcards, it would stand for topics of others.
+    reports = client.topics(parse_topic(topic))
     if not reports and options.create_topic:
         try:
             client.create_topic(topic, kind="stream", partitions=options.partitions)

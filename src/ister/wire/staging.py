@@ -53,6 +53,8 @@ class StagesPublished(Tagged):
 
     repeated: bool
     messages: int = 0
+    # A number above the one that was asked for is, so that this one may not have been.
+    overtaken: bool = False
 
 
 class DropStages(Tagged):

@@ -53,11 +53,15 @@ class Query:
         self.faults.mkdir(parents=True)
         (self.folder / "files").mkdir()
         for number in range(FILES):
-            first = number * ROWS_PER_FILE
-            payloads = [b"%0100d" % n for n in range(first, first + ROWS_PER_FILE)]
-            keys = [f"key-{n % 1000}" for n in range(ROWS_PER_FILE)]
-            table = pa.table({"payload": pa.array(payloads, pa.binary()), "key": keys})
-            pq.write_table(table, self.folder / "files" / f"{number}.parquet")
+            self.add_file(number)
+
+    def add_file(self, number: int) -> None:
+        """Write one of the files."""
+        first = number * ROWS_PER_FILE
+        payloads = [b"%0100d" % n for n in range(first, first + ROWS_PER_FILE)]
+        keys = [f"key-{n % 1000}" for n in range(ROWS_PER_FILE)]
+        table = pa.table({"payload": pa.array(payloads, pa.binary()), "key": keys})
+        pq.write_table(table, self.folder / "files" / f"{number}.parquet")
 
     def order(self, fault: str, text: str = "") -> None:
         """Have a fault happen in the next run."""
@@ -102,6 +106,14 @@ class Query:
         """Return the batches that Spark has written down as done."""
         commits = (self.folder / "checkpoint" / "commits").glob("[0-9]*")
         return sorted(int(path.name) for path in commits)
+
+    def set_back(self, batch: int) -> None:
+        """Make of the checkpoint what it was when this batch was done."""
+        for log in ("offsets", "commits"):
+            for path in (self.folder / "checkpoint" / log).iterdir():
+                number = path.name.removeprefix(".").removesuffix(".crc")
+                if number.isdecimal() and int(number) > batch:
+                    path.unlink()
 
 
 def values(url: str, topic: str) -> list[int]:

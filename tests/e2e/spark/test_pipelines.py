@@ -21,7 +21,7 @@ import ister
 import ister.sync
 from ister.spark.pipelines import RunOptions, read_pipeline
 from ister.spark.pipelines.building import LETTER_COLUMNS, build
-from ister.spark.pipelines.definition import Definition
+from ister.spark.pipelines.definition import MESSAGE_COLUMNS, Definition
 from ister.spark.pipelines.progress import BatchReport, Board
 from ister.spark.pipelines.running import Runner
 
@@ -177,6 +177,14 @@ def test_undecodable_messages_go_to_the_dead_letters_as_they_were_and_the_rest_g
     bad = {
         b"garbage": "the payload is no JSON of the schema",
         b'{"id": "one"}': "the payload is no JSON of the schema",
+        b'{"id": 1, "amount": 1.0, "at": "soon"}': "the payload is no JSON of the schema",
+        # What stands behind the first object is not lost without a word.
+        b'{"id": 1}\n{"id": 2}\n': "the payload is no JSON of the schema",
+        b'{"id": 1}, {"id": 2}': "the payload is no JSON of the schema",
+        b'{"id": 1}}': "the payload is no JSON of the schema",
+        b'[{"id": 1}]': "the payload is no JSON of the schema",
+        b"null": "the payload is no JSON of the schema",
+        b" ": "the payload is no JSON of the schema",
         b"": "the payload is empty",
         b'{"id": 1, "x": "\xff"}': "the payload is not UTF-8",
     }
@@ -195,9 +203,9 @@ def test_undecodable_messages_go_to_the_dead_letters_as_they_were_and_the_rest_g
     assert {one.key for one in dead} == {"k"}
     assert {one.attributes["x-original-topic"] for one in dead} == {stage.name("in")}
     assert {one.attributes["x-original-pipeline"] for one in dead} == {"p"}
-    # Where it was: there are nine messages in the one partition of the key.
+    # Where it was: all messages are in the one partition of the key.
     offsets = {int(one.attributes["x-original-topic-offset"]) for one in dead}
-    assert offsets == {5, 6, 7, 8}
+    assert offsets == set(range(5, 5 + len(bad)))
 
 
 def test_the_registry_has_the_schema_of_a_source_that_names_none(stage: Stage) -> None:
@@ -265,6 +273,26 @@ def test_rows_that_a_step_says_have_failed_are_dead_letters(stage: Stage) -> Non
         "ZeroDivisionError: float division by zero"
     )
     assert dead["parts"].row == {"id": 0, "amount": 0.0}
+
+
+def test_a_row_that_failed_is_one_dead_letter_however_many_sinks_there_are(stage: Stage) -> None:
+    file = stage.folder / f"two_sinks_{stage.topic.rpartition('/')[2]}.py"
+    file.write_text(
+        "from ister.spark import pipeline\n"
+        "@pipeline(\n"
+        f"    broker={stage.url!r}, dead_letters={stage.name('dead')!r},\n"
+        f"    sources={{'rows': {stage.name('in')!r}}},\n"
+        f"    sinks=[{{'name': 'one', 'topic': {stage.name('one')!r}}},\n"
+        f"           {{'name': 'two', 'topic': {stage.name('two')!r}}}],\n"
+        ")\n"
+        "def both(rows):\n"
+        "    return rows.selectExpr('payload', \"CASE WHEN key = 'k' THEN 'no' END AS _failed\")\n"
+    )
+    definition = read_pipeline(str(file), environment={}).get()
+
+    flows = build(stage.spark, definition)
+
+    assert [flow.name for flow in flows] == ["one", "two", "dead_letters.one"]
 
 
 def test_without_dead_letters_an_undecodable_message_ends_the_pipeline_and_is_named(
@@ -414,6 +442,23 @@ def test_a_source_is_read_with_the_columns_that_are_needed(stage: Stage, name: s
 
     assert read_columns(flow.frame) == columns
     assert read_columns(letters.frame) == LETTER_COLUMNS
+
+
+def test_each_branch_of_a_union_is_read_with_its_columns(stage: Stage) -> None:
+    source = {"topic": stage.name("in"), "format": "bytes"}
+    definition = stage.define(
+        source={"format": "bytes", "schema": None},
+        sources={"rows": source, "more": source | {"topic": stage.name("more")}},
+        steps=[{"name": "s", "sql": "SELECT * FROM rows UNION ALL SELECT * FROM more"}],
+        sinks=[{"topic": stage.name("out"), "from": "s"}],
+    )
+
+    [flow] = build(stage.spark, definition)
+
+    every = {*MESSAGE_COLUMNS, "payload"}
+    plan = flow.frame._jdf.queryExecution().analyzed().toString()
+    leaves = [text for text in plan.splitlines() if "StreamingRelation" in text]
+    assert [set(re.findall(r"(\w+)#\d+", leaf)) for leaf in leaves] == [every, every]
 
 
 def read_columns(frame: "DataFrame") -> set[str]:

@@ -78,6 +78,12 @@ def test_a_schema_that_spark_takes_is_taken(spark: "SparkSession", schema: str) 
     assert parse_ddl(schema)
 
 
+@pytest.mark.parametrize("schema", GOOD_SCHEMAS)
+def test_a_schema_is_one_of_a_struct_too(spark: "SparkSession", schema: str) -> None:
+    # JSON is decoded as a list with one item of the schema.
+    assert spark_takes(spark, f"items array<struct<{schema}>>")
+
+
 @pytest.mark.parametrize("schema", BAD_SCHEMAS)
 def test_a_schema_that_spark_refuses_is_refused(spark: "SparkSession", schema: str) -> None:
     assert not spark_takes(spark, schema)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.e2e.conftest import BrokerProcess
-from tests.e2e.spark.queries import ALL, Query
+from tests.e2e.spark.queries import ALL, FILES, Query
 
 RESTART_TIMEOUT_S = 60.0
 
@@ -99,4 +99,18 @@ def test_a_broker_killed_while_tasks_write_loses_and_doubles_nothing(
 
     assert query.happened("broker-in-task")
     assert len(before) == len(ALL) // 3
+    assert query.values() == ALL
+
+
+def test_a_checkpoint_that_was_set_back_ends_the_query_before_rows_are_lost(
+    spark: SparkSession, query: Query
+) -> None:
+    query.run(spark)
+    query.set_back(0)
+    # Would be in a batch with the number of one that was published: of other rows.
+    query.add_file(FILES)
+
+    with pytest.raises(StreamingQueryException, match="its checkpoint is older"):
+        query.run(spark)
+
     assert query.values() == ALL

@@ -124,6 +124,7 @@ def test_filters_give_the_same_rows_whether_spark_pushes_them_or_not(
     keys = [f"k{n % 5}" if n % 7 else None for n in range(200)]
     publish(client, topic, [b"%d" % n for n in range(200)], keys=keys)
     everything = read(topic=topic).collect()
+    pushing = {"pushdown": "true"} if enabled == "true" else {}
     name = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(name, enabled)
     tests: dict[str, Callable[[Any], bool]] = {
@@ -142,7 +143,7 @@ def test_filters_give_the_same_rows_whether_spark_pushes_them_or_not(
 
     try:
         for text, is_kept in tests.items():
-            frame = read(topic=topic).filter(text)
+            frame = read(topic=topic, **pushing).filter(text)
             found = {(row["partition"], row["offset"]) for row in frame.collect()}
             wanted = {(row["partition"], row["offset"]) for row in everything if is_kept(row)}
             assert found == wanted, text
@@ -151,16 +152,35 @@ def test_filters_give_the_same_rows_whether_spark_pushes_them_or_not(
         spark.conf.set(name, "true")
 
 
-def test_pushdown_can_be_switched_off_for_one_read(
+def test_a_frame_that_was_filtered_still_has_all_its_rows(
     read: Read, client: ister.sync.Client, topic: str
 ) -> None:
     client.create_topic(topic, kind="stream")
-    publish(client, topic, [b"a", b"b"])
+    publish(client, topic, [b"%d" % n for n in range(10)])
+    frame = read(topic=topic)
 
-    frame = read(topic=topic, pushdown="false").filter("offset = 1")
+    filtered = frame.filter("offset > 6")
+    both = frame.filter("offset < 3").union(frame.filter("offset >= 3"))
 
-    assert frame.count() == 1
-    assert is_filtered_by_spark(frame)
+    assert is_filtered_by_spark(filtered)
+    assert filtered.count() == 3
+    assert frame.count() == 10
+    assert frame.filter("offset = 1 or offset = 9").count() == 2
+    assert both.count() == 10
+
+
+def test_pushdown_without_spark_s_own_setting_for_it_is_refused(
+    spark: SparkSession, read: Read, client: ister.sync.Client, topic: str
+) -> None:
+    client.create_topic(topic, kind="stream")
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "false")
+
+    try:
+        with pytest.raises(PySparkException, match=name):
+            read(topic=topic, pushdown="true").collect()
+    finally:
+        spark.conf.set(name, "true")
 
 
 def test_sealed_segments_are_read_past_the_broker(
@@ -170,7 +190,9 @@ def test_sealed_segments_are_read_past_the_broker(
     topic = "/default/sealed"
     with ister.sync.connect(broker.url) as client:
         client.create_topic(topic, kind="stream")
-        publish(client, topic, [b"%05d" % n + b"x" * 995 for n in range(5_000)])
+        # A file ends between two writes, and one write takes all that has come.
+        for start in range(0, 5_000, 250):
+            publish(client, topic, [b"%05d" % (start + n) + b"x" * 995 for n in range(250)])
 
         def sent() -> int:
             return client.topics(topic)[0].messages_out

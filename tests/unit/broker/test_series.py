@@ -1,5 +1,9 @@
 """Publishing stages: all of them, and once for each number of a series."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from tests.unit.broker.streambench import TOPIC, Outcome, StreamBench
 from tests.unit.broker.test_guards import NoBad, guard_of
@@ -16,8 +20,9 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import MIB
-from ister.broker import Published
+from ister.broker import InlineWorker, Published
 from ister.broker import series as module
+from ister.codec import Batch
 from ister.testing import Crash, Fault, Keep
 
 MORE = "/default/more"
@@ -118,7 +123,9 @@ def test_a_number_up_to_the_last_is_not_published_again(
         bench.restart("none")
     stage(bench, "b", orders=b"0 again")
 
-    assert publish(bench, "b", number=number).result == REPEATED
+    # Whoever asks for a lower one learns that it may have been another one.
+    expected = Published(repeated=True, overtaken=number < 4)
+    assert publish(bench, "b", number=number).result == expected
     assert stored(bench) == [b"0"]
     assert bench.broker.staging.count == 0
 
@@ -262,6 +269,42 @@ def test_what_was_checked_when_it_was_staged_is_not_checked_again(bench: StreamB
     publish(bench, "a")
 
     assert guard.seen == [[b"fine"]]
+
+
+def test_checks_that_take_long_keep_nobody_else_from_publishing(bench: StreamBench) -> None:
+    class Endless(BaseException):
+        """A check that is not over as long as the test takes."""
+
+    class Slow(NoBad):
+        def check(self, batch: Batch) -> None:
+            raise Endless
+
+    class Threads(InlineWorker):
+        """A worker that has so many threads, and not more when they do not come back."""
+
+        def __init__(self, count: int) -> None:
+            super().__init__(bench._call_soon)
+            self.free = count
+
+        def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
+            if self.free:
+                try:
+                    super().run(call, done)
+                except Endless:
+                    self.free -= 1
+
+    staging = bench.broker.staging
+    assert staging._spooling is not None
+    staging._spooling = replace(staging._spooling, new_worker=lambda _, count: Threads(count))
+    bench.broker.guard_of = guard_of({TOPIC: Slow()})
+    for number in range(4):
+        opened = staging.open(f"slow-{number}", KEEP_MS)
+        staging.add(opened, 0, batch_of(b"x"))
+        staging.close(opened, [TOPIC], Outcome())
+        bench.settle()
+    stage(bench, "a", more=b"0")
+
+    assert publish(bench, "a").result == Published(False, 1)
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,13 @@ def test_columns_with_a_type_or_collation_of_the_users_are_left_to_spark() -> No
         ]
     )
     reader = FilteringReader(read_options({"topic": "/default/a"}), Layout(schema, ()))
-    given = [EqualTo(("key",), "K"), EqualTo(("offset",), 5), EqualTo(("producer",), "p")]
+    given: list[Filter] = [
+        EqualTo(("key",), "K"),
+        EqualTo(("offset",), 5),
+        EqualTo(("producer",), "p"),
+    ]
 
-    assert reader.push(given) == given[:2]
+    assert reader.pushFilters(given) == given[:2]
     assert reader.conditions == (Condition("producer", "EqualTo", "p"),)
 
 

@@ -79,6 +79,19 @@ def test_a_decoded_column_with_the_name_of_another_is_called_value_something() -
     assert layout.source.renamed == {"value_key": "key"}
 
 
+def test_spark_does_not_tell_names_by_their_case_so_they_are_kept_apart() -> None:
+    options = ReadOptions(value_format="json", value_schema="Key string, OFFSET bigint")
+
+    assert "`value_Key` string, `value_OFFSET` bigint" in str(schema_of(options, nobody))
+
+
+def test_two_fields_that_would_be_one_column_are_refused() -> None:
+    options = ReadOptions(value_format="json", value_schema="key string, value_key string")
+
+    with pytest.raises(ConfigError, match="`key` and `value_key` would be one column"):
+        schema_of(options, nobody)
+
+
 def test_a_narrow_schema_has_exactly_its_columns() -> None:
     layout = layout_of(ReadOptions(), narrow("payload", "offset"), nobody)
 

@@ -134,6 +134,7 @@ def test_all_mistakes_are_reported_together() -> None:
         (TOPIC | {"startingOffsets": "earliest", "startingTimestamp": "1"}, "are both there"),
         (TOPIC | {"startingTimestamp": "9", "endingTimestamp": "8"}, "is later than"),
         (TOPIC | {"startingTimestamp": "yesterday"}, "is no time"),
+        (TOPIC | {"startingTimestamp": "1700000000000000"}, "are these milliseconds?"),
         (TOPIC | {"startingOffsets": '{"/default/b": {"0": 1}}'}, "which is not read"),
         (TOPIC | {"startingOffsets": '{"/default/orders": 5}'}, "no offsets by partition"),
         (TOPIC | {"startingOffsets": '{"/default/orders": {"0": "x"}}'}, "is none"),

@@ -95,6 +95,22 @@ def test_the_heap_is_a_quarter_of_the_memory_within_bounds(memory_mib: int, heap
     assert settings["spark.driver.memory"] == heap
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("2147483648\n", 2_048), ("max\n", None), (None, None)]
+)
+def test_a_container_has_no_more_memory_than_it_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, expected: int | None
+) -> None:
+    monkeypatch.setattr(session, "MEMORY_LIMITS", ())
+    machine_mib = session.memory_mib()
+    file = tmp_path / "memory.max"
+    if limit is not None:
+        file.write_text(limit)
+    monkeypatch.setattr(session, "MEMORY_LIMITS", (tmp_path / "none", file))
+
+    assert session.memory_mib() == min(machine_mib, expected or machine_mib)
+
+
 def test_a_cluster_keeps_its_own_memory_and_addresses() -> None:
     settings = session.tuned("spark://host:7077", cores=2, memory_mib=16_000)
 

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import BinaryType, StructType
 
-from ister.base.errors import ConfigError
+from ister.base.errors import BadRequestError, ConfigError
 from ister.base.limits import GIB, MIB, NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
 from ister.codec import Codec
 from ister.spark.options import NOT_YET
 from ister.spark.rows import COLUMN_TYPES
-from ister.spark.sink import series_of, steps
-from ister.spark.writing import WRITE_NAMES, StageSize, WriteOptions, write_options
+from ister.spark.sink import StagedMessage, StreamSink, series_of, steps
+from ister.spark.writing import WRITE_NAMES, Staged, StageSize, WriteOptions, write_options
 
 
 def test_options_are_read_in_the_case_that_spark_hands_them_over() -> None:
@@ -92,6 +93,19 @@ def test_forty_gibibytes_are_forty_steps() -> None:
 
     assert [len(words) for words in found] == [4] * (40 * GIB // SERIES_BYTES_MAX)
     assert [word for words in found for word in words] == [one.word for one in stages]
+
+
+@pytest.mark.parametrize(
+    "stages", [(stage("a", GIB), stage("b", 1)), (stage("a", 1, SERIES_BATCHES_MAX), stage("b", 1))]
+)
+def test_a_batch_of_a_stream_that_no_publish_takes_says_how_to_get_past_it(
+    stages: tuple[StageSize, ...],
+) -> None:
+    sink = StreamSink({"topic": "/default/a"}, StructType().add("payload", BinaryType()))
+
+    # Spark keeps to what it has planned: with lower limits alone it would fail for ever.
+    with pytest.raises(BadRequestError, match=r"maxBytesPerTrigger.*remove the file `offsets/7`"):
+        sink.commit([StagedMessage(Staged(stages, 2), "query")], 7)
 
 
 def test_the_name_of_a_series_is_never_longer_than_a_name_may_be() -> None:

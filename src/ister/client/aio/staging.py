@@ -42,7 +42,7 @@ class Stage:
     >>> async with client.stage("attempt-1") as stage:
     ...     await stage.add("/default/out", encode([b"one", b"two"]))
     >>> await client.publish_stages(["attempt-1"], series="query", number=1)
-    StagesPublished(repeated=False, messages=2)
+    StagesPublished(repeated=False, messages=2, overtaken=False)
     """
 
     def __init__(self, link: BrokerLink, word: str, keep: Seconds) -> None:

@@ -22,7 +22,7 @@ class Stage(Blocking[aio.Stage]):
     >>> with client.stage("attempt-1") as stage:
     ...     stage.add("/default/out", encode([b"one", b"two"]))
     >>> client.publish_stages(["attempt-1"], series="query", number=1)
-    StagesPublished(repeated=False, messages=2)
+    StagesPublished(repeated=False, messages=2, overtaken=False)
     """
 
     def __init__(self, client: "Client", inner: aio.Stage) -> None:

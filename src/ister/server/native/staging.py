@@ -67,7 +67,8 @@ def publish_stages(session: "NativeSession", command: PublishStages, reply: Repl
         if isinstance(result, IsterError):
             reply(result)
         else:
-            reply(StagesPublished(repeated=result.repeated, messages=result.messages))
+            repeated, messages, overtaken = result
+            reply(StagesPublished(repeated=repeated, messages=messages, overtaken=overtaken))
 
     session.broker.series.publish(command.stages, command.series, command.number, on_done)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ister.base.errors import IsterError
 from ister.spark.pipelines import deadletters
 from ister.spark.pipelines.definition import (
     MESSAGE_COLUMNS,
@@ -46,6 +47,7 @@ LETTER_COLUMNS = frozenset({"topic", "partition", "offset", "producer", "key", "
 # Names of columns that no schema of a user has.
 _VALUE = "_ister_value"
 _CORRUPT = "_ister_corrupt"
+_ITEMS = "_ister_items"
 _REASON = "_ister_reason"
 
 # What the data source calls `value_<name>` when the payload has a field of the name.
@@ -58,7 +60,7 @@ _WAY_OUT = (
 
 
 class StepError(Exception):
-    """Spark refused a part of the pipeline; the cause says why."""
+    """Spark refused a part of the pipeline, or its function failed; the cause says why."""
 
     def __init__(self, origin: Origin, part: str) -> None:
         super().__init__(f"{origin}: {part}")
@@ -170,8 +172,12 @@ class _Builder:
         else:
             carry_modules(step)
             made = call(step, {name: self._views[name] for name in step.inputs})
-        for name, frame in made.items():
-            self._show(name, _marked(self._sifted(name, frame), step.watermark, step.deduplicate))
+        sifted: dict[int, DataFrame] = {}
+        for name, frame in sorted(made.items()):
+            # One DataFrame for several sinks: what fails in it is one dead letter, not several.
+            if id(frame) not in sifted:
+                sifted[id(frame)] = self._sifted(name, frame)
+            self._show(name, _marked(sifted[id(frame)], step.watermark, step.deduplicate))
 
     def _sifted(self, name: str, frame: "DataFrame") -> "DataFrame":
         """Return a step without the rows that it says have failed."""
@@ -306,23 +312,30 @@ def _as_json(raw: "DataFrame", schema: str) -> "tuple[DataFrame, dict[str, Colum
     """Return JSON as Spark itself reads it.
 
     A field that is not there is null; one of the wrong type makes the whole message undecodable.
+    Spark stops reading behind the first object, and would lose what follows it in the message. As
+    the only item of a list, it has to be all there is.
     """
     from pyspark.sql import functions as f
 
-    text, value = column("payload").cast("string"), column(_VALUE)
+    text = column("payload").cast("string")
     parsed = f.from_json(
-        text,
-        f"{schema}, `{_CORRUPT}` string",
+        f.concat(f.lit(f'{{"{_ITEMS}":['), text, f.lit("]}")),
+        f"`{_ITEMS}` array<struct<{schema}>>, `{_CORRUPT}` string",
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
     )
+    items, corrupt = column(_VALUE)[_ITEMS], column(_VALUE)[_CORRUPT]
+    value = f.get(items, f.lit(0))
     # `explode` keeps Spark from reading the JSON twice, once to filter and once for the columns.
     rows = raw.select("*", f.explode(f.array(parsed)).alias(_VALUE))
     reason = (
         f.when(f.length("payload") == 0, "the payload is empty")
         .when(~f.is_valid_utf8(text), _NO_TEXT)
-        .when(value.isNull() | value[_CORRUPT].isNotNull(), "the payload is no JSON of the schema")
+        .when(
+            value.isNull() | corrupt.isNotNull() | (f.size(items) > 1),
+            "the payload is no JSON of the schema",
+        )
     )
-    names = [name for name in rows.select(f"{_VALUE}.*").columns if name != _CORRUPT]
+    names = rows.select(f.explode(items).alias("item")).select("item.*").columns
     return rows.withColumn(_REASON, reason), {name: value[name] for name in names}
 
 
@@ -363,10 +376,10 @@ def column(name: str) -> "Column":
 
 @contextmanager
 def _part(origin: Origin, part: str) -> Iterator[None]:
-    """Say which part of the pipeline it was that Spark refused."""
-    from pyspark.errors import PySparkException
-
+    """Say which part of the pipeline it was that Spark refused, or whose function failed."""
     try:
         yield
-    except PySparkException as error:
+    except IsterError:
+        raise
+    except Exception as error:
         raise StepError(origin, part) from error

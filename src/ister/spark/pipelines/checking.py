@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from ister.base import matches
+from ister.spark.pipelines.building import DEAD_LETTERS
 from ister.spark.pipelines.ddl import BadDdlError, Column, parse_ddl
 from ister.spark.pipelines.definition import (
     MESSAGE_COLUMNS,
@@ -338,6 +339,9 @@ def _check_places(definition: Definition, notes: Notes) -> None:
         elif sink.name in names:
             said = f"two sinks are named `{sink.name}`: give one another `name`"
             notes.mistake(sink.origin, said)
+        elif sink.name.startswith(f"{DEAD_LETTERS}."):
+            said = f"`{sink.name}` is what the dead letters of a view are called: give the sink"
+            notes.mistake(sink.origin, f"{said} another `name`")
         names.setdefault(sink.name, sink)
         if place:
             places.setdefault(place, sink)

@@ -50,9 +50,10 @@ def safely(
 
     This calls Python for each row: 100,000 a second and core, where SQL does millions.
 
-    >>> def score(row):
-    ...     return {"order_id": row["order_id"], "score": 1.0 / row["amount"]}
-    >>> scored = ister.spark.safely(score, returns="order_id string, score double")(orders)
+        def score(row):
+            return {"order_id": row["order_id"], "score": 1.0 / row["amount"]}
+
+        scored = ister.spark.safely(score, returns="order_id string, score double")(orders)
     """
 
     def call(frame: "DataFrame") -> "DataFrame":

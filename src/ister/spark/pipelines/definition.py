@@ -265,18 +265,31 @@ class RunOptions:
     """How `ister pipeline run` is to run a definition: `running.run(definition, options) -> int`.
 
     `master` `None` is the machine itself, `local[*]`. With `as_json` progress is one JSON object
-    per batch on stdout. `restart` repeats after failures that can pass.
+    per batch on stdout. `restart` repeats after failures that can pass. `start` is what the command
+    line said for `Definition.overridden`, in its words: a sink with a checkpoint does not follow
+    it, and somebody should be told.
     """
 
     master: str | None = None
     metrics_port: int | None = None
     as_json: bool = False
     restart: bool = True
+    start: str | None = None
 
 
 def reveal(value: Text) -> str:
     """Return a text, of a secret its value. Never print or store what this returns."""
     return value.reveal() if isinstance(value, Secret) else value
+
+
+def hidden(text: str, definition: Definition) -> str:
+    """Return a text with the secrets of a pipeline, wherever they are in it, as references."""
+    parts = (definition, *definition.sources, *definition.sinks)
+    given = [value for part in parts for value in getattr(part, "options", {}).values()]
+    for value in (definition.broker, *given, *definition.settings.values()):
+        if isinstance(value, Secret):
+            text = value.hidden(text)
+    return text
 
 
 def described(value: object) -> object:

@@ -6,6 +6,7 @@ those of a broker or an executor that is away; anything else would fail the same
 """
 
 import re
+import traceback
 from dataclasses import dataclass
 
 from ister.base.errors import BrokenError, BusyError, InvalidError, IsterError, leaves
@@ -67,7 +68,25 @@ def explained(error: BaseException) -> Failure:
     if _is_java_gone(error):
         text = "Spark's Java process is gone: the log says why"
         return Failure(text, can_pass=False, exit_code=BrokenError.exit_code)
+    if place := _place_of(error):
+        said = f"{place}: {type(error).__name__}: {error}"
+        can_pass = _PASSING.search(said) is not None
+        code = BusyError.exit_code if can_pass else InvalidError.exit_code
+        return Failure(_cut(said), can_pass, code)
     return explained_text(str(error))
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where a function of the user raised this, `rules.py:12`; nothing if Spark did."""
+    if type(error).__module__.startswith(("pyspark.", "py4j.")):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if not _is_foreign(one.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def _is_foreign(file: str) -> bool:
+    return any(part in file for part in ("/pyspark/", "/py4j/", "/ister/spark/", "<frozen "))
 
 
 def explained_text(text: str) -> Failure:
@@ -108,11 +127,7 @@ def _rest(text: str, match: re.Match[str]) -> str:
 def _of_python(text: str) -> str:
     """Return `fraud.py:42: ValueError: bad value` of a traceback."""
     raised = list(_RAISED.finditer(text))
-    places = [
-        found
-        for found in _FRAME.finditer(text)
-        if "/pyspark/" not in found["file"] and "/ister/spark/" not in found["file"]
-    ]
+    places = [found for found in _FRAME.finditer(text) if not _is_foreign(found["file"])]
     said = f"{raised[-1]['name']}: {raised[-1]['text']}" if raised else text.strip()
     said = _SQLSTATE.sub("", said).strip()
     return _cut(f"{places[-1]['file']}:{places[-1]['line']}: {said}" if places else said)

@@ -63,7 +63,7 @@ class BoardCollector(Collector):
         for name, text in METRICS.items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(name, text, labels=LABELS)
-            for meter in self._board.meters.values():
+            for meter in list(self._board.meters.values()):
                 value = _value(name, meter)
                 if value is not None:
                     family.add_metric([self._board.pipeline, meter.sink], value)

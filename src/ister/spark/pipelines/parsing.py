@@ -19,6 +19,8 @@ FILE_BYTES_MAX = 1024 * 1024
 # 1 MiB of the densest YAML (`a,`) has half a million values; a real file has a few hundred.
 NODES_MAX = 20_000
 DEPTH_MAX = 32
+# No number of a pipeline has more than 20 digits; Python refuses to read more than 4,300.
+NUMBER_CHARACTERS_MAX = 100
 
 
 class MalformedError(Exception):
@@ -138,7 +140,7 @@ def _yaml_scalar(found: Any) -> str | int | float | bool | None:
             return None
         case "bool":
             return text.lower() in _YAML_TRUE
-        case "int" if _YAML_INT.match(text):
+        case "int" if _YAML_INT.match(text) and len(text) <= NUMBER_CHARACTERS_MAX:
             return int(text)
         case "float":
             try:
@@ -159,6 +161,9 @@ def _parse_toml(text: str, file: str) -> Node:
         line = int(found[1]) if found else text.rstrip().count("\n") + 1
         said = re.sub(r" \(at .*\)", "", str(error))
         raise _malformed(file, line, f"is no TOML: {said[:1].lower()}{said[1:]}") from None
+    except ValueError:
+        # The only other one: a number of more digits than Python reads.
+        raise _malformed(file, 0, "is no TOML: a number has too many digits") from None
     if not values:
         raise _malformed(file, 1, "is empty: `ister pipeline new` writes one to start from")
     return _TomlReader(file, toml_lines(text)).node(values, (), 1)

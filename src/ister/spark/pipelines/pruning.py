@@ -44,6 +44,10 @@ def _used_columns(
         for node in _nodes(plan):
             if not node.children().isEmpty():
                 wanted |= dict(_attributes(node.references().toSeq()))
+                if node.nodeName() == "Union":
+                    # It takes columns by their place, and refers to none of its second branch.
+                    for branch in _each(node.children()):
+                        wanted |= dict(_attributes(branch.output()))
             elif "Streaming" in node.nodeName() and not _is_known(node, known):
                 # A source that is read twice in one query, under other numbers.
                 return {}
@@ -65,9 +69,12 @@ def _is_known(leaf: Any, known: Mapping[int, tuple[str, str]]) -> bool:
 def _nodes(plan: Any) -> Iterator[Any]:
     pending = [plan]
     count = 0
-    while pending and count < NODES_MAX:
+    while pending:
         node = pending.pop()
         count += 1
+        if count > NODES_MAX:
+            # What lies behind may need any column.
+            raise OverflowError(f"a plan of more than {NODES_MAX} steps")
         yield node
         pending.extend(_each(node.children()))
 

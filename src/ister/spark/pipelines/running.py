@@ -19,17 +19,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from ister.base.errors import BadRequestError, PipelineRunningError
 from ister.spark.pipelines import metrics, state
-from ister.spark.pipelines.building import Flow, build
-from ister.spark.pipelines.definition import Definition, RunOptions, reveal
+from ister.spark.pipelines.building import DEAD_LETTERS, Flow, build
+from ister.spark.pipelines.definition import Definition, RunOptions, hidden, reveal
 from ister.spark.pipelines.failures import Failure, explained
 from ister.spark.pipelines.progress import (
     BatchReport,
@@ -41,7 +41,13 @@ from ister.spark.pipelines.progress import (
     parsed,
 )
 from ister.spark.pipelines.sinks import start
-from ister.spark.pipelines.upgrade import SHUFFLE_PARTITIONS, check, fingerprint, from_json
+from ister.spark.pipelines.upgrade import (
+    SHUFFLE_PARTITIONS,
+    Fingerprint,
+    check,
+    fingerprint,
+    from_json,
+)
 from ister.spark.session import cores_of, is_local_folder, session
 
 if TYPE_CHECKING:
@@ -82,6 +88,8 @@ def run(definition: Definition, options: RunOptions) -> int:
         stack.callback(view.close)
         prepare(definition, options, view)
         log = log_path(definition.name)
+        # From now on `list` and `stop` know of it: Spark takes ten seconds to start.
+        claim.write(_running(definition, options, log=log))
         with _diverted(log):
             spark = _session(definition, options)
         stack.callback(_stop_session, spark)
@@ -90,7 +98,9 @@ def run(definition: Definition, options: RunOptions) -> int:
         runner = Runner(spark, definition, options, view=view, log=log, out=out)
         stack.callback(runner.close)
         runner.publish = lambda progress: claim.write(
-            _running(definition, options, runner, progress)
+            _running(
+                definition, options, log=log, metrics_port=runner.metrics_port, progress=progress
+            )
         )
         with signals(runner.stop):
             return runner.run()
@@ -99,23 +109,48 @@ def run(definition: Definition, options: RunOptions) -> int:
 def prepare(definition: Definition, options: RunOptions, view: View) -> None:
     """Compare a pipeline with its checkpoint and write down its shape for the next time.
 
-    Only of a checkpoint on this machine; elsewhere Spark alone complains.
+    Only of a checkpoint on this machine; elsewhere Spark alone complains. A sink that has not begun
+    its first batch has no checkpoint that anything could be at odds with: a mistake in SQL may be
+    mended after the run that found it.
     """
     folder = local_checkpoint(definition, options)
     if folder is None:
         return
     file = folder / FINGERPRINT_FILE
     defaults = {SHUFFLE_PARTITIONS: str(cores_of(options.master or "local[*]"))}
-    saved = from_json(json.loads(file.read_text("utf-8"))) if file.exists() else None
-    if saved is None:
+    saved = _saved(file)
+    begun = [sink.name for sink in definition.sinks if has_begun(folder, sink.name)]
+    if options.start is not None and begun:
+        view.say(
+            f"pipeline {definition.name}: warning: --from {options.start} is not followed by "
+            f"{', '.join(begun)}: it goes on from the checkpoint in {folder}; to start over, give "
+            "another place with --checkpoint"
+        )
+    shapes = saved.shapes if saved is not None else {}
+    shapes = {name: shape for name, shape in shapes.items() if has_begun(folder, name)}
+    if saved is None or not shapes:
         kept = fingerprint(definition, defaults)
     else:
-        kept, remarks = check(definition, saved, defaults)
+        kept, remarks = check(definition, replace(saved, shapes=shapes), defaults)
         for remark in remarks:
             view.say(f"pipeline {definition.name}: {remark}")
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps(kept.to_json(), indent=1), encoding="utf-8")
     fresh.replace(file)
+
+
+def _saved(file: Path) -> Fingerprint | None:
+    try:
+        return from_json(json.loads(file.read_text("utf-8")))
+    except (FileNotFoundError, ValueError):
+        # Not there yet, or somebody has written something else into it: nothing to compare with.
+        return None
+
+
+def has_begun(folder: Path, name: str) -> bool:
+    """Whether Spark has planned a batch of a sink: from then on its checkpoint binds."""
+    offsets = folder / name / "offsets"
+    return offsets.is_dir() and any(path.name.isdecimal() for path in offsets.iterdir())
 
 
 @dataclass(slots=True)
@@ -202,7 +237,7 @@ class Runner:
                     return failure
                 self._wait(failure, count)
                 continue
-            self._tracks = [_Track(flow) for flow in flows]
+            self._tracks = [_Track(flow) for flow in in_order(flows, self._definition)]
             self.board.add(flow.name for flow in flows)
             return None
         return None
@@ -293,7 +328,9 @@ class Runner:
         self._view.update(self.board, fresh)
         if now_s - self._written_s >= WRITE_S:
             self._written_s = now_s
-            self.publish(self.board.report())
+            # A full disk is no reason to end a pipeline that may not even write to it.
+            with suppress(OSError):
+                self.publish(self.board.report())
 
     def _read(self, track: _Track) -> None:
         """Count the batches that a query has done since the last time."""
@@ -329,9 +366,21 @@ class Runner:
     def _noted(self, error: BaseException) -> Failure:
         """Write all of an error to the log, and return the short of it."""
         if self.log is not None:
-            with self.log.open("a", encoding="utf-8") as log:
-                log.write("".join(traceback.format_exception(error)))
-        return explained(error)
+            with suppress(OSError), self.log.open("a", encoding="utf-8") as log:
+                log.write(hidden("".join(traceback.format_exception(error)), self._definition))
+        failure = explained(error)
+        return replace(failure, text=hidden(failure.text, self._definition))
+
+
+def in_order(flows: Sequence[Flow], definition: Definition) -> list[Flow]:
+    """Return flows in the order to start them in.
+
+    Each finds out by itself where a source ends that is read from there on. So the dead letters
+    begin before the sinks: else what cannot be decoded in between would be in neither.
+    """
+    begins_at_end = any(source.start == "latest" for source in definition.sources)
+    letters = f"{DEAD_LETTERS}."
+    return sorted(flows, key=lambda flow: begins_at_end and not flow.name.startswith(letters))
 
 
 def backoff_s(count: int) -> float:
@@ -486,7 +535,12 @@ def _stop_session(spark: "SparkSession") -> None:
 
 
 def _running(
-    definition: Definition, options: RunOptions, runner: Runner, progress: Mapping[str, object]
+    definition: Definition,
+    options: RunOptions,
+    *,
+    log: Path,
+    metrics_port: int | None = None,
+    progress: Mapping[str, object] | None = None,
 ) -> state.Running:
     pid = os.getpid()
     return state.Running(
@@ -496,7 +550,7 @@ def _running(
         file=definition.file,
         master=options.master or "local[*]",
         checkpoint=definition.checkpoint,
-        metrics_port=runner.metrics_port,
-        log=str(runner.log or ""),
-        progress=progress,
+        metrics_port=metrics_port,
+        log=str(log),
+        progress=progress if progress is not None else {"sinks": []},
     )

@@ -21,6 +21,7 @@ from ister.spark.pipelines.definition import (
     Trigger,
     reveal,
 )
+from ister.spark.sink import series_of
 from ister.spark.tables import batch_writer
 
 if TYPE_CHECKING:
@@ -102,7 +103,13 @@ def _to_topic(flow: Flow, sink: TopicSink, options: Mapping[str, str]) -> "DataS
 
     def write(frame: "DataFrame", batch: int) -> None:
         query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_PROPERTY)
-        own = {"series": f"spark/{query}/{sink.topic or '*'}", "number": str(batch)}
+        if not query:
+            # Without it all queries would share one series, and take each other's batches for
+            # repetitions of their own.
+            raise BadRequestError(
+                "Spark does not say which query a batch is of: use another version"
+            )
+        own = {"series": series_of(query, sink.topic), "number": str(batch)}
         frame.write.format("ister").options(**options, **own).mode("append").save()
 
     return rows.writeStream.foreachBatch(write)

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+# What is not closed goes to the end: to begin anew behind each of its characters would take hours.
 _TOKEN = re.compile(
-    r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
-    |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-    |(?P<quoted>`(?:[^`]|``)*`)
+    r"""(?P<skip>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
+    |(?P<text>'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z))
+    |(?P<quoted>`(?:[^`]|``)*(?:`|\Z))
     |(?P<word>[^\W\d]\w*)
     |(?P<number>\d\w*(?:\.\d*)?)
     |(?P<sign>.)""",

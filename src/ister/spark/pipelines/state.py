@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -130,7 +131,8 @@ def stop(name: str, timeout: float = STOP_TIMEOUT_S, folder: Path | None = None)
     one = find(name, folder)
     if one is None:
         raise PipelineNotRunningError(name, [other.name for other in running(folder)])
-    os.kill(one.pid, signal.SIGTERM)
+    with suppress(ProcessLookupError):  # It has just ended by itself.
+        os.kill(one.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
     while is_alive(one):
         if time.monotonic() >= deadline:

@@ -17,11 +17,11 @@ SQL is read roughly: by the words of its clauses. State that hides elsewhere (a 
 checked by Spark itself, whose complaint `failures` explains.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ister.base.errors import CheckpointMismatchError
+from ister.spark.pipelines.clauses import stateful_parts
 from ister.spark.pipelines.definition import (
     Deduplicate,
     Definition,
@@ -39,22 +39,6 @@ VERSION = 1
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 # Spark writes these into the first batch of a checkpoint and from then on ignores what is set.
 FROZEN_SETTINGS = (SHUFFLE_PARTITIONS, "spark.sql.streaming.stateStore.providerClass")
-
-_TOKEN = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"[^\"]*\"|`[^`]*`|\w+|\S", re.DOTALL)
-_CLAUSE_ENDS = {
-    "where", "group", "having", "order", "limit", "union", "intersect", "except", "minus", "window",
-    "join", "inner", "left", "right", "full", "cross", "natural", "lateral", "sort", "cluster",
-    "distribute", "qualify", ";",
-}  # fmt: skip
-_AGGREGATES = {
-    "any_value", "approx_count_distinct", "approx_percentile", "array_agg", "avg", "bit_and",
-    "bit_or", "bit_xor", "bool_and", "bool_or", "collect_list", "collect_set", "corr", "count",
-    "count_if", "covar_pop", "covar_samp", "every", "first", "first_value", "kurtosis", "last",
-    "last_value", "listagg", "max", "max_by", "mean", "median", "min", "min_by", "mode",
-    "percentile", "percentile_approx", "regr_slope", "skewness", "some", "std", "stddev",
-    "stddev_pop", "stddev_samp", "string_agg", "sum", "try_avg", "try_sum", "var_pop", "var_samp",
-    "variance",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,63 +220,6 @@ class _Walk:
             self.watermarks.append(f"a watermark on {name}.{watermark.column}")
         if deduplicate is not None:
             self.state.append(f"{name}: deduplicate {', '.join(deduplicate.columns)}")
-
-
-def stateful_parts(sql: str, *, joins_streams: bool) -> list[str]:
-    """Return the parts of a query that Spark keeps state for, as text that layout cannot change."""
-    tokens = _tokens(sql)
-    parts: list[str] = []
-    for slot, token in enumerate(tokens):
-        following = tokens[slot + 1] if slot + 1 < len(tokens) else ""
-        if token == "group" and following == "by":
-            parts.append(f"group by {_clause(tokens, slot + 2)}")
-        elif token == "select" and following == "distinct":
-            parts.append(f"select distinct {_clause(tokens, slot + 2, {'from'})}")
-        elif token == "join" and joins_streams:
-            kind = _join_kind(tokens, slot)
-            parts.append(f"{kind}join {_clause(tokens, slot + 1)}")
-        elif token in _AGGREGATES and following == "(":
-            end = _closing(tokens, slot + 1)
-            is_window_function = tokens[end + 1 : end + 2] == ["over"]
-            if not is_window_function:
-                parts.append(" ".join(tokens[slot : end + 1]))
-    return list(dict.fromkeys(parts))
-
-
-def _tokens(sql: str) -> list[str]:
-    found = (text for text in _TOKEN.findall(sql) if not text.startswith(("--", "/*")))
-    return [text if text[0] in "'\"`" else text.lower() for text in found]
-
-
-def _clause(tokens: Sequence[str], slot: int, ends: set[str] = _CLAUSE_ENDS) -> str:
-    """Return the words up to the next clause, or up to the parenthesis that ends this query."""
-    depth, start = 0, slot
-    while slot < len(tokens):
-        depth += {"(": 1, ")": -1}.get(tokens[slot], 0)
-        # `left(name, 3)` is a function.
-        is_call = tokens[slot + 1 : slot + 2] == ["("] and tokens[slot] in {"left", "right"}
-        if depth < 0 or (depth == 0 and tokens[slot] in ends and not is_call):
-            break
-        slot += 1
-    return " ".join(tokens[start:slot])
-
-
-def _join_kind(tokens: Sequence[str], slot: int) -> str:
-    words: list[str] = []
-    while slot > 0 and tokens[slot - 1] in {"left", "right", "full", "semi", "anti", "cross"}:
-        slot -= 1
-        words.insert(0, tokens[slot])
-    return "".join(f"{word} " for word in words)
-
-
-def _closing(tokens: Sequence[str], slot: int) -> int:
-    depth = 0
-    while slot < len(tokens):
-        depth += {"(": 1, ")": -1}.get(tokens[slot], 0)
-        if depth == 0:
-            break
-        slot += 1
-    return slot
 
 
 def _shape(saved: Mapping[str, object]) -> Shape:

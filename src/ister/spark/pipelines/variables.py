@@ -9,11 +9,15 @@
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 # A token, a password, a PEM file with its chain: all far below. More is the wrong file.
 SECRET_BYTES_MAX = 64 * 1024
+
+# To hide less would make a riddle of every message with a `1` in it, and is no secret.
+HIDDEN_CHARACTERS_MIN = 4
 
 _REFERENCE = re.compile(
     r"\$\$\{|\$\{(?:(?P<kind>file|env):(?P<place>[^}]*)"
@@ -44,6 +48,17 @@ class Secret:
         says which reference cannot be followed.
         """
         return _REFERENCE.sub(self._value, self.reference)
+
+    def hidden(self, text: str) -> str:
+        """Return a text with the references in place of the values that it has in it."""
+        for found in _REFERENCE.finditer(self.reference):
+            value = ""
+            if found["kind"] is not None:
+                with suppress(LookupError):
+                    value = self._value(found)
+            if len(value) >= HIDDEN_CHARACTERS_MIN:
+                text = text.replace(value, found[0])
+        return text
 
     def _value(self, found: re.Match[str]) -> str:
         if found["kind"] is None:

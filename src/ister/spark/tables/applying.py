@@ -81,8 +81,9 @@ def apply(
 ) -> Written:
     """Write a batch into a table, which is made by its first batch; then merge files if it pays.
 
-    A batch that is in the table already is not written again. After an error, or if the process
-    is stopped, the table is as before or has the whole batch.
+    The last batch of its query is not written again; one before that is refused with
+    `BadRequestError`. After an error, or if the process is stopped, the table is as before or has
+    the whole batch.
     """
     check_installed()
     if batch.mode not in MODES:
@@ -90,6 +91,7 @@ def apply(
     with folder.locked():
         before = folder.find()
         if before is not None and is_written(before, batch.query, batch.number):
+            _check_last(folder, before, batch)
             return Written(before, repeated=True, rows=0, files=0, merged=0)
         fitted = fit(
             str(folder.path),
@@ -148,6 +150,20 @@ def compact(
         results += 1
         size_bytes += sum(one.size_bytes for one in group)
     return Compacted(merged, results, size_bytes)
+
+
+def _check_last(folder: Folder, before: Manifest, batch: Batch) -> None:
+    """Raise unless a batch that was written before is the last one of its query.
+
+    Spark repeats only that one. Under a number of before, it may have planned other rows now.
+    """
+    last = before.marks[batch.query].batch
+    if batch.number < last:
+        raise BadRequestError(
+            f"batch {batch.number} comes after batch {last} of the same query is in table "
+            f"{folder.path}: its checkpoint is older than the table, as one from a backup is. "
+            "Start it with a new checkpoint, from where the table ends, or with a new table too"
+        )
 
 
 def _write(

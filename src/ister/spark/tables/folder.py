@@ -20,6 +20,7 @@ Always true:
 
 import fcntl
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -224,8 +225,9 @@ class Folder:
 
 def local_path(table: str | Path) -> Path:
     """Return the folder of a table, or raise `BadRequestError`: tables are in local folders."""
-    text = str(table).removeprefix("file://")
-    if "://" in text:
+    # Hadoop writes `file:/lake`, and a `Path` has one slash of `s3a://lake` left.
+    text = re.sub(r"^file:(//)?(?=/)", "", str(table))
+    if re.match(r"\w[\w+.-]+:/", text):
         raise BadRequestError(
             f"table {table} is not in a folder: tables are kept on local or shared disks, as "
             "lake/orders; an object store can hold them once it is mounted"

@@ -144,8 +144,25 @@ def _common_schema(paths: Sequence[Path], order: Sequence[str]) -> Any:
     fields: dict[str, Any] = {}
     for path in paths:
         for field in parquet.read_schema(path):
-            fields.setdefault(field.name, field.with_nullable(True))
+            fields.setdefault(field.name, _nullable(field))
     return pa.schema([fields[name] for name in order if name in fields])
+
+
+def _nullable(field: Any) -> Any:
+    """Return a field that takes null everywhere in it, as the next file may have.
+
+    Spark writes that `array(1)` has no null in it, and of another query's array that it may.
+    """
+    import pyarrow as pa
+
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(kind.field(slot)) for slot in range(kind.num_fields)])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_type, _nullable(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    return field.with_type(kind).with_nullable(True)
 
 
 def _write(target: Path, schema: Any, batches: Iterable[Any]) -> None:

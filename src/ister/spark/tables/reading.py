@@ -36,7 +36,10 @@ def read(spark: "SparkSession", table: str | Path) -> "DataFrame":
     """Return a table as a DataFrame of Spark, with the table's own columns and types."""
     folder = Folder(local_path(table))
     manifest = describe(table)
-    schema = ", ".join(f"`{one.name}` {one.type}" for one in manifest.columns)
+    quoted = (one.name.replace("`", "``") for one in manifest.columns)
+    schema = ", ".join(
+        f"`{name}` {one.type}" for name, one in zip(quoted, manifest.columns, strict=True)
+    )
     paths = [f"file://{folder.stored_path(one.name)}" for one in manifest.files]
     if not paths:
         return spark.createDataFrame([], schema)

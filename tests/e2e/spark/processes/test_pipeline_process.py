@@ -123,12 +123,13 @@ def test_killed_and_stopped_in_the_middle_every_row_comes_out_once(
         assert len(ids(client)) < COUNT, "it was done before it was stopped"
         assert json.loads(place.command("list", "--json").stdout) == []
 
-        # Larger batches are no other shape.
+        # Larger batches are no other shape, and where to start is known already.
         place.write(rows=100_000)
-        rest = place.start("--master", "local[2]", "--available-now", "--json")
+        rest = place.start("--master", "local[2]", "--available-now", "--json", "--from", "latest")
         out, words = rest.communicate(timeout=WAIT_S)
         assert rest.returncode == 0, words
         assert "org.apache" not in words
+        assert "warning: --from latest is not followed by out" in words
         assert {json.loads(text)["sink"] for text in out.splitlines()} == {"out"}
 
         assert Counter(ids(client)) == Counter(range(COUNT))

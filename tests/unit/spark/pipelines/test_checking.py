@@ -276,3 +276,14 @@ def test_sources_and_sinks_are_needed(tmp_path: Path) -> None:
         "pipeline.yaml:1: a pipeline needs `sinks`: where the result goes",
         "pipeline.yaml:1: a pipeline needs `sources`: what it reads",
     ]
+
+
+def test_the_name_of_a_sink_is_not_that_of_a_dead_letter_query(tmp_path: Path) -> None:
+    sinks = "- {topic: /dead_letters/orders, from: orders}\n"
+
+    [text] = said(outcome_of(tmp_path, text_of(sinks=sinks)), tmp_path)
+
+    assert text == (
+        "pipeline.yaml:8: `dead_letters.orders` is what the dead letters of a view are called: "
+        "give the sink another `name`"
+    )

@@ -115,6 +115,21 @@ def test_a_part_of_the_pipeline_is_named() -> None:
     assert found.can_pass
 
 
+def test_a_function_that_fails_while_the_pipeline_is_built_is_told_with_its_line() -> None:
+    error = StepError(Origin("p.yaml", 12), "step `scored`")
+    try:
+        raise KeyError("amount")
+    except KeyError as cause:
+        line = cause.__traceback__.tb_lineno if cause.__traceback__ else 0
+        error.__cause__ = cause
+
+    assert explained(error) == Failure(
+        f"p.yaml:12: step `scored`: {__file__}:{line}: KeyError: 'amount'",
+        can_pass=False,
+        exit_code=64,
+    )
+
+
 def test_a_long_text_is_cut() -> None:
     assert len(explained_text("x" * 10_000).text) < 3_000
 

@@ -134,6 +134,17 @@ def test_a_file_nested_beyond_reason_is_refused(language: str) -> None:
     assert "nested deeper" in malformed(text, language)
 
 
+def test_a_number_of_thousands_of_digits_is_no_number() -> None:
+    digits = "9" * 5_000
+
+    found = parse(f"a: {digits}", file="f", language="yaml", remarks=[]).find("a")
+    assert found is not None
+    assert found.scalar == digits
+    with pytest.raises(MalformedError) as raised:
+        parse(f"a = {digits}", file="f", language="toml", remarks=[])
+    assert str(raised.value.remark) == "f: is no TOML: a number has too many digits"
+
+
 def test_yaml_can_name_no_python_object() -> None:
     root = parsed("a: !!python/object/apply:os.system ['true']\n")
 

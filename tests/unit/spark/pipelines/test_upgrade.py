@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ister.base.errors import CheckpointMismatchError
+from ister.spark.pipelines.clauses import stateful_parts
 from ister.spark.pipelines.definition import (
     Deduplicate,
     Definition,
@@ -18,7 +19,7 @@ from ister.spark.pipelines.definition import (
     Trigger,
     Watermark,
 )
-from ister.spark.pipelines.upgrade import check, fingerprint, from_json, stateful_parts
+from ister.spark.pipelines.upgrade import check, fingerprint, from_json
 
 DEFAULTS = {"spark.sql.shuffle.partitions": "2"}
 SQL = "SELECT region, count(*) AS n, sum(amount) AS total FROM orders GROUP BY region"
@@ -144,6 +145,43 @@ def test_this_is_refused_under_a_checkpoint(name: str) -> None:
     assert changes(PIPELINE, REFUSED[name])
 
 
+HOURS = "SELECT date_trunc('hour', at) AS h, region, count(*) AS n FROM orders GROUP BY "
+JOIN = "SELECT o.region FROM orders o JOIN payments AS p ON o.region = p.region"
+PAYMENTS = replace(ORDERS, name="payments", topics=("/default/payments",))
+
+
+@pytest.mark.parametrize("groups", ["h, region", "1, 2", "ALL", "date_trunc('hour', at), 2"])
+def test_a_group_is_what_its_number_or_alias_stands_for(groups: str) -> None:
+    before = with_sql(HOURS + groups)
+
+    assert changes(before, with_sql(HOURS + "1, 2")) == []
+    assert changes(before, with_sql(HOURS.replace(" h,", " moment,") + "moment, region")) == []
+    assert changes(before, with_sql(HOURS.replace("hour", "day") + groups.replace("hour", "day")))
+
+
+@pytest.mark.parametrize("name", ["purchases", "orders"])
+def test_names_and_aliases_of_joined_views_may_change(name: str) -> None:
+    before = replace(with_sql(JOIN), sources=(ORDERS, PAYMENTS))
+    other = JOIN.replace("orders o", f"{name} a").replace("o.", "a.").replace("AS p", "")
+    after = replace(
+        with_sql(other.replace(" p.", " payments.")),
+        sources=(replace(ORDERS, name=name), PAYMENTS),
+    )
+
+    assert changes(before, after) == []
+    assert changes(before, replace(before, steps=with_sql(JOIN.replace("JOIN", "LEFT JOIN")).steps))
+
+
+def test_columns_may_be_written_with_their_view_before_them() -> None:
+    assert changes(PIPELINE, with_sql(SQL.replace("BY region", "BY orders.region"))) == []
+
+
+def test_the_filter_of_an_aggregate_is_part_of_it() -> None:
+    before = with_sql(SQL.replace("count(*)", "count(*) FILTER (WHERE amount > 1)"))
+
+    assert changes(before, with_sql(SQL.replace("count(*)", "count(*) FILTER (WHERE amount > 2)")))
+
+
 def test_order_of_sources_is_refused_in_a_query_without_state() -> None:
     payments = replace(ORDERS, name="payments", topics=("/default/payments",))
     both = replace(
@@ -216,8 +254,19 @@ def test_fingerprint_of_another_version_is_not_compared() -> None:
         ),
         (
             "SELECT * FROM a LEFT JOIN b ON a.k = b.k AND left(a.z, 1) = 'X' WHERE a.v > 1",
-            ["left join b on a . k = b . k and left ( a . z , 1 ) = 'X'"],
+            ["left join view2 on view1 . k = view2 . k and left ( view1 . z , 1 ) = 'X'"],
         ),
+        (
+            "SELECT count(*) FILTER (WHERE x > 1) FROM t",
+            ["count ( * ) filter ( where x > 1 )"],
+        ),
+        (
+            "SELECT extract(hour FROM at) h, k FROM t GROUP BY ALL",
+            ["group by extract ( hour from at ) , k"],
+        ),
+        ("SELECT 'a , b' AS x, k FROM t GROUP BY 2", ["group by k"]),
+        ("SELECT upper(k) AS k FROM t GROUP BY k", ["group by k"]),
+        ("SELECT 1 GROUP BY 7 /* open", ["group by 7"]),
     ],
 )
 def test_parts_with_state_are_found_in_sql(sql: str, parts: list[str]) -> None:

@@ -99,6 +99,19 @@ def test_a_secret_that_is_not_there_is_told_without_a_value(tmp_path: Path) -> N
     ]
 
 
+def test_a_secret_is_hidden_in_a_text_that_has_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "host").write_text("inside.example\n")
+    monkeypatch.setenv("SHORT", "1")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    secret = Secret("ister://${file:host}:${env:SHORT}/${env:NOWHERE}", str(tmp_path))
+
+    found = secret.hidden("no broker at ister://inside.example:1, 1 try")
+
+    assert found == "no broker at ister://${file:host}:1, 1 try"
+
+
 def test_a_secret_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_bytes(b"x" * SECRET_BYTES_MAX)

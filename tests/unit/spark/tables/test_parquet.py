@@ -1,11 +1,13 @@
 """Files of rows: keys as texts, merging, and what a footer tells."""
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +74,27 @@ def test_merged_files_have_all_rows_in_order_and_null_for_what_they_lacked(tmp_p
     column = pq.read_metadata(tmp_path / "merged").row_group(0).column(0)
     assert column.compression == "ZSTD"
     assert column.has_dictionary_page
+
+
+SHAPES: list[tuple[Callable[[pa.Field], pa.DataType], Callable[[Any], Any]]] = [
+    (pa.list_, lambda inner: [inner]),
+    (lambda field: pa.struct([field]), lambda inner: {"x": inner}),
+    (lambda field: pa.map_(pa.string(), field), lambda inner: [("k", inner)]),
+    (lambda field: pa.list_(pa.struct([field])), lambda inner: [{"x": inner}]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), SHAPES)
+def test_files_are_merged_when_only_some_say_that_there_is_no_null_inside(
+    tmp_path: Path, kind: Callable[[pa.Field], pa.DataType], value: Callable[[Any], Any]
+) -> None:
+    never, maybe = (pa.field("x", pa.int64(), nullable=flag) for flag in (False, True))
+    first = write(tmp_path / "first", a=pa.array([value(1)], kind(never)))
+    second = write(tmp_path / "second", a=pa.array([value(None)], kind(maybe)))
+
+    merge([first, second], tmp_path / "merged", order=["a"])
+
+    assert pq.read_table(tmp_path / "merged")["a"].to_pylist() == [value(1), value(None)]
 
 
 def test_rows_with_taken_keys_are_left_out_and_a_file_without_such_is_not_written(
