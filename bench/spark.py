@@ -87,8 +87,8 @@ def measures(
                     "noop": partial(side.sink_noop, ground),
                 },
                 "latency": {
-                    "ister": partial(side.event, ground, seconds * 4),
-                    "floor": partial(side.floor, ground, seconds * 4),
+                    "ister": partial(side.event, ground, seconds * 8),
+                    "floor": partial(side.floor, ground, seconds * 8),
                 },
             }
             yield from ((name, lane) for name, lane in lanes.items() if name in chosen)

@@ -22,8 +22,9 @@ def read_tail(
         return
     try:
         with client.reader(topic, start=start, end=end) as reader:
-            # Not before: once it is open, it stays with the topic that it found.
-            _check_same(client, topic, number)
+            # Once it is open, it stays with the topic that it found.
+            if number not in (None, reader.numbers[topic]):
+                raise TopicNotFoundError(topic)
             for batch in reader:
                 yield Part(batch, 0, batch.count)
     except (BadRequestError, ClosedError):

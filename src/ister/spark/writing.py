@@ -186,8 +186,8 @@ class _Staging:
         """Stage a batch. Waits while the broker is behind."""
         if self._open is None:
             self._word = f"spark-{uuid4().hex}"
+            # It is opened with the first batch: a round trip less.
             self._open = self._client.stage(self._word, keep=self._keep_s)
-            self._open.open()
         self._open.add(stream, batch)
         self._open_bytes += len(batch[1])
         self._open_batches += 1

@@ -258,6 +258,8 @@ class ReaderOpened(Tagged):
     start: int
     end: int
     partitions: int = 0
+    # Of the stream: given to one topic only, for ever.
+    number: int = 0
 
 
 class CloseReader(Tagged):

@@ -281,7 +281,7 @@ COMMANDS: dict[str, Command] = {
         start=Position(origin="time", at=1_700_000_000_000),
         end=Position(origin="latest"),
     ),
-    "reader_opened": ReaderOpened(start=1_000, end=2_000),
+    "reader_opened": ReaderOpened(start=1_000, end=2_000, number=7),
     "close_reader": CloseReader(channel=4),
     "open_stage": OpenStage(channel=6, stage="7-0-a1", keep_ms=60_000),
     "close_stage": CloseStage(channel=6, topics=["/default/out-part-0", "/default/out-part-1"]),

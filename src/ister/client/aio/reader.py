@@ -51,6 +51,8 @@ class Reader:
         # What is read of each stream or partition, from and to, as it was when opened; the end is
         # -1 for a reader that follows.
         self.ranges: dict[str, tuple[int, int]] = {}
+        # And its number, which no other topic of that name has.
+        self.numbers: dict[str, int] = {}
         # Those that have not come to their end.
         self._channels: list[ReaderChannel] = []
 
@@ -172,4 +174,5 @@ class Reader:
             if not opened.partitions:
                 self._channels.append(channel)
                 self.ranges[topic] = opened.start, opened.end
+                self.numbers[topic] = opened.number
             return opened.partitions

@@ -55,8 +55,9 @@ class Stage:
         # It lives with the connection it was opened on.
         self._connection: Connection | None = None
         self._slots: dict[str, int] = {}
+        # The answer to its opening, which only `open` waits for.
+        self._opening: asyncio.Future[Command] | None = None
         self._ended = False
-        self._refused = False
         self._report: StageClosed | None = None
 
     async def __aenter__(self) -> Self:
@@ -84,6 +85,17 @@ class Stage:
 
         Raises `StageExistsError` when there is a stage of that word.
         """
+        await self._begin()
+        opening = self._opening
+        assert opening is not None
+        try:
+            await asyncio.shield(opening)
+        except IsterError:
+            self._ended = True
+            raise
+
+    async def _begin(self) -> None:
+        """Send what opens it; what is said about that comes before anything else is answered."""
         if self._connection is not None:
             return
         await self._link.wait_open()
@@ -91,12 +103,15 @@ class Stage:
         self._connection = session.connection
         self._channel = session.new_channel()
         command = OpenStage(channel=self._channel, stage=self.word, keep_ms=self._keep_ms)
-        try:
-            await self._call(command, Done)
-        except IsterError:
-            # Whatever has this word now is not ours to abandon.
-            self._ended = self._refused = True
-            raise
+        self._opening = asyncio.get_running_loop().create_future()
+        # Who gives the stage up asks no more.
+        self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        session.call(command, settler(self._opening))
+
+    @property
+    def _refusal(self) -> BaseException | None:
+        opening = self._opening
+        return opening.exception() if opening is not None and opening.done() else None
 
     async def add(self, topic: str, batch: tuple[bytes, bytes]) -> None:
         """Add a batch, as `ister.codec.encode` returns it, for a stream or one of its partitions.
@@ -105,7 +120,7 @@ class Stage:
         `close`. Raises `ConnectionLostError` when the stage is gone with its connection: stage
         all of it again, under another word.
         """
-        await self.open()
+        await self._begin()
         self._check()
         head, body = batch
         welcome = self._link.session.welcome
@@ -124,19 +139,30 @@ class Stage:
         """
         if self._report is not None:
             return self._report
-        await self.open()
+        await self._begin()
         self._check()
         self._ended = True
         command = CloseStage(channel=self._channel, topics=list(self._slots))
-        self._report = await self._call(command, StageClosed)
+        try:
+            self._report = await self._call(command, StageClosed)
+        except IsterError:
+            # It says that there is no such stage; why there is none was said before.
+            if (refusal := self._refusal) is not None:
+                raise refusal from None
+            raise
         return self._report
 
     def abandon(self) -> None:
         """Have the broker forget it, as an exception in the block does."""
-        ours = self._connection is not None and not self._refused and self._report is None
-        if ours and self._is_connected:
+        opening, self._ended = self._opening, True
+        if opening is not None and self._report is None:
+            # Whatever has this word when it was refused is not ours to abandon.
+            opening.add_done_callback(lambda _: self._drop())
+
+    def _drop(self) -> None:
+        if self._refusal is None and self._is_connected:
             self._link.session.call(DropStages(stages=[self.word]), lambda _: None)
-        self._ended = True
+            self._link.write()
 
     @property
     def _is_connected(self) -> bool:
@@ -144,6 +170,9 @@ class Stage:
         return session.can_answer and session.connection is self._connection
 
     def _check(self) -> None:
+        if (refusal := self._refusal) is not None:
+            self._ended = True
+            raise refusal
         if self._ended:
             raise BadRequestError(f"stage {self.word!r} has ended: open another one")
         if not self._is_connected:

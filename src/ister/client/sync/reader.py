@@ -35,6 +35,7 @@ class Reader(Blocking[aio.Reader]):
         self.topic = inner.topic
         # As in `aio.Reader`.
         self.ranges = inner.ranges
+        self.numbers = inner.numbers
         # What has come over and was not yielded: it survives a `break`.
         self._arrived: deque[Batch] = deque()
 

@@ -263,7 +263,9 @@ def _open_reader(session: "NativeSession", command: OpenReader, reply: Reply) ->
             reply(BadRequestError(f"channel {channel} was closed while it was opened"))
         else:
             session.readers[channel] = reader
-            reply(ReaderOpened(start=reader.position, end=-1 if reader.end is None else reader.end))
+            end = -1 if reader.end is None else reader.end
+            number = reader.topic.record.topic
+            reply(ReaderOpened(start=reader.position, end=end, number=number))
 
     try:
         open_reader(
