@@ -91,7 +91,6 @@ def tuned(
     chosen = {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         # Fixed for ever by the first batch of a checkpoint.
         "spark.sql.shuffle.partitions": str(cores),

@@ -149,7 +149,7 @@ def test_filters_give_the_same_rows_whether_spark_pushes_them_or_not(
             assert found == wanted, text
             assert is_filtered_by_spark(frame) == (enabled == "false"), text
     finally:
-        spark.conf.set(name, "true")
+        spark.conf.unset(name)
 
 
 def test_a_frame_that_was_filtered_still_has_all_its_rows(
@@ -180,7 +180,7 @@ def test_pushdown_without_spark_s_own_setting_for_it_is_refused(
         with pytest.raises(PySparkException, match=name):
             read(topic=topic, pushdown="true").collect()
     finally:
-        spark.conf.set(name, "true")
+        spark.conf.unset(name)
 
 
 def test_sealed_segments_are_read_past_the_broker(

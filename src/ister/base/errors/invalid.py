@@ -203,7 +203,7 @@ class JavaMissingError(InvalidError):
 
     def __str__(self) -> str:
         return (
-            f"Spark needs Java 17 or newer, and {self.found}: run "
+            f"no Java 17 or newer for Spark, {self.found}: run "
             "`sudo apt-get install -y openjdk-17-jre-headless`, or point JAVA_HOME to one"
         )
 
