@@ -19,7 +19,7 @@ PROTOS := src/ister/server/grpc/protos
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help demo test check check-static check-format check-lint check-types check-contracts \
+.PHONY: help demo test test-slow check check-static check-format check-lint check-types check-contracts \
 	fuzz bench-live bench-grpc bench-streams bench-spark format protos setup clean
 
 help: ## show this list
@@ -30,6 +30,9 @@ demo: $(STAMP) ## see it work: a broker, a producer, two subscriptions and a pip
 
 test: $(STAMP) ## run every test
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+
+test-slow: $(STAMP) ## the tests that kill drivers, executors and pipelines of Spark: a quarter of an hour
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile -m slow $(PYTEST_ARGS)
 
 check: check-static test ## the whole gate: format, lint, types, contracts, tests
 

@@ -5,6 +5,8 @@ night.
 """
 
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +24,22 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("ISTER_TEST_PROFILE", "quick"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def close_clients_of_spark() -> Iterator[None]:
+    """Close the clients that tasks of Spark keep, where a test has run such a task in here.
+
+    Their threads would look for brokers that are gone, and draw random numbers for that, which
+    Hypothesis does not stand in the tests that follow.
+    """
+    yield
+    clients = sys.modules.get("ister.spark.clients")
+    if clients is not None:
+        for client in list(clients._clients.values()):
+            client.close()
+        clients._clients.clear()
+
 
 # Tests in this very folder share one Spark session: 10 s to start, and 1 GB of memory.
 SPARK_FOLDER = "tests/e2e/spark"
@@ -47,3 +65,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
             super()._assign_work_unit(node)
 
     return SparkTogether(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start Spark in processes of their own."""
+    for item in items:
+        if item.nodeid.startswith(f"{SPARK_FOLDER}/processes/"):
+            item.add_marker(pytest.mark.slow)

@@ -50,8 +50,12 @@ def import_beside(name: str, folder: str) -> ModuleType:
 
     The workers of Spark import it again by its name, so they need the folder on their path too.
     """
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
+    if folder:
+        sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
+        own, known = _module_path(name, folder), sys.modules.get(name)
+        if own is not None and known is not None and getattr(known, "__file__", "") != str(own):
+            # Another pipeline of this process has a module of that name.
+            del sys.modules[name]
     importlib.invalidate_caches()
     return importlib.import_module(name)
 

@@ -21,7 +21,6 @@ from ister.spark.pipelines.definition import (
     Trigger,
     reveal,
 )
-from ister.spark.sink import series_of
 from ister.spark.tables import batch_writer
 
 if TYPE_CHECKING:
@@ -109,6 +108,8 @@ def _to_topic(flow: Flow, sink: TopicSink, options: Mapping[str, str]) -> "DataS
             raise BadRequestError(
                 "Spark does not say which query a batch is of: use another version"
             )
+        from ister.spark.sink import series_of
+
         own = {"series": series_of(query, sink.topic), "number": str(batch)}
         frame.write.format("ister").options(**options, **own).mode("append").save()
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ PIPELINES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @given(PIPELINES)
 @settings(max_examples=300, deadline=None)
 def test_a_file_of_any_shape_is_read_or_refused_with_a_reason(value: object) -> None:
