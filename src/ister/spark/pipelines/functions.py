@@ -45,6 +45,10 @@ def call(step: PythonStep, frames: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+# Modules that were found beside a pipeline's file, and in which folder.
+_beside: dict[str, str] = {}
+
+
 def import_beside(name: str, folder: str) -> ModuleType:
     """Import a module, one in `folder` before any other. The folder stays on the path.
 
@@ -52,12 +56,14 @@ def import_beside(name: str, folder: str) -> ModuleType:
     """
     if folder:
         sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
-        own, known = _module_path(name, folder), sys.modules.get(name)
-        if own is not None and known is not None and getattr(known, "__file__", "") != str(own):
-            # Another pipeline of this process has a module of that name.
-            del sys.modules[name]
+        if _beside.get(name, folder) != folder:
+            sys.modules.pop(name, None)  # That of another pipeline in this process.
     importlib.invalidate_caches()
-    return importlib.import_module(name)
+    is_new = name not in sys.modules
+    module = importlib.import_module(name)
+    if is_new and folder and _module_path(name, folder) is not None:
+        _beside[name] = folder
+    return module
 
 
 def function_mistakes(step: PythonStep) -> Iterator[Remark]:

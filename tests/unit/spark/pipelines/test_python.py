@@ -9,7 +9,7 @@ import pytest
 from ister.base.errors import BadRequestError
 from ister.spark import pipeline
 from ister.spark.pipelines.definition import PythonStep, described
-from ister.spark.pipelines.functions import call
+from ister.spark.pipelines.functions import call, import_beside
 from ister.spark.pipelines.python import Pipeline, read
 
 ORDERS = {
@@ -184,3 +184,14 @@ def test_what_is_no_pipeline_is_told(folder: Path, target: str, said: str) -> No
 
     [remark] = read(target).remarks
     assert said in str(remark)
+
+
+def test_two_pipelines_of_a_process_may_have_modules_of_one_name(tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "rules_of_one_name.py").write_text(f"NUMBER = {number}\n")
+
+    found = [import_beside("rules_of_one_name", str(tmp_path / number)).NUMBER for number in "1221"]
+
+    assert found == [1, 2, 2, 1]
