@@ -1,6 +1,7 @@
 """Tables that Spark writes, read by Spark, DuckDB, Polars and pyarrow, and shown by `ister`."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
@@ -184,7 +185,10 @@ def stream(
     source.mkdir()
     for slot, rows in enumerate(parts):
         text = "\n".join(json.dumps(row) for row in rows)
-        (source / f"{slot:03}.json").write_text(text)
+        path = source / f"{slot:03}.json"
+        path.write_text(text)
+        # Spark takes files in the order of their times, and has milliseconds only.
+        os.utime(path, (slot + 1, slot + 1))
     reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     return reader.json(str(source))
 
