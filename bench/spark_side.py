@@ -31,7 +31,8 @@ from bench.processes import BenchError
 TOPIC = "/default/bench.rows"
 PARTITIONS = 2
 KEYS = 1_000
-PAYLOAD = bytes(range(97, 123)) * 3 + b"0123456789abcdefghijkl"
+# Each row has a value of its own, as events do: of one for all, Parquet would keep a single copy.
+PAYLOAD = b'{"order":%09d,"customer":"c-%06d","cents":%07d,"token":"%032x"}'
 BATCH_ROWS = 1_000_000
 SEND_AT_ONCE = 20_000
 # 130 B a row; what is not asked for is neither read nor written, on either side.
@@ -71,12 +72,15 @@ def fill(url: str, rows: int) -> None:
 
 async def _fill(url: str, rows: int) -> None:
     keys = [f"k{number:08d}" for number in range(KEYS)]
+    chance = random.Random(1)
     async with ister.connect(url) as client:
         await client.create_topic(TOPIC, kind="stream", partitions=PARTITIONS)
         async with client.producer(TOPIC, name="bench") as producer:
             for start in range(0, rows, SEND_AT_ONCE):
                 for row in range(start, min(rows, start + SEND_AT_ONCE)):
-                    producer.send_nowait(PAYLOAD, key=keys[row % KEYS])
+                    token = chance.getrandbits(128)
+                    payload = PAYLOAD % (row, token % 1_000_000, token % 9_999_999, token)
+                    producer.send_nowait(payload, key=keys[row % KEYS])
                 await producer.flush()
 
 

@@ -5,8 +5,8 @@ Always true:
   before anybody is told: whoever repeats a number finds it;
 - stages are published one after the other, in the order they were asked for. So the same number
   that is asked for twice waits for itself, and a higher one cannot overtake a lower one;
-- the batches are not in memory: the journal reads each from its stage when it writes it, and
-  whoever consumes it, from the journal;
+- the batches are not in memory, but for those of small stages: the journal reads each from its
+  stage when it writes it, and whoever consumes it, from the journal;
 - stages that could not be published are still there, unless they cannot be read back.
 """
 
@@ -65,7 +65,9 @@ class SeriesPublisher:
         self._staging = staging
         self._streams = streams
         self._waiting: deque[_Request] = deque()
+        # One is under way; and the next is being looked for.
         self._busy = False
+        self._going_on = False
 
     def publish(self, words: Sequence[str], series: str, number: int, done: OnPublished) -> None:
         """Publish everything of some stages as a number of a series; `done` is told once.
@@ -84,15 +86,22 @@ class SeriesPublisher:
         self._go_on()
 
     def _go_on(self) -> None:
-        while self._waiting and not self._busy:
-            request = self._waiting.popleft()
-            found: Published | IsterError | None
-            try:
-                found = self._begin(request)
-            except IsterError as error:
-                found = error
-            if found is not None:
-                request.done(found)
+        # One that ends while it begins has ended inside this very loop.
+        if self._going_on:
+            return
+        self._going_on = True
+        try:
+            while self._waiting and not self._busy:
+                request = self._waiting.popleft()
+                found: Published | IsterError | None
+                try:
+                    found = self._begin(request)
+                except IsterError as error:
+                    found = error
+                if found is not None:
+                    request.done(found)
+        finally:
+            self._going_on = False
 
     def _end(self, request: _Request, result: Published | IsterError) -> None:
         self._busy = False
@@ -188,10 +197,13 @@ class SeriesPublisher:
 
 def _show(batches: Sequence[StagedBatch]) -> None:
     """Have the messages of a series seen, topic by topic."""
-    sums: dict[StreamTopic, tuple[int, int]] = {}
+    found: dict[StreamTopic, list[StagedBatch]] = {}
     for batch in batches:
-        count, size_bytes = sums.get(batch.topic, (0, 0))
-        sums[batch.topic] = count + batch.count, size_bytes + batch.size_bytes
-    ends = {batch.topic: batch.base_offset + batch.count for batch in batches}
-    for topic, (count, size_bytes) in sums.items():
-        topic.on_series(ends[topic], count=count, size_bytes=size_bytes)
+        found.setdefault(batch.topic, []).append(batch)
+    for topic, own in found.items():
+        topic.on_series(
+            own[-1].base_offset + own[-1].count,
+            count=sum(batch.count for batch in own),
+            size_bytes=sum(batch.size_bytes for batch in own),
+            held=[batch.held for batch in own if batch.held is not None],
+        )

@@ -5,13 +5,14 @@
 
 Always true:
 - a batch is in memory only until its stage's file has it, and so is at most `STAGING_BYTES_MAX`
-  of all stages, and what was read before their connections were held up;
+  of all stages, and what was read before their connections were held up; but a small stage has no
+  file, and stays in memory: at most `HELD_BYTES_MAX` of all stages;
 - what is wrong with a batch costs its stage, and is told when that is closed;
 - a stage that is being published is neither dropped nor too old until that has ended;
 - nothing of it is durable: a broker that ends has no stages afterwards (docs/adr/0010-series.md).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
@@ -28,6 +29,8 @@ from ister.base.errors import (
     StorageFailedError,
 )
 from ister.base.limits import (
+    KIB,
+    MIB,
     NAME_BYTES_MAX,
     SERIES_BATCHES_MAX,
     SERIES_BYTES_MAX,
@@ -40,6 +43,7 @@ from ister.base.limits import (
 from ister.broker.guarding import Guard, check
 from ister.broker.spool import Spool, SpoolPlace
 from ister.broker.stream import StreamTopic
+from ister.broker.tail import BATCH_OVERHEAD_BYTES
 from ister.broker.workers import Worker
 from ister.codec import Batch, Column
 from ister.log import Buffer, SeriesPart
@@ -47,6 +51,12 @@ from ister.log import Buffer, SeriesPart
 # Threads by what they do. Checking what was staged may take minutes, and must not keep others from
 # staging and publishing.
 WRITING, CHECKING, SURVEYING = "staging", "stage-checks", "surveys"
+
+# A stage of so much stays in memory, as long as all such stages together have no more than that.
+# One event on its way through Spark is such a stage: a file, and the threads that write and read
+# it, would take longer than all the rest.
+HELD_STAGE_BYTES = 64 * KIB
+HELD_BYTES_MAX = 16 * MIB
 
 _T = TypeVar("_T")
 
@@ -75,6 +85,7 @@ class Stage:
         "due_ms",
         "error",
         "guards",
+        "held_bytes",
         "keep_ms",
         "messages",
         "on_written",
@@ -82,6 +93,7 @@ class Stage:
         "size_bytes",
         "slot_end",
         "spool",
+        "spooled",
         "state",
         "topics",
         "waiting",
@@ -100,8 +112,11 @@ class Stage:
         self.messages = 0
         self.size_bytes = 0
         self.slot_end = 0
-        # Not in the file yet, and whether the thread is at work for it.
+        # Not in the file yet; what they take in memory, unless they are on their way there.
         self.waiting: list[tuple[int, Batch]] = []
+        self.held_bytes = 0
+        # Whether it has a file, and whether the thread is at work for it.
+        self.spooled = False
         self.writing = False
         # Called once when everything is in the file.
         self.on_written: Callable[[], object] | None = None
@@ -112,6 +127,18 @@ class Stage:
         self.due_ms = 0
         self.publishing = False
 
+    def find_batches(self) -> "Iterator[tuple[int, StagedBatch]]":
+        """Yield its batches with their slots, of a stage that is closed or about to be.
+
+        For any thread. Raises what `Spool.places` does.
+        """
+        if self.spooled:
+            for place in self.spool.places():
+                yield place.slot, StagedBatch(self.topics[place.slot], place, self.spool)
+        else:
+            for slot, batch in self.waiting:
+                yield slot, StagedBatch(self.topics[slot], batch)
+
 
 class StagedBatch:
     """A batch of a stage on its way to the journal, which reads it when it writes it."""
@@ -121,25 +148,38 @@ class StagedBatch:
         "_spool",
         "base_offset",
         "count",
+        "held",
         "publish_time_ms",
         "size_bytes",
         "topic",
     )
 
-    def __init__(self, topic: StreamTopic, spool: Spool, place: SpoolPlace) -> None:
+    def __init__(
+        self, topic: StreamTopic, found: SpoolPlace | Batch, spool: Spool | None = None
+    ) -> None:
         self.topic = topic
-        self.count = place.count
-        self.size_bytes = place.size_bytes
+        self.count = found.count
+        self.size_bytes = found.size_bytes
         self.base_offset = 0
         self.publish_time_ms = 0
+        # Itself, when it is in memory.
+        self.held = found if isinstance(found, Batch) else None
         self._spool = spool
-        self._place = place
+        self._place = found if isinstance(found, SpoolPlace) else None
 
     def load(self) -> Sequence[Buffer]:
         """Return stamp and tail. For any thread."""
-        batch = self._spool.load(self._place)
+        batch = self.read()
         batch.stamp(self.base_offset, self.publish_time_ms)
         return [batch.stamp_bytes(), batch.tail]
+
+    def read(self) -> Batch:
+        """Return the batch as it was staged. For any thread; raises what `Spool.load` does."""
+        if self.held is not None:
+            return self.held
+        assert self._spool is not None
+        assert self._place is not None
+        return self._spool.load(self._place)
 
     def part(self) -> SeriesPart:
         """Return it for the journal, stamped."""
@@ -173,6 +213,8 @@ class Staging:
         self._staged_bytes = 0
         # On their way there.
         self._waiting_bytes = 0
+        # In memory for good.
+        self._held_bytes = 0
         self._relieved: list[Callable[[], object]] = []
         # Made when they are needed: most brokers stage nothing.
         self._workers: dict[str, Worker] = {}
@@ -234,10 +276,11 @@ class Staging:
         stage.size_bytes += size
         stage.slot_end = max(stage.slot_end, slot + 1)
         self._staged_bytes += size
-        self._waiting_bytes += size
         stage.waiting.append((slot, batch.detached()))
-        if not stage.writing:
-            self._write(stage)
+        if not self._holds(stage, size + BATCH_OVERHEAD_BYTES):
+            self._waiting_bytes += size
+            if not stage.writing:
+                self._write(stage)
 
     def fail(self, stage: Stage, error: IsterError) -> None:
         """Have nothing of a stage kept but its word, and why, for whoever closes it."""
@@ -315,7 +358,7 @@ class Staging:
     def survey(
         self, stages: Sequence[Stage], done: Callable[[list[StagedBatch] | IsterError], object]
     ) -> None:
-        """Find the batches of stages; `done` is told in a later turn of the loop.
+        """Find the batches of stages; `done` is told, maybe at once.
 
         They are checked again where a topic was bound to another schema since.
         """
@@ -327,14 +370,14 @@ class Staging:
         def look() -> list[StagedBatch]:
             found = []
             for stage, changed in zip(stages, guards, strict=True):
-                for place in stage.spool.places():
-                    guard = changed[place.slot]
+                for slot, batch in stage.find_batches():
+                    guard = changed[slot]
                     if guard is not None:
-                        check(guard, stage.spool.load(place))
-                    found.append(StagedBatch(stage.topics[place.slot], stage.spool, place))
+                        check(guard, batch.read())
+                    found.append(batch)
             return found
 
-        self._read(SURVEYING, look, done)
+        self._read(SURVEYING, stages, look, done)
 
     def published(self, stages: Sequence[Stage]) -> None:
         """These are published."""
@@ -371,6 +414,27 @@ class Staging:
         if self._staged_bytes + batch.size_bytes > STAGES_BYTES_MAX:
             raise StagingFullError("stages_bytes_max", STAGES_BYTES_MAX)
 
+    def _holds(self, stage: Stage, size_bytes: int) -> bool:
+        """Return whether a stage stays in memory with a batch of that size; else it is to go."""
+        if stage.spooled:
+            return False
+        if (
+            stage.held_bytes + size_bytes <= HELD_STAGE_BYTES
+            and self._held_bytes + size_bytes <= HELD_BYTES_MAX
+        ):
+            stage.held_bytes += size_bytes
+            self._held_bytes += size_bytes
+            return True
+        stage.spooled = True
+        self._release(stage)
+        # All but the one that was too much.
+        self._waiting_bytes += sum(batch.size_bytes for _, batch in stage.waiting[:-1])
+        return False
+
+    def _release(self, stage: Stage) -> None:
+        self._held_bytes -= stage.held_bytes
+        stage.held_bytes = 0
+
     def _write(self, stage: Stage) -> None:
         rows, stage.waiting = stage.waiting, []
         size = sum(batch.size_bytes for _, batch in rows)
@@ -403,24 +467,40 @@ class Staging:
             return
 
         def run() -> None:
-            for place in stage.spool.places():
-                guard = guards[place.slot]
+            for slot, batch in stage.find_batches():
+                guard = guards[slot]
                 if guard is not None:
-                    check(guard, stage.spool.load(place))
+                    check(guard, batch.read())
 
         self._read(
-            CHECKING, run, lambda result: done(result if isinstance(result, IsterError) else None)
+            CHECKING,
+            [stage],
+            run,
+            lambda result: done(result if isinstance(result, IsterError) else None),
         )
 
     def _read(
-        self, worker: str, call: Callable[[], _T], done: Callable[[_T | IsterError], object]
+        self,
+        worker: str,
+        stages: Sequence[Stage],
+        call: Callable[[], _T],
+        done: Callable[[_T | IsterError], object],
     ) -> None:
+        """Make a call that reads stages, in a thread if one of them has a file."""
+
         def on_done(result: _T | Exception) -> None:
             if isinstance(result, Exception) and not isinstance(result, IsterError):
                 result = StorageFailedError(f"a stage: {result}")
             done(result)
 
-        self._worker(worker).run(call, on_done)
+        if any(stage.spooled for stage in stages):
+            self._worker(worker).run(call, on_done)
+            return
+        try:
+            found: _T | IsterError = call()
+        except IsterError as error:
+            found = error
+        done(found)
 
     def _worker(self, name: str) -> Worker:
         if name not in self._workers:
@@ -439,9 +519,11 @@ class Staging:
         rows, stage.waiting = stage.waiting, []
         self._staged_bytes -= stage.size_bytes
         stage.size_bytes = 0
-        if stage.batches:
-            # In the thread: giving back a GiB takes a disk some time, and a write may be under way.
-            self._worker(WRITING).run(stage.spool.close, lambda _: None)
+        if not stage.spooled:
+            self._release(stage)
+            return
+        # In the thread: giving back a GiB takes a disk some time, and a write may be under way.
+        self._worker(WRITING).run(stage.spool.close, lambda _: None)
         self._relieve(sum(batch.size_bytes for _, batch in rows))
 
     def _keep(self, stage: Stage) -> None:

@@ -8,7 +8,7 @@ Always true:
 - a batch that was sent before is not stored again: it is answered as it was the first time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ister.base import Durability, StreamReport, TopicReport
@@ -266,22 +266,32 @@ class StreamTopic:
         if self._pending_ids and batch.columns & Column.ID:
             for message_id in batch.ids or ():
                 self._pending_ids.pop(message_id or "", None)
-        # What nobody listens to is not kept in memory: who comes later reads it from the log.
-        if any(follower.listening for follower in self.followers):
-            self.tail.append(batch)
+        self._keep([batch])
         # A copy: a reader that has come to its end leaves.
         for follower in tuple(self.followers):
             follower.on_new()
 
-    def on_series(self, end_offset: int, *, count: int, size_bytes: int) -> None:
-        """Batches of a series up to `end_offset` are in the journal, and are read from there."""
+    def on_series(
+        self, end_offset: int, *, count: int, size_bytes: int, held: Sequence[Batch] = ()
+    ) -> None:
+        """Batches of a series up to `end_offset` are in the journal, and are read from there.
+
+        But for those that happen to be in memory: `held`, stamped.
+        """
         if self.deleted:
             return
+        self._keep(held)
         self.record.next_offset = max(self.record.next_offset, end_offset)
         self.messages_in += count
         self.bytes_in += size_bytes
         for follower in tuple(self.followers):
             follower.on_new()
+
+    def _keep(self, batches: Sequence[Batch]) -> None:
+        """Keep new batches in memory, unless nobody listens: who comes later reads the log."""
+        if any(follower.listening for follower in self.followers):
+            for batch in batches:
+                self.tail.append(batch)
 
     def on_failed(self) -> None:
         """Nothing that was not committed will be."""

@@ -4,7 +4,7 @@ Always true:
 - a watch answers once: when a stream has messages beyond what its client knows, when one of its
   topics is gone, or when its time is over;
 - afterwards nothing holds it: no topic, no timer, no list of those that wait for partitions;
-- it keeps nothing of a topic in memory.
+- of a topic, it has what comes while it waits kept in memory, and that is the answer's cause.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -93,8 +93,8 @@ class Seat:
 
     @property
     def listening(self) -> bool:
-        """See `Follower`: it takes no messages, so none need be kept for it."""
-        return False
+        """See `Follower`: who waits for messages comes for them next, and finds them in memory."""
+        return True
 
     def on_new(self) -> None:
         """Messages have become visible, or some are gone, which is nothing new."""

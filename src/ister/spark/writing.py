@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from ister.base import DEFAULT_URL, parse_span, parse_topic
 from ister.base.errors import IsterError, TopicExistsError, WrongKindError
 from ister.base.limits import (
+    KIB,
     MIB,
     NAME_BYTES_MAX,
     PARTITIONS_MAX,
@@ -23,7 +24,7 @@ from ister.base.limits import (
 from ister.client import sync
 from ister.codec import Codec, available
 from ister.spark.options import NOT_YET, Form
-from ister.spark.rows import Layout, RowEncoder, Target
+from ister.spark.rows import Encoded, Layout, RowEncoder, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +38,10 @@ WRITE_NAMES = (
 # A stage is published whole, and a publish has up to 1 GiB: with a quarter of it in a stage, a
 # large job goes in steps that are nearly full.
 STAGE_BYTES = 256 * MIB
+
+# What is no more than this in the end goes to the broker in one step: the only event of a
+# micro-batch takes one round trip, and one change of threads.
+SMALL_BYTES = 64 * KIB
 
 # The names of a stage's streams go in one command: 4,096 of 255 B are half of what it holds.
 STAGE_STREAMS = 4_096
@@ -175,41 +180,54 @@ class _Staging:
     def __init__(self, client: sync.Client, keep_s: float) -> None:
         self._client = client
         self._keep_s = keep_s
+        # Of the stage that is being filled; its word, once the broker may know of it.
         self._word = ""
         self._open: sync.Stage | None = None
-        self._open_bytes = 0
-        self._open_batches = 0
-        self._open_streams: set[str] = set()
+        self._bytes = 0
+        self._batches = 0
+        self._streams: set[str] = set()
+        # Its first batches, as long as they are few.
+        self._first: list[Encoded] = []
         self.closed: list[StageSize] = []
 
     def add(self, stream: str, batch: tuple[bytes, bytes]) -> None:
         """Stage a batch. Waits while the broker is behind."""
-        if self._open is None:
-            self._word = f"spark-{uuid4().hex}"
+        self._bytes += len(batch[1])
+        self._batches += 1
+        self._streams.add(stream)
+        self._first.append((stream, batch))
+        if self._open is None and self._bytes > SMALL_BYTES:
             # It is opened with the first batch: a round trip less.
-            self._open = self._client.stage(self._word, keep=self._keep_s)
-        self._open.add(stream, batch)
-        self._open_bytes += len(batch[1])
-        self._open_batches += 1
-        self._open_streams.add(stream)
-        if self._open_bytes >= STAGE_BYTES or len(self._open_streams) >= STAGE_STREAMS:
+            self._open = self._client.stage(self._new_word(), keep=self._keep_s)
+        if self._open is not None:
+            for row in self._first:
+                self._open.add(*row)
+            self._first.clear()
+        if self._bytes >= STAGE_BYTES or len(self._streams) >= STAGE_STREAMS:
             self.close()
 
     def close(self) -> None:
-        """End the stage that is open, if one is: only now the broker says what is wrong."""
-        stage, self._open = self._open, None
-        if stage is None:
+        """End the stage that is being filled: only now the broker says what is wrong."""
+        if not self._batches:
             return
-        report = stage.close()
-        self.closed.append(StageSize(self._word, report.size_bytes, self._open_batches))
-        self._word = ""
-        self._open_bytes = self._open_batches = 0
-        self._open_streams = set()
+        if self._open is not None:
+            report = self._open.close()
+        else:
+            word = self._new_word()
+            report = self._client.stage_batches(word, self._first, keep=self._keep_s)
+        self.closed.append(StageSize(self._word, report.size_bytes, self._batches))
+        self._word, self._open = "", None
+        self._bytes = self._batches = 0
+        self._streams, self._first = set(), []
 
     def drop(self) -> None:
         """Forget everything."""
         words = [stage.word for stage in self.closed]
         drop_stages(self._client, [*words, self._word] if self._word else words)
+
+    def _new_word(self) -> str:
+        self._word = f"spark-{uuid4().hex}"
+        return self._word
 
 
 class Topics:

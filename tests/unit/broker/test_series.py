@@ -20,7 +20,7 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import MIB
-from ister.broker import InlineWorker, Published
+from ister.broker import InlineWorker, Published, staging
 from ister.broker import series as module
 from ister.codec import Batch
 from ister.testing import Crash, Fault, Keep
@@ -31,7 +31,15 @@ REPEATED = Published(repeated=True)
 
 
 @pytest.fixture
-def bench() -> StreamBench:
+def files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have even the smallest stage in a file."""
+    monkeypatch.setattr(staging, "HELD_STAGE_BYTES", 0)
+
+
+@pytest.fixture(params=["in memory", "in files"])
+def bench(request: pytest.FixtureRequest) -> StreamBench:
+    if request.param == "in files":
+        request.getfixturevalue("files")
     bench = StreamBench()
     for topic in (TOPIC, MORE):
         bench.create(topic)
@@ -101,6 +109,18 @@ def test_consumers_see_nothing_before_the_journal_has_it(bench: StreamBench) -> 
 
     bench.settle()
     assert member.payloads == [b"0"]
+
+
+def test_a_consumer_gets_what_was_staged_in_memory_from_memory() -> None:
+    bench = StreamBench()
+    bench.create(TOPIC)
+    member = bench.consume(TOPIC, "all")
+    stage(bench, "a", orders=b"one")
+
+    publish(bench, "a")
+
+    assert bench.topic().find(0) is not None
+    assert [(m.offset, m.payload) for m in member.take()] == [(0, b"one")]
 
 
 def test_offsets_go_on_behind_those_of_others(bench: StreamBench) -> None:
@@ -271,6 +291,7 @@ def test_what_was_checked_when_it_was_staged_is_not_checked_again(bench: StreamB
     assert guard.seen == [[b"fine"]]
 
 
+@pytest.mark.usefixtures("files")
 def test_checks_that_take_long_keep_nobody_else_from_publishing(bench: StreamBench) -> None:
     class Endless(BaseException):
         """A check that is not over as long as the test takes."""
@@ -384,6 +405,7 @@ def test_a_failed_publish_can_be_repeated_with_the_same_stages(
     assert (stored(bench), stored(bench, MORE)) == ([b"0"], [b"1"])
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("position", [8, -8], ids=["before a batch", "in a batch"])
 def test_a_stage_that_cannot_be_read_back_is_not_published(
     bench: StreamBench, position: int
@@ -402,6 +424,7 @@ def test_a_stage_that_cannot_be_read_back_is_not_published(
     assert stored(bench, MORE) == []
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("position", [8, -8], ids=["before a batch", "in a batch"])
 def test_a_stage_that_cannot_be_read_back_fails_the_journal_once_at_most(
     bench: StreamBench, position: int

@@ -29,7 +29,15 @@ KEEP_MS = 60_000
 
 
 @pytest.fixture
-def bench() -> StreamBench:
+def files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have even the smallest stage in a file."""
+    monkeypatch.setattr(module, "HELD_STAGE_BYTES", 0)
+
+
+@pytest.fixture(params=["in memory", "in files"])
+def bench(request: pytest.FixtureRequest) -> StreamBench:
+    if request.param == "in files":
+        request.getfixturevalue("files")
     bench = StreamBench()
     bench.create(TOPIC)
     return bench
@@ -180,6 +188,7 @@ def test_a_stage_dropped_while_it_is_open_takes_no_more_and_cannot_be_closed(
     assert bench.broker.staging.staged_bytes == 0
 
 
+@pytest.mark.usefixtures("files")
 def test_a_stage_dropped_while_its_file_is_written_is_not_closed(bench: StreamBench) -> None:
     stage = opened(bench, "word", b"a")
     outcome = Outcome()
@@ -302,6 +311,7 @@ def test_the_number_of_stages_is_bounded(
         opened(bench, "another")
 
 
+@pytest.mark.usefixtures("files")
 def test_those_who_stage_are_held_up_until_the_files_have_caught_up(
     bench: StreamBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +328,7 @@ def test_those_who_stage_are_held_up_until_the_files_have_caught_up(
     assert len(relieved.told) == 1
 
 
+@pytest.mark.usefixtures("files")
 def test_a_stage_that_goes_lets_the_others_go_on(
     bench: StreamBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +354,7 @@ class FullSpool(Spool):
         raise OSError(28, "No space left on device")
 
 
+@pytest.mark.usefixtures("files")
 def test_a_full_disk_costs_the_stage_and_says_so(bench: StreamBench) -> None:
     stage = opened(bench)
     stage.spool = FullSpool(None)
@@ -397,3 +409,41 @@ def test_a_spool_leaves_no_name_in_its_folder(tmp_path: Path) -> None:
 
     assert list(tmp_path.iterdir()) == []
     spool.close()
+
+
+# In memory
+
+
+def file_of(stage: Stage) -> object:
+    return stage.spool._file
+
+
+def test_a_small_stage_has_no_file_and_a_larger_one_has_all_in_one() -> None:
+    bench = StreamBench()
+    bench.create(TOPIC)
+    small, large = opened(bench, "small", b"a"), opened(bench, "large", b"first")
+    bench.broker.staging.add(large, 0, batch_of(b"x" * module.HELD_STAGE_BYTES))
+    bench.broker.staging.add(large, 0, batch_of(b"last"))
+
+    assert (close(bench, small), close(bench, large)) == (None, None)
+
+    assert file_of(small) is None
+    assert file_of(large) is not None
+    found = [batch.read().payloads for _, batch in large.find_batches()]
+    assert found == [[b"first"], [b"x" * module.HELD_STAGE_BYTES], [b"last"]]
+
+
+def test_small_stages_get_files_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = StreamBench()
+    bench.create(TOPIC)
+    monkeypatch.setattr(module, "HELD_BYTES_MAX", 2_000)
+    stages = [opened(bench, f"stage-{number}", b"a") for number in range(4)]
+    for stage in stages:
+        close(bench, stage)
+    assert [file_of(stage) is None for stage in stages] == [True, True, False, False]
+
+    bench.broker.staging.drop(["stage-0"])
+
+    another = opened(bench, "another", b"a")
+    close(bench, another)
+    assert file_of(another) is None

@@ -4,13 +4,13 @@ import asyncio
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from ister.base import (
     DEFAULT_URL,
-    EARLIEST,
     LATEST,
     BrokerReport,
     Clock,
@@ -30,10 +30,16 @@ from ister.client.aio.reading import Reading
 from ister.client.aio.redrive import redrive
 from ister.client.aio.requesters import Requesters
 from ister.client.aio.schemas import Schemas
-from ister.client.aio.staging import Stage, drop_stages, publish_stages
+from ister.client.aio.staging import (
+    Encoded,
+    Stage,
+    drop_stages,
+    publish_stages,
+    stage_batches,
+)
 from ister.client.aio.subscription import Subscription
 from ister.client.aio.transaction import Routes, Transaction
-from ister.client.aio.view import View, ViewLoading
+from ister.client.aio.view import ViewLoading, load_view
 from ister.client.session import (
     MAX_RENEWAL_MS,
     Answer,
@@ -53,7 +59,6 @@ from ister.client.session import (
     parse_url,
     position_of,
     stream_settings,
-    time_ms,
 )
 from ister.codec import Attributes, Codec, available, keep_freed_memory
 from ister.telemetry import SystemClock
@@ -76,6 +81,7 @@ from ister.wire import (
     PurgeTopic,
     SaveCursor,
     Seek,
+    StageClosed,
     StagesPublished,
     StreamHead,
     StreamLocated,
@@ -379,15 +385,7 @@ class Client:
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
         with what was published in that very millisecond.
         """
-
-        async def load() -> View:
-            view = View()
-            async with Reader(self.link, topic, start=EARLIEST, end=_end_of_view(at)) as reader:
-                async for batch in reader:
-                    view.fold(batch)
-            return view
-
-        return ViewLoading(load)
+        return ViewLoading(partial(load_view, self.link, topic, at))
 
     def transaction(self) -> Transaction:
         """Return a transaction: messages and acknowledgements, all or nothing."""
@@ -396,6 +394,16 @@ class Client:
     def stage(self, word: str, *, keep: Seconds = STAGE_KEEP_MS / 1000) -> Stage:
         """Return a stage, kept for so many seconds after it is closed: see `Stage`."""
         return Stage(self.link, word, keep)
+
+    async def stage_batches(
+        self,
+        word: str,
+        batches: Sequence[tuple[str, Encoded]],
+        *,
+        keep: Seconds = STAGE_KEEP_MS / 1000,
+    ) -> StageClosed:
+        """Stage a few batches, each with its topic, in one round trip: see `Stage`."""
+        return await stage_batches(Stage(self.link, word, keep), batches)
 
     async def publish_stages(
         self, stages: Sequence[str], *, series: str, number: int
@@ -582,12 +590,3 @@ class Client:
     async def broker(self) -> BrokerReport:
         """Return the broker's own figures."""
         return (await self.link.call(DescribeBroker(), BrokerDescription)).report
-
-
-def _end_of_view(at: int | datetime | None) -> Position:
-    """Return where a view ends: behind what it is to hold."""
-    if at is None:
-        return LATEST
-    if isinstance(at, datetime):
-        return Position(origin=Origin.TIME, at=time_ms(at, "at") + 1)
-    return Position(origin=Origin.OFFSET, at=position_of(at, "at").at + 1)

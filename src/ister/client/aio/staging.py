@@ -28,6 +28,9 @@ from ister.wire import (
     publish_frame,
 )
 
+# As `ister.codec.encode` returns it.
+Encoded = tuple[bytes, bytes]
+
 _R = TypeVar("_R")
 
 
@@ -113,7 +116,7 @@ class Stage:
         opening = self._opening
         return opening.exception() if opening is not None and opening.done() else None
 
-    async def add(self, topic: str, batch: tuple[bytes, bytes]) -> None:
+    async def add(self, topic: str, batch: Encoded) -> None:
         """Add a batch, as `ister.codec.encode` returns it, for a stream or one of its partitions.
 
         Waits while more than 8 MiB are not sent. What the broker has against a batch is told by
@@ -187,6 +190,17 @@ class Stage:
         if not isinstance(reply, expect):
             raise BadRequestError(f"broker answered {type(reply).__name__}")
         return reply
+
+
+async def stage_batches(stage: Stage, batches: Sequence[tuple[str, Encoded]]) -> StageClosed:
+    """Stage batches at once: see `Client.stage_batches`."""
+    try:
+        for topic, batch in batches:
+            await stage.add(topic, batch)
+        return await stage.close()
+    except BaseException:
+        stage.abandon()
+        raise
 
 
 async def publish_stages(

@@ -6,6 +6,10 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ister.base import EARLIEST, LATEST, Origin, Position
+from ister.client.aio.link import BrokerLink
+from ister.client.aio.reader import Reader
+from ister.client.session import position_of, time_ms
 from ister.codec import Attributes, Batch
 
 
@@ -101,3 +105,21 @@ class ViewLoading:
         trace: TracebackType | None,
     ) -> None:
         """There is nothing to close."""
+
+
+async def load_view(link: BrokerLink, topic: str, at: int | datetime | None) -> View:
+    """Return the view of a stream: see `Client.view`."""
+    view = View()
+    async with Reader(link, topic, start=EARLIEST, end=_end(at)) as reader:
+        async for batch in reader:
+            view.fold(batch)
+    return view
+
+
+def _end(at: int | datetime | None) -> Position:
+    """Return where a view ends: behind what it is to hold."""
+    if at is None:
+        return LATEST
+    if isinstance(at, datetime):
+        return Position(origin=Origin.TIME, at=time_ms(at, "at") + 1)
+    return Position(origin=Origin.OFFSET, at=position_of(at, "at").at + 1)

@@ -102,6 +102,7 @@ class Client(Blocking[aio.Client]):
     subscribe = wrapping(aio.Client.subscribe, Subscription)
     transaction = wrapping(aio.Client.transaction, Transaction)
     stage = wrapping(aio.Client.stage, Stage)
+    stage_batches = blocking(aio.Client.stage_batches)
     publish_stages = blocking(aio.Client.publish_stages)
     drop_stages = blocking(aio.Client.drop_stages)
     reader = wrapping(aio.Client.reader, Reader)
