@@ -102,7 +102,7 @@ def warm_session(folder: Path, broker: tuple[str, int], rows: int) -> Iterator[G
     """Start Spark, write the Parquet twin, and have everything compiled once."""
     from bench import spark_side as side
     from bench import spark_sources as sources
-    from ister.spark.session import session
+    from ister.spark.tuning import session
 
     note("starting Spark, writing the Parquet files")
     spark = session("bench", settings={"spark.sql.streaming.numRecentProgressUpdates": "2000"})

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from bench.spark_side import Ground, scan
-from ister.spark.session import session
+from ister.spark.tuning import session
 
 
 def main() -> int:

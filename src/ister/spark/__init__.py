@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from ister.spark.pipelines import pipeline
     from ister.spark.pipelines.deadletters import safely
     from ister.spark.stateful import per_key
+    from ister.spark.tuning import session
 
-__all__ = ["per_key", "pipeline", "safely"]
+__all__ = ["per_key", "pipeline", "safely", "session"]
 
 
 def __getattr__(name: str) -> object:
@@ -17,6 +18,7 @@ def __getattr__(name: str) -> object:
         "per_key": "ister.spark.stateful",
         "pipeline": "ister.spark.pipelines",
         "safely": "ister.spark.pipelines.deadletters",
+        "session": "ister.spark.tuning",
     }
     if name not in places:
         raise AttributeError(f"module 'ister.spark' has no attribute {name!r}")

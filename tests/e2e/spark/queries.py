@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.e2e.spark import faults
 
 import ister.sync
-from ister.spark.session import session, tuned
+from ister.spark.tuning import session, tuned
 
 FILES = 3
 ROWS_PER_FILE = 80_000

@@ -48,7 +48,7 @@ from ister.spark.pipelines.upgrade import (
     fingerprint,
     from_json,
 )
-from ister.spark.session import cores_of, is_local_folder, session
+from ister.spark.tuning import cores_of, is_local_folder, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ import sys
 
 from tests.e2e.spark.queries import QUICK_START
 
-from ister.spark.session import find_java, tuned
+from ister.spark.tuning import find_java, tuned
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.e2e.conftest import plain_environment
 from tests.e2e.spark.queries import Query
 
+from ister.spark.tuning import WORKER_PYTHON
+
 ROOT = Path(__file__).resolve().parents[4]
 # Of a driver that starts and goes through three small batches, on a busy machine.
 JOB_TIMEOUT_S = 280.0
@@ -43,4 +45,8 @@ def run_module(name: str, argument: str) -> subprocess.CompletedProcess[str]:
 
 def spark_environment() -> dict[str, str]:
     """Return an environment in which Spark's workers find these tests."""
-    return plain_environment() | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    return plain_environment() | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": str(WORKER_PYTHON),
+        "ISTER_WORKER_PYTHON": sys.executable,
+    }

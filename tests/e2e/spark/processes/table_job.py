@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ister.spark.session import session
 from ister.spark.tables import batch_writer
+from ister.spark.tuning import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

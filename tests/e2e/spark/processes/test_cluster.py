@@ -13,7 +13,7 @@ from tests.e2e.conftest import BrokerProcess, free_port
 from tests.e2e.spark.processes.jobs import run_query, spark_environment
 from tests.e2e.spark.queries import ALL, QUICK_START, Query
 
-from ister.spark.session import find_java
+from ister.spark.tuning import find_java
 
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 15.0

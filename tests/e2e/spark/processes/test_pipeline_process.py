@@ -5,7 +5,6 @@ goes on, is stopped in the middle, and then does the rest.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -34,10 +33,7 @@ class Place:
     def __init__(self, folder: Path, broker: BrokerProcess) -> None:
         self.folder = folder
         self.url = broker.url
-        self.env = plain_environment() | {
-            "XDG_STATE_HOME": str(folder / "state"),
-            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        }
+        self.env = plain_environment() | {"XDG_STATE_HOME": str(folder / "state")}
         self.started: list[subprocess.Popen[str]] = []
 
     def write(self, *, topic: str = SOURCE, rows: int = 50) -> None:

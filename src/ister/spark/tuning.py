@@ -52,6 +52,8 @@ LOCAL_CHECKPOINTS = (
 # State that is larger than the heap, and the only store that `transformWithState` has.
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+WORKER_PYTHON = Path(__file__).with_name("worker-python")
+
 # One line for what is wrong, none for what is normal.
 QUIET = Path(__file__).with_name("log4j2.properties")
 
@@ -77,9 +79,9 @@ def session(
     if SparkSession.getActiveSession() is None:
         # Spark's launcher looks nowhere else.
         os.environ["JAVA_HOME"] = str(find_java())
-        if master.startswith("local"):
+        if master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             # Else workers are whatever `python3` is, which need not be this environment.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ["PYSPARK_PYTHON"] = worker_python()
         chosen = tuned(
             master, cores=cores_of(master), memory_mib=memory_mib(), checkpoint=checkpoint
         )
@@ -115,6 +117,14 @@ def tuned(
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.driver.host"] = "127.0.0.1"
     return chosen
+
+
+def worker_python() -> str:
+    """Return the Python for workers on this machine: this one, made to start sooner if it can."""
+    if os.access(WORKER_PYTHON, os.X_OK):
+        os.environ["ISTER_WORKER_PYTHON"] = sys.executable
+        return str(WORKER_PYTHON)
+    return sys.executable
 
 
 def is_local_folder(checkpoint: str | None, master: str) -> bool:
