@@ -265,3 +265,68 @@ class StageExistsError(ConflictError):
 
     def __str__(self) -> str:
         return f"stage {self.stage!r} exists already: use another word for each attempt, or drop it"
+
+
+@dataclass(eq=False)
+class MessageExistsError(ConflictError):
+    """A message of that id is in the timeline."""
+
+    code: ClassVar[int] = 4022
+    id: str
+
+    def __str__(self) -> str:
+        return f"message {self.id!r} exists already: move or update it, or choose another id"
+
+
+@dataclass(eq=False)
+class MessageChangedError(ConflictError):
+    """A message of a timeline is at another version than was said."""
+
+    code: ClassVar[int] = 4023
+    id: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"message {self.id!r} was changed: it is at version {self.version}; get it again"
+
+
+@dataclass(eq=False)
+class MessageLeasedError(ConflictError):
+    """A message of a timeline is being dealt with: nobody but its holder changes it."""
+
+    code: ClassVar[int] = 4024
+    id: str
+    holder: str
+    until_ms: int
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.id!r} is leased to {self.holder!r}: wait until it is done, or until "
+            f"{self.until_ms} (ms since 1970), when the lease ends"
+        )
+
+
+@dataclass(eq=False)
+class NotOwnerError(ConflictError):
+    """A message of a timeline belongs to another group of producers."""
+
+    code: ClassVar[int] = 4025
+    id: str
+    owner: str
+
+    def __str__(self) -> str:
+        return f"message {self.id!r} belongs to group {self.owner!r}: only that one changes it"
+
+
+@dataclass(eq=False)
+class TimelineLeaseLostError(ConflictError):
+    """A lease of a timeline is over, or somebody else's."""
+
+    code: ClassVar[int] = 4026
+    id: str
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.id!r} is not leased to this consumer any more: it is or was delivered "
+            "again; take a longer lease, or extend it in time"
+        )

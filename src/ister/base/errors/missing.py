@@ -162,3 +162,14 @@ class MessagesLostError(NotFoundError):
             f"messages of {self.topic!r} are lost to this query: {self.reason}; begin with a new "
             "checkpoint, or set `failOnDataLoss` to false to go on with what is there"
         )
+
+
+@dataclass(eq=False)
+class MessageNotFoundError(NotFoundError):
+    """There is no message of that id in the timeline."""
+
+    code: ClassVar[int] = 3012
+    id: str
+
+    def __str__(self) -> str:
+        return f"there is no message {self.id!r}: it was never made, is done, or was deleted"

@@ -1,0 +1,183 @@
+"""Messages at a point in time, what may be done to them, and what comes of it.
+
+    waiting     nobody has it, and it is due later
+    prefetched  a consumer has it, but it is not due yet: its lease is not alive, and the owner may
+                change it
+    available   due, and nobody has it, or the lease of whoever had it is over (it is *lost* then)
+    processing  due, and leased: until `position_ms` only the holder does anything to it
+
+The state is not stored: it follows from `due_ms`, `position_ms`, `holder` and the time. A lease is
+a move: it sets `position_ms` to its end, and one that is over is simply due again.
+
+Every change of a message gives it a new version. Versions rise over all topics of a store and are
+never given twice, so that who comes with an old one is refused also when a message of the same id
+was made anew. The first is the message's `seq`: of those at one position, the older goes first.
+"""
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A message as it is stored."""
+
+    topic: int
+    seq: int
+    id: str
+    version: int
+    # Of a priority topic: 0, which goes before all others, to 31.
+    level: int
+    # When it is due; and where it stands in the order: the same, or the end of its lease.
+    due_ms: int
+    position_ms: int
+    # Who owns it: the group of producers that made it.
+    group: str
+    # The consumer that has it, or had it last; empty when it is free.
+    holder: str
+    # How often it was leased and not given back unused.
+    leases: int
+    payload: bytes
+    # As they came: a map in msgpack. Empty: none.
+    attributes: bytes = b""
+
+
+class Slot(NamedTuple):
+    """What is kept of a message in memory until it is due."""
+
+    position_ms: int
+    seq: int
+    version: int
+    due_ms: int
+    # Whether somebody has it: then `position_ms` is the end of a lease.
+    held: bool
+
+
+# Changes of the owner
+
+
+class Put(NamedTuple):
+    """Make a message. Refused when its id is there: `MessageExistsError`."""
+
+    topic: int
+    id: str
+    group: str
+    due_ms: int
+    payload: bytes
+    attributes: bytes = b""
+    level: int = 0
+
+
+class Move(NamedTuple):
+    """Make a message due at another time. Here and below, `version` 0 is any."""
+
+    topic: int
+    id: str
+    group: str
+    due_ms: int
+    version: int = 0
+
+
+class Update(NamedTuple):
+    """Give a message another payload, and other attributes."""
+
+    topic: int
+    id: str
+    group: str
+    payload: bytes
+    attributes: bytes = b""
+    version: int = 0
+
+
+class Delete(NamedTuple):
+    """Remove a message."""
+
+    topic: int
+    id: str
+    group: str
+    version: int = 0
+
+
+# Changes of consumers
+
+
+class Lease(NamedTuple):
+    """Give a message to a consumer until `until_ms`, if it is free, at that very version.
+
+    Free: nobody has it, or the lease of who has it is over. It need not be due yet.
+    """
+
+    topic: int
+    seq: int
+    version: int
+    holder: str
+    until_ms: int
+
+
+class Extend(NamedTuple):
+    """Keep a message longer, or shorter."""
+
+    topic: int
+    id: str
+    holder: str
+    version: int
+    until_ms: int
+
+
+class Release(NamedTuple):
+    """Give a message back, to be due at `due_ms`; with `unused`, as if it had not been leased."""
+
+    topic: int
+    id: str
+    holder: str
+    version: int
+    due_ms: int
+    unused: bool = False
+
+
+class Done(NamedTuple):
+    """Remove a message that was dealt with."""
+
+    topic: int
+    id: str
+    holder: str
+    version: int
+
+
+class Bury(NamedTuple):
+    """Move a free message that was leased too often to a topic of dead letters, due now.
+
+    It keeps everything but its topic, its place and its id, which gets the version behind it when
+    the other topic has one of that id.
+    """
+
+    topic: int
+    seq: int
+    version: int
+    letters: int
+
+
+Change = Put | Move | Update | Delete | Lease | Extend | Release | Done | Bury
+
+
+class Changed(NamedTuple):
+    """What a message is after a change; the versions it had before are void."""
+
+    id: str
+    version: int
+    seq: int
+    due_ms: int
+    position_ms: int
+
+
+class Work(NamedTuple):
+    """Changes that are made together, in their order.
+
+    `atomic`: all or nothing, else each for itself.
+    """
+
+    changes: "list[Change]"
+    atomic: bool = False
+
+
+def is_leased(row: Row, now_ms: int) -> bool:
+    """Return whether a lease of the message is alive: then nobody but its holder changes it."""
+    return bool(row.holder) and row.due_ms <= now_ms < row.position_ms
