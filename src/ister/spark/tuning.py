@@ -79,9 +79,11 @@ def session(
     if SparkSession.getActiveSession() is None:
         # Spark's launcher looks nowhere else.
         os.environ["JAVA_HOME"] = str(find_java())
-        if master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-            # Else workers are whatever `python3` is, which need not be this environment.
-            os.environ["PYSPARK_PYTHON"] = worker_python()
+        if "PYSPARK_PYTHON" not in os.environ:
+            # Else workers are whatever `python3` is, which need not be this environment; it is
+            # used on the driver as well. On a cluster, machines that are alike have it, too.
+            is_here = master.startswith("local")
+            os.environ["PYSPARK_PYTHON"] = worker_python() if is_here else sys.executable
         chosen = tuned(
             master, cores=cores_of(master), memory_mib=memory_mib(), checkpoint=checkpoint
         )
@@ -122,7 +124,7 @@ def tuned(
 def worker_python() -> str:
     """Return the Python for workers on this machine: this one, made to start sooner if it can."""
     if os.access(WORKER_PYTHON, os.X_OK):
-        os.environ["ISTER_WORKER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_ISTER_PYTHON"] = sys.executable
         return str(WORKER_PYTHON)
     return sys.executable
 

@@ -149,7 +149,7 @@ def test_the_log_settings_that_spark_is_pointed_to_are_there() -> None:
 def test_workers_have_this_python_where_the_quicker_way_cannot_be_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("ISTER_WORKER_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_ISTER_PYTHON", raising=False)
     assert tuning.worker_python() == str(tuning.WORKER_PYTHON)
 
     monkeypatch.setattr(tuning, "WORKER_PYTHON", tmp_path / "none")

@@ -42,6 +42,11 @@ _HINTS = {
     "UNSUPPORTED_STREAMING_OPERATOR": "Spark cannot do this to a stream",
 }
 
+_NO_PYTHON = (
+    "if this goes on: set PYSPARK_PYTHON to a Python that is at that path on every machine and has "
+    "`ister[spark]` installed"
+)
+
 # Of machines and processes that may be there again later.
 _PASSING = re.compile(
     r"ExecutorLostFailure|Connection refused|Connection reset|Broken pipe"
@@ -147,6 +152,8 @@ def _of_spark(text: str) -> str:
     for start, hint in _HINTS.items():
         if name.startswith(start):
             return _cut(f"{said}\n  {hint}")
+    if "Python worker failed to connect back" in said:
+        return _cut(f"{said}\n  {_NO_PYTHON}")
     return _cut(said)
 
 

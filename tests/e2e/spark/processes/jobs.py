@@ -48,5 +48,5 @@ def spark_environment() -> dict[str, str]:
     return plain_environment() | {
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": str(WORKER_PYTHON),
-        "ISTER_WORKER_PYTHON": sys.executable,
+        "PYSPARK_ISTER_PYTHON": sys.executable,
     }

@@ -3,16 +3,18 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyspark
 import pytest
-from tests.e2e.conftest import BrokerProcess, free_port
+from tests.e2e.conftest import BrokerProcess, free_port, plain_environment
 from tests.e2e.spark.processes.jobs import run_query, spark_environment
 from tests.e2e.spark.queries import ALL, QUICK_START, Query
 
+import ister.sync
 from ister.spark.tuning import find_java
 
 START_TIMEOUT_S = 120.0
@@ -20,6 +22,13 @@ END_TIMEOUT_S = 15.0
 POLL_S = 0.05
 HOST = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
+SETTINGS = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.executor.extraJavaOptions": QUICK_START,
+}
 
 
 class Cluster:
@@ -108,15 +117,8 @@ def test_an_executor_killed_while_it_writes_costs_and_doubles_nothing(
     query = Query(tmp_path / "query", broker.url, "/default/out")
     query.prepare()
     query.order("executor")
-    settings = {
-        "spark.executor.cores": "1",
-        "spark.executor.memory": "512m",
-        "spark.driver.host": HOST,
-        "spark.driver.bindAddress": HOST,
-        "spark.executor.extraJavaOptions": QUICK_START,
-    }
 
-    done = run_query(query, master=cluster.url, settings=settings)
+    done = run_query(query, master=cluster.url, settings=SETTINGS)
 
     assert done.returncode == 0, done.stderr
     # It was an executor that died, and not the first one that was started: they are two.
@@ -125,3 +127,40 @@ def test_an_executor_killed_while_it_writes_costs_and_doubles_nothing(
     assert cluster.log("master").count("Launching executor") >= 3
     assert query.values() == ALL
     assert json.loads(done.stdout) == {"rows": len(ALL)}
+
+
+def test_a_pipeline_runs_on_a_cluster(
+    cluster: Cluster, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with ister.sync.connect(broker.url) as client:
+        client.create_topic("/default/in", kind="stream", partitions=2)
+        with client.producer("/default/in") as producer:
+            for number in range(1_000):
+                producer.send_nowait(b'{"id": %d}' % number, key=str(number))
+    whole = {
+        "name": "on-a-cluster",
+        "broker": broker.url,
+        "sources": {"numbers": {"topic": "/default/in", "format": "json", "schema": "id long"}},
+        "steps": [{"name": "large", "sql": "SELECT id FROM numbers WHERE id >= 500"}],
+        "sinks": [{"name": "out", "topic": "/default/out", "from": "large"}],
+        "checkpoint": "checkpoint",
+        "settings": SETTINGS,
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(whole))
+    command = [sys.executable, "-m", "ister", "pipeline", "run", "p.yaml", "--available-now"]
+
+    done = subprocess.run(
+        [*command, "--from", "earliest", "--master", cluster.url],
+        cwd=tmp_path,
+        env=plain_environment() | {"XDG_STATE_HOME": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S * 4,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert cluster.log("master").count("Launching executor") >= 2
+    with ister.sync.connect(broker.url) as client, client.reader("/default/out") as reader:
+        found = [json.loads(payload)["id"] for batch in reader for payload in batch.payloads]
+    assert sorted(found) == list(range(500, 1_000))
