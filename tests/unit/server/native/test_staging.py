@@ -130,6 +130,7 @@ async def test_a_session_is_not_read_from_while_files_are_behind(
     end: StagingEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_staging, "STAGING_BYTES_MAX", 100)
+    monkeypatch.setattr(broker_staging, "HELD_STAGE_BYTES", 0)
     end.ask(OpenStage(channel=9, stage="a"))
     end.stage(b"x" * 200)
     assert end.session._held_up
