@@ -76,7 +76,7 @@ protos: $(STAMP) ## make the descriptors of Danube's messages again from their .
 
 setup: $(STAMP) ## only make the venv
 
-$(STAMP): pyproject.toml constraints.txt scripts/setup-venv scripts/setup-java
+$(STAMP): pyproject.toml constraints.txt scripts/setup-venv scripts/setup-java scripts/setup-postgres
 	@PYTHON='$(PYTHON)' scripts/setup-venv $(VENV)
 
 clean: ## remove the venv, caches and build output

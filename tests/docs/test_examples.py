@@ -3,7 +3,8 @@
 An example is a `>>>` block; it may `await` at its top level. In scope are the names of its module,
 `ister`, `url` (a broker of its own), and, asynchronous or blocking as the module is, a connected
 `client`, an open `producer` for `/default/orders`, and `msg`, a message of a subscription to the
-stream `/default/jobs`. There is an empty stream `/default/out`.
+stream `/default/jobs`. There is an empty stream `/default/out`, and a `timeline` of the group `shop` on
+`/default/reminders`, with a message `r-0` that is due.
 """
 
 import ast
@@ -33,6 +34,7 @@ BLOCKING = ("ister.sync", "ister.client.sync")
 TOPIC = "/default/orders"
 JOBS = "/default/jobs"
 OUT = "/default/out"
+REMINDERS = "/default/reminders"
 WAIT_S = 10.0
 
 
@@ -158,7 +160,11 @@ async def run_async(documented: Documented, scope: dict[str, Any]) -> None:
             client.subscribe(JOBS, "docs", start="earliest") as sub,
         ):
             msg = await sub.receive(timeout=WAIT_S)
-            await run_all(documented, scope | {"client": client, "producer": producer, "msg": msg})
+            await client.create_topic(REMINDERS, kind="timeline")
+            timeline = client.timeline(REMINDERS, group="shop")
+            await timeline.put(b"now", at=0.0, id="r-0")
+            names = {"client": client, "producer": producer, "msg": msg, "timeline": timeline}
+            await run_all(documented, scope | names)
 
 
 def run_blocking(documented: Documented, scope: dict[str, Any]) -> None:
@@ -172,7 +178,10 @@ def run_blocking(documented: Documented, scope: dict[str, Any]) -> None:
             client.subscribe(JOBS, "docs", start="earliest") as sub,
         ):
             msg = sub.receive(timeout=WAIT_S)
-            names = {"client": client, "producer": producer, "msg": msg}
+            client.create_topic(REMINDERS, kind="timeline")
+            timeline = client.timeline(REMINDERS, group="shop")
+            timeline.put(b"now", at=0.0, id="r-0")
+            names = {"client": client, "producer": producer, "msg": msg, "timeline": timeline}
             asyncio.run(run_all(documented, scope | names))
 
 

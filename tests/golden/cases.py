@@ -118,7 +118,14 @@ HOT_FRAMES: dict[str, Callable[[], bytes]] = {
 }
 
 # Requests and their replies carry a sequence, notices about a consumer or reader its channel.
-ON_CHANNEL = {"slow_consumer", "active_changed", "consumer_closed", "reader_ended"}
+ON_CHANNEL = {
+    "slow_consumer",
+    "active_changed",
+    "consumer_closed",
+    "reader_ended",
+    "timeline_due",
+    "revoke_leases",
+}
 # What answers a publish carries both.
 ANSWERS = {"published_each"}
 NOTICES = {"topic_number", "no_responder", "going_away"}

@@ -31,6 +31,11 @@ from ister.base.streams import (
     StreamReport,
     StreamSettings,
 )
+from ister.base.timelines import (
+    TimelineKind,
+    TimelineReport,
+    TimelineSettings,
+)
 from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
 
 __all__ = [
@@ -60,6 +65,9 @@ __all__ = [
     "StreamReport",
     "StreamSettings",
     "SubscriptionReport",
+    "TimelineKind",
+    "TimelineReport",
+    "TimelineSettings",
     "Timer",
     "TopicName",
     "TopicReport",

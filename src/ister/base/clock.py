@@ -17,6 +17,9 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Return milliseconds since 1970 in UTC."""
 
+    def now_us(self) -> int:
+        """Return the same in microseconds, as exactly as the machine knows it."""
+
     def monotonic_ms(self) -> int:
         """Return milliseconds from some fixed point; never goes back."""
 

@@ -167,6 +167,32 @@ CHECK_BYTES_MAX = 64 * KIB
 # less for dense Avro, 15 ms for JSON by a schema of a thousand choices.
 CHECK_WORK_MAX = 16 * CHECK_BYTES_MAX
 
+# A message of a timeline, with id and attributes: half of a control frame, so that any one of them
+# fits into a delivery, a listing or a transaction.
+TIMELINE_MESSAGE_BYTES_MAX = MIB
+# Changes of one command, messages of one delivery. Commands are cut at `TIMELINE_BYTES` as well.
+# An error has at most two names of 255 B in it: 1,000 of them are 0.6 MiB of an answer.
+TIMELINE_CHANGES_MAX = 1_000
+TIMELINE_BYTES = MIB
+# Messages of one page of a listing: read from the store before anybody knows how large they are,
+# so that a page takes 100 MiB of memory at most.
+TIMELINE_PAGE_MAX = 100
+# What a consumer may be handed and has not finished. Each is a row of the store and a lease in the
+# client: 1 KiB for both.
+TIMELINE_CREDIT_MAX = 100_000
+# Topics of one broker, each with the slots of a near-future window; and consumers of each, which
+# are looked at whenever messages are handed out.
+TIMELINES_MAX = 10_000
+TIMELINE_CONSUMERS_MAX = 1_000
+# A lease has to outlast its way to the consumer; it may last an hour, or a week if a topic says so.
+LEASE_MS_MIN = 10
+LEASE_MS_MAX = 3_600_000
+LEASE_MS_CEILING = 7 * 24 * 3_600_000
+# How long before they are due messages may be sent: each takes memory of a client until then.
+PREFETCH_MS_MAX = 5_000
+# Not due yet and sent to one consumer: 5,000 messages a second, a second ahead.
+PREFETCH_COUNT_MAX = 5_000
+
 # Names of topics a connection has been told about (deliver frames carry the number).
 TOPIC_ALIASES_MAX = 1_000_000
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ister.base.streams import CursorReport, StreamReport
+from ister.base.timelines import TimelineReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class TopicReport:
     next_offset: int
     # Only of a stream topic.
     stream: StreamReport | None = None
+    # Only of a timeline or priority topic.
+    timeline: TimelineReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

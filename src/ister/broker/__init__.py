@@ -16,6 +16,7 @@ from ister.broker.staging import Spooling, Stage
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
 from ister.broker.tail import TailBudget
+from ister.broker.timelines import TimelineConsumer, Timelines, TimelineSink
 from ister.broker.topic import Topic
 from ister.broker.transactions import Transaction
 from ister.broker.vault import Vault, Workers
@@ -48,6 +49,9 @@ __all__ = [
     "Subscription",
     "TailBudget",
     "ThreadWorker",
+    "TimelineConsumer",
+    "TimelineSink",
+    "Timelines",
     "Topic",
     "Transaction",
     "Vault",

@@ -15,6 +15,7 @@ from ister.base import (
     Pattern,
     StreamSettings,
     SubscriptionReport,
+    TimelineSettings,
     TopicName,
     TopicReport,
     matches,
@@ -38,7 +39,7 @@ from ister.broker.consumer import QueueBudget
 from ister.broker.deadletters import DeadLetters, OnTopic
 from ister.broker.durables import Durables
 from ister.broker.guarding import Check, GuardOf, check, long_check
-from ister.broker.listing import Totals, page_of, subscription_page
+from ister.broker.listing import Totals, page_of, subscription_page, timeline_report
 from ister.broker.replies import Replies
 from ister.broker.series import SeriesPublisher
 from ister.broker.staging import Spooling, Staging
@@ -46,11 +47,14 @@ from ister.broker.stream import StreamTopic, Told
 from ister.broker.streams import Streams
 from ister.broker.subscribers import Subscribers
 from ister.broker.subscription import RandomSlot
+from ister.broker.timelines import Timelines
 from ister.broker.topic import AnyTopic, Topic
 from ister.broker.transactions import Offsets, Transaction, TransactionAck, Transactions
 from ister.broker.vault import Vault
 from ister.broker.watching import Watching
+from ister.broker.workers import Worker
 from ister.codec import Batch, Column
+from ister.timeline import Store, TopicRow
 
 # With more connections than this, a commit never holds up the event loop.
 QUIET_CONNECTIONS_MAX = 4
@@ -131,6 +135,32 @@ class Broker:
             vault.committer.at_once = self._is_quiet
         self.catalog.adopt(vault)
 
+    def adopt_timelines(
+        self,
+        store: Store,
+        topics: Sequence[TopicRow],
+        *,
+        worker: Worker,
+        call_soon: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """Keep timelines in a store, which has some already."""
+        timelines = Timelines(
+            store,
+            clock=self.clock,
+            worker=worker,
+            call_soon=call_soon,
+            is_taken=self.catalog.is_taken,
+        )
+        timelines.adopt(topics)
+        self.catalog.adopt_timelines(timelines)
+
+    @property
+    def timelines(self) -> Timelines:
+        """The timelines; raises `BadRequestError` when this broker has no store for them."""
+        if self.catalog.timelines is None:
+            raise BadRequestError("this broker has no place for timelines")
+        return self.catalog.timelines
+
     # Namespaces and topics
 
     def create_namespace(self, namespace: str, done: Done = ignore) -> None:
@@ -153,9 +183,12 @@ class Broker:
         kind: str = "live",
         partitions: int = 0,
         stream: StreamSettings | None = None,
+        timeline: TimelineSettings | None = None,
     ) -> None:
         """Make a topic; see `Catalog.create`."""
-        self.catalog.create(name, done, kind=kind, partitions=partitions, stream=stream)
+        self.catalog.create(
+            name, done, kind=kind, partitions=partitions, stream=stream, timeline=timeline
+        )
 
     def grow_topic(
         self,
@@ -350,9 +383,10 @@ class Broker:
         """Return a page of topics that match `pattern` (empty: all), and where the next starts."""
         if pattern:
             parse_pattern(pattern)
-        names = sorted(n for n in self.catalog.topics if not pattern or matches(pattern, n))
+        every = (*self.catalog.topics, *self.catalog.timeline_names())
+        names = sorted(n for n in every if not pattern or matches(pattern, n))
         page, more = page_of(names, after=after, limit=limit)
-        return [self.catalog.topics[name].report() for name in page], more
+        return [self._topic_report(name) for name in page], more
 
     def subscriptions(
         self, topic: str, *, after: str, limit: int
@@ -371,7 +405,7 @@ class Broker:
             version=version("ister"),
             uptime_s=(self.clock.monotonic_ms() - self._started_ms) / 1000,
             connections=self.connections,
-            topics=len(self.catalog.topics),
+            topics=len(self.catalog.topics) + len(self.catalog.timeline_names()),
             subscriptions=len(self.subscribers),
             messages_in=totals.messages_in,
             bytes_in=totals.bytes_in,
@@ -384,6 +418,10 @@ class Broker:
         )
 
     # Inner workings
+
+    def _topic_report(self, name: str) -> TopicReport:
+        topic = self.catalog.topics.get(name)
+        return timeline_report(self.timelines.report(name)) if topic is None else topic.report()
 
     def _is_quiet(self) -> bool:
         """Whether so few are connected that nobody minds if the loop waits for a quick disk."""

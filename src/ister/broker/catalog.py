@@ -1,7 +1,7 @@
 """What there is in a broker: namespaces, topics and partitioned topics, by name.
 
 Always true:
-- a topic's name is taken by a topic or by a partitioned topic, never both;
+- a topic's name is taken by a topic, by a partitioned topic or by a timeline, never by two;
 - the partitions of a topic are numbered from 0 without gaps, are all of one kind, and have the
   same settings;
 - what is made is there at once, and taken back when the journal does not take it; what is deleted
@@ -17,6 +17,8 @@ from ister.base import (
     SYSTEM_NAMESPACE,
     Pattern,
     StreamSettings,
+    TimelineKind,
+    TimelineSettings,
     TopicName,
     find_partition,
     is_wildcard,
@@ -44,6 +46,7 @@ from ister.broker.listing import Totals
 from ister.broker.namespaces import Namespaces
 from ister.broker.stream import StreamTopic
 from ister.broker.streams import Streams
+from ister.broker.timelines import Timelines
 from ister.broker.topic import AnyTopic, Topic
 from ister.broker.vault import Vault
 
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
 # Of these, every vault knows without having been told.
 ALWAYS_THERE = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
 
+_TIMELINE_KINDS = frozenset(TimelineKind)
+KINDS = ("live", "stream", *TimelineKind)
+
 
 class Catalog:
     """See the module. Set `subscribers` before anything is made."""
@@ -61,6 +67,8 @@ class Catalog:
 
     def __init__(self, *, limits: Limits, streams: Streams, new_number: Callable[[], int]) -> None:
         self.topics: dict[str, AnyTopic] = {}
+        # Of a broker that has a store for them.
+        self.timelines: Timelines | None = None
         self.guard_of: GuardOf = no_guard
         # Told of a partitioned topic that was made or has grown.
         self.on_partitions_added: Callable[[TopicName], object] = lambda _: None
@@ -90,7 +98,20 @@ class Catalog:
                 self.topics[partition_name(name, n)] for n in range(partitions)
             ]
 
+    def adopt_timelines(self, timelines: Timelines) -> None:
+        """Take over the timelines of a store."""
+        self.timelines = timelines
+        self.namespaces.adopt(namespace_of(name) for name in timelines.names())
+
     # Finding
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a topic has that name which is no timeline."""
+        return name in self.topics or name in self._partitioned
+
+    def timeline_names(self) -> list[str]:
+        """Return the names of the timelines."""
+        return [] if self.timelines is None else self.timelines.names()
 
     def partitions(self, name: str, *, known: int = 0) -> int:
         """Return the number of partitions, 0 for a topic without, making the topic if needed.
@@ -99,6 +120,7 @@ class Catalog:
         topic, or that of which `name` is a partition, is made with as many again.
         """
         topic = parse_topic(name)
+        self._check_no_timeline(topic)
         if topic not in self._partitioned and topic not in self.topics:
             partition = find_partition(topic)
             forgotten = partition[0] if partition is not None and known else topic
@@ -130,6 +152,7 @@ class Catalog:
         """Return a topic or the partitions of one, or raise `TopicNotFoundError`."""
         found = self.find(Pattern(parse_topic(name)))
         if not found:
+            self._check_no_timeline(name)
             raise TopicNotFoundError(name)
         return found
 
@@ -166,6 +189,7 @@ class Catalog:
     def check_letters(self, name: str) -> None:
         """Raise `WrongKindError` when a topic is there that cannot take dead letters."""
         found = self.topics.get(name)
+        self._check_no_timeline(name)
         if name in self._partitioned or isinstance(found, Topic):
             raise _no_letters(name)
 
@@ -184,13 +208,18 @@ class Catalog:
         kind: str = "live",
         partitions: int = 0,
         stream: StreamSettings | None = None,
+        timeline: TimelineSettings | None = None,
     ) -> None:
         """Make a topic. Nothing happens when it exists with the same settings.
 
-        It is there on return, and for good when `done` is told so.
+        It is there on return, and for good when `done` is told so; a timeline is there by then.
         """
         topic = parse_topic(name)
-        _check_wanted(kind, partitions, stream)
+        _check_wanted(kind, partitions, stream, timeline)
+        if kind in _TIMELINE_KINDS:
+            self._create_timeline(topic, timeline or TimelineSettings(kind=kind), done)
+            return
+        self._check_no_timeline(topic)
         if topic in self._partitioned or topic in self.topics:
             self._check_same(topic, kind, partitions, stream)
             self._tell_when_safe(topic, done)
@@ -249,6 +278,26 @@ class Catalog:
         self._partitioned[topic] += grown
         self.subscribers.on_grown(topic, first, grown)
         done(None)
+
+    def _create_timeline(self, topic: TopicName, settings: TimelineSettings, done: Done) -> None:
+        settings.check()
+        if self.timelines is None:
+            raise BadRequestError("this broker has no place for timelines")
+        if self.is_taken(topic):
+            self._check_same(topic, settings.kind, 0, None)
+        if self.timelines.has(topic):
+            found = self.timelines.report(topic).settings
+            if found != settings:
+                told = ", ".join(f"{name} {value}" for name, value in asdict(found).items())
+                raise TopicExistsError(topic, f"with {told}")
+            done(None)
+            return
+        if find_partition(topic) is not None:
+            raise BadNameError(topic, "names ending in '-part-N' belong to partitioned topics")
+        if settings.dead_letters:
+            parse_topic(settings.dead_letters)
+        self._check_room(topic, 1)
+        self.timelines.create(topic, settings, done)
 
     def _create_streams(
         self, topic: TopicName, names: list[TopicName], settings: StreamSettings, done: Done
@@ -325,7 +374,7 @@ class Catalog:
     def _check_room(self, name: TopicName, count: int) -> None:
         if namespace_of(name) not in self.namespaces:
             raise NamespaceNotFoundError(namespace_of(name))
-        if len(self.topics) + count > self._limits.topics_max:
+        if len(self.topics) + len(self.timeline_names()) + count > self._limits.topics_max:
             raise LimitReachedError("topics_max", self._limits.topics_max)
 
     # Deleting
@@ -333,6 +382,9 @@ class Catalog:
     def delete(self, name: str, done: Done = ignore) -> None:
         """Remove a topic with its partitions. Consumers of nothing else are closed."""
         topic = parse_topic(name)
+        if self.timelines is not None and self.timelines.has(topic):
+            self.timelines.delete(topic, done)
+            return
         partitioned = topic in self._partitioned
         if self._is_partition(topic):
             raise TopicNotFoundError(name)
@@ -373,6 +425,11 @@ class Catalog:
                 subscription.topics.remove(topic)
             topic.subscriptions = []
 
+    def _check_no_timeline(self, name: str) -> None:
+        """Raise `WrongKindError` for what is not for timelines."""
+        if self.timelines is not None and self.timelines.is_taken(name):
+            raise WrongKindError(name, "timeline", "it is used by `client.timeline`")
+
     def _is_partition(self, name: str) -> bool:
         found = find_partition(name)
         return found is not None and found[0] in self._partitioned
@@ -380,18 +437,29 @@ class Catalog:
     def _find_use(self, namespace: str) -> str:
         """Return what a namespace is in use by, empty when it is by nothing."""
         start = f"/{namespace}/"
-        topics = sum(name.startswith(start) for name in self.topics)
+        names = (*self.topics, *self.timeline_names())
+        topics = sum(name.startswith(start) for name in names)
         if topics:
             return f"it has {topics} topics: delete them first"
         pattern = next((p for p in self.subscribers.patterns() if p.startswith(start)), "")
         return f"a subscription covers {pattern!r}: delete it first" if pattern else ""
 
 
-def _check_wanted(kind: str, partitions: int, stream: StreamSettings | None) -> None:
-    if kind not in ("live", "stream"):
-        raise BadRequestError(f"topic kind {kind[:40]!r} is not available: 'live', 'stream'")
-    if stream is not None and kind == "live":
+def _check_wanted(
+    kind: str,
+    partitions: int,
+    stream: StreamSettings | None,
+    timeline: TimelineSettings | None = None,
+) -> None:
+    if kind not in KINDS:
+        listed = ", ".join(repr(str(one)) for one in KINDS)
+        raise BadRequestError(f"topic kind {kind[:40]!r} is not available: {listed}")
+    if stream is not None and kind != "stream":
         raise BadRequestError("durability and retention are settings of kind 'stream'")
+    if timeline is not None and kind != timeline.kind:
+        raise BadRequestError(f"these are settings of kind {timeline.kind[:40]!r}")
+    if kind in _TIMELINE_KINDS and partitions:
+        raise BadRequestError(f"a {kind} topic has no partitions")
     if not 0 <= partitions <= PARTITIONS_MAX:
         raise BadRequestError(f"{partitions} partitions are not 0 to {PARTITIONS_MAX}")
 

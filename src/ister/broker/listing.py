@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-from ister.base import SubscriptionReport
+from ister.base import SubscriptionReport, TimelineReport, TopicReport
 from ister.base.limits import LISTING_BYTES
 
 Reported = TypeVar("Reported")
@@ -31,6 +31,23 @@ class Totals:
         self.bytes_in += other.bytes_in
         self.messages_out += other.messages_out
         self.messages_dropped += other.messages_dropped
+
+
+def timeline_report(report: TimelineReport) -> TopicReport:
+    """Return what to tell of a timeline among other topics."""
+    return TopicReport(
+        topic=report.topic,
+        kind=report.settings.kind,
+        partitions=0,
+        producers=0,
+        subscriptions=0,
+        messages_in=0,
+        bytes_in=0,
+        messages_out=report.delivered,
+        messages_dropped=0,
+        next_offset=0,
+        timeline=report,
+    )
 
 
 def page_of(names: list[str], *, after: str, limit: int) -> tuple[list[str], str]:

@@ -25,6 +25,7 @@ COMMANDS = {
     "namespaces": "ister.cli.namespaces",
     "brokers": "ister.cli.brokers",
     "schemas": "ister.cli.schemas",
+    "timeline": "ister.cli.timeline",
     "storage": "ister.cli.storage",
     "keys": "ister.cli.keys",
     "pipeline": "ister.cli.pipeline",

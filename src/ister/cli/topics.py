@@ -1,10 +1,18 @@
 """`ister topics`: list, create, describe, purge and delete topics."""
 
+from math import inf
 from typing import Annotated, get_args
 
 import typer
 
-from ister.base import StreamReport, SubscriptionReport, TopicReport, rounded_size, rounded_span
+from ister.base import (
+    StreamReport,
+    SubscriptionReport,
+    TimelineReport,
+    TopicReport,
+    rounded_size,
+    rounded_span,
+)
 from ister.base.errors import BadRequestError, TopicNotFoundError, WrongKindError
 from ister.cli.tables import show_table
 from ister.cli.terminal import (
@@ -45,6 +53,47 @@ RetentionOption = Annotated[
         show_default="limits",
     ),
 ]
+MaxAgeOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Drop what is older, as 7d.")
+]
+MaxBytesOption = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Drop the oldest beyond this, as 10GiB.")
+]
+MaxMessagesOption = Annotated[
+    int | None, typer.Option(min=1, help="Drop the oldest beyond this many.")
+]
+TtlOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Deliver nothing that is older.")
+]
+DedupWindowOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="How long message ids are known.", show_default="2m"),
+]
+KindOption = Annotated[
+    str,
+    typer.Option(
+        help="live: for whoever is there. stream: kept, acknowledged, replayed. timeline: each "
+        "message when it is due. priority: the same, of what is due the lowest level first."
+    ),
+]
+MaxLeaseOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Of a timeline: the longest lease there is.", show_default="1h"
+    ),
+]
+MaxLeasesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Of a timeline: leases of a message before it is a dead letter; 0 for no end.",
+        show_default="5",
+    ),
+]
+DeadLetterTopicOption = Annotated[
+    str | None,
+    typer.Option(metavar="TOPIC", help="Of a timeline: where they go.", show_default="<topic>-dlq"),
+]
 
 
 @topics.command("list")
@@ -77,27 +126,17 @@ def create_topic(
     topic: Annotated[str, typer.Argument(help="As /default/orders.")],
     url: UrlOption = URL,
     partitions: Annotated[int, typer.Option(min=0, help="0 for a topic without.")] = 0,
-    kind: Annotated[
-        str, typer.Option(help="live: for whoever is there. stream: kept, acknowledged, replayed.")
-    ] = "live",
+    kind: KindOption = "live",
     durability: DurabilityOption = None,
     retention: RetentionOption = None,
-    max_age: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Drop what is older, as 7d.")
-    ] = None,
-    max_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Drop the oldest beyond this, as 10GiB.")
-    ] = None,
-    max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Drop the oldest beyond this many.")
-    ] = None,
-    ttl: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Deliver nothing that is older.")
-    ] = None,
-    dedup_window: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="How long message ids are known.", show_default="2m"),
-    ] = None,
+    max_age: MaxAgeOption = None,
+    max_bytes: MaxBytesOption = None,
+    max_messages: MaxMessagesOption = None,
+    ttl: TtlOption = None,
+    dedup_window: DedupWindowOption = None,
+    max_lease: MaxLeaseOption = None,
+    max_leases: MaxLeasesOption = None,
+    dead_letter_topic: DeadLetterTopicOption = None,
 ) -> None:
     """Create a topic; nothing happens when it exists with the same settings.
 
@@ -106,12 +145,14 @@ def create_topic(
       ister topics create /default/prices --partitions 4
       ister topics create /default/orders --kind stream --max-age 7d --max-bytes 10GiB
       ister topics create /default/jobs --kind stream --retention workqueue
+      ister topics create /default/reminders --kind timeline --max-leases 5
     """
     asked_durability, asked_retention = _durability(durability), _retention(retention)
     spans = {
         "max_age": parse_span_option(max_age, "--max-age"),
         "ttl": parse_span_option(ttl, "--ttl"),
         "dedup_window": parse_span_option(dedup_window, "--dedup-window"),
+        "max_lease": parse_span_option(max_lease, "--max-lease"),
     }
     size_bytes = parse_size_option(max_bytes, "--max-bytes")
 
@@ -125,6 +166,8 @@ def create_topic(
                 retention=asked_retention,
                 max_bytes=size_bytes,
                 max_messages=max_messages,
+                max_leases=max_leases,
+                dead_letter_topic=dead_letter_topic,
                 **spans,
             )
 
@@ -139,6 +182,8 @@ def describe_topic(
     as_json: JsonOption = False,
 ) -> None:
     """Show a topic, its partitions and its subscriptions; of a stream, what it keeps and how.
+
+    Of a timeline, what is due and leased, how late messages were, and its settings.
 
     \b
     Example:
@@ -157,6 +202,9 @@ def describe_topic(
     streams = [(row, row.stream) for row in rows if row.stream is not None]
     if streams:
         _write_streams(streams)
+    for row in rows:
+        if row.timeline is not None:
+            _write_timeline(row.timeline)
     if subscriptions:
         write_table(
             ("SUBSCRIPTION", "ON", "TYPE", "CONSUMERS", "LAG"),
@@ -202,6 +250,9 @@ def purge_topic(
             return await client.purge(topic, before=before)
 
     rows = run(fetch())
+    if rows[0].timeline is not None:
+        reason = "delete its messages with `ister timeline delete`, or the topic"
+        raise WrongKindError(topic, rows[0].kind, reason)
     if rows[0].stream is None:
         raise WrongKindError(topic, rows[0].kind, "it keeps nothing that could be purged")
     messages = sum(_kept(row, before) for row in rows)
@@ -234,6 +285,7 @@ def delete_topic(
 
     rows, subscriptions = run(fetch())
     consumers = sum(len(one.consumers) for one in subscriptions)
+    consumers += sum(row.timeline.consumers for row in rows if row.timeline is not None)
     parts = "" if rows[0].topic == topic else f" with its {len(rows)} partitions"
     text = (
         f"deletes topic {topic}{parts}, used by "
@@ -246,6 +298,8 @@ def delete_topic(
             f", with its {counted(sum(_kept(row, None) for row in rows), 'message')} and "
             f"{counted(durable, 'durable subscription')}"
         )
+    elif rows[0].timeline is not None:
+        text += ", with all its messages, due or not"
     confirm(text, yes=yes)
     run(delete())
     say(f"topic {topic} is deleted")
@@ -321,6 +375,47 @@ def _write_streams(rows: list[tuple[TopicReport, StreamReport]]) -> None:
             )
         ],
     )
+
+
+def _write_timeline(report: TimelineReport) -> None:
+    write_table(
+        ("CONSUMERS", "DUE", "FIRST DUE", "LEASES", "PREFETCHED", "OUT", "LOST", "DEAD LETTERS"),
+        [
+            (
+                report.consumers,
+                report.due,
+                f"{rounded_span(report.due_ms)} ago" if report.due else "-",
+                report.leases,
+                report.prefetched,
+                report.delivered,
+                report.lost,
+                report.buried,
+            )
+        ],
+    )
+    late = report.lateness[-1][1] if report.lateness else 0
+    write_table(
+        ("LATENESS P50", "P99", "MEASURED", "MAX LEASE", "MAX LEASES", "LETTERS GO TO"),
+        [
+            (
+                _lateness(report, 0.5),
+                _lateness(report, 0.99),
+                late,
+                rounded_span(report.settings.lease_ms_max),
+                report.settings.max_leases or "-",
+                report.settings.dead_letters or f"{report.topic}-dlq",
+            )
+        ],
+    )
+
+
+def _lateness(report: TimelineReport, share: float) -> str:
+    """Return the bound that so large a share of the messages was not later than."""
+    total = report.lateness[-1][1] if report.lateness else 0
+    if not total:
+        return "-"
+    bound_s = next(bound_s for bound_s, count in report.lateness if count >= share * total)
+    return f"≤ {1000 * bound_s:g}ms" if bound_s < inf else "> 1m"
 
 
 def _span(milliseconds: int) -> str:

@@ -224,6 +224,7 @@ async def _close(
     # After the others, so that `/readyz` tells until the end that this broker is closing.
     await doors.http.close()
     broker.streams.close()
+    await storage.settle_timelines(broker)
     await storage.close()
     await metadata.close()
 

@@ -1,7 +1,7 @@
-"""Where a broker process keeps its streams: opens data folder and object store, closes them.
+"""Where a broker process keeps streams and timelines: opens data folder and object store.
 
 The data folder is opened at the start when it was named or is there already; else when the first
-stream is made, so that a broker of live topics leaves no folder behind.
+stream or timeline is made, so that a broker of live topics leaves no folder behind.
 
 Always true: what cannot be opened is told by the setting it comes from, with nothing changed; and
 the event loop never waits for a disk or a store, the making of a first stream apart.
@@ -17,7 +17,7 @@ from typing import TypeVar
 import structlog
 
 from ister.base import Clock
-from ister.base.errors import ConfigError, StorageFailedError
+from ister.base.errors import ConfigError, IsterError, StorageFailedError
 from ister.broker import (
     Broker,
     Spool,
@@ -31,6 +31,7 @@ from ister.broker import (
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
 from ister.objects import FileKeyring, LocalDisk, open_store, store_options, verify_store
 from ister.server.config import ServerConfig
+from ister.timeline import FILE_NAME, SqliteStore, TopicRow
 
 logger = structlog.get_logger("storage")
 
@@ -60,19 +61,22 @@ class Storage:
         self._disk: LocalDisk | None = None
         self._vaults: list[Vault] = []
         self._keyring: FileKeyring | None = None
-        # Of staging, which has none before it is used.
+        self._timelines = SqliteStore(self._folder / FILE_NAME)
+        # Of staging, which has none before it is used, and of timelines.
         self._threads: list[ThreadWorker] = []
 
     @property
     def spooling(self) -> Spooling:
         """Where stages wait: in the data folder, as soon as there is one."""
 
-        def new_worker(name: str, threads: int) -> ThreadWorker:
-            worker = ThreadWorker(name, threads, self._loop.call_soon_threadsafe)
-            self._threads.append(worker)
-            return worker
+        return Spooling(
+            new_spool=lambda: Spool(self._folder, self._keyring), new_worker=self._new_worker
+        )
 
-        return Spooling(new_spool=lambda: Spool(self._folder, self._keyring), new_worker=new_worker)
+    def _new_worker(self, name: str, threads: int) -> ThreadWorker:
+        worker = ThreadWorker(name, threads, self._loop.call_soon_threadsafe)
+        self._threads.append(worker)
+        return worker
 
     async def open(self, broker: Broker) -> None:
         """Open what is there, and have the broker take it over.
@@ -85,6 +89,12 @@ class Storage:
             broker.adopt(local)
         if remote is not None:
             broker.adopt(remote, is_object=True)
+        broker.adopt_timelines(
+            self._timelines,
+            await in_thread(self._load_timelines),
+            worker=self._new_worker("timelines", 1),
+            call_soon=self._loop.call_soon,
+        )
 
     def open_local(self) -> Vault:
         """Open the data folder for a first stream. Raises what `open` does, as an `IsterError`."""
@@ -95,10 +105,22 @@ class Storage:
             logger.exception("storage_not_opened", folder=str(self._folder), reason=reason)
             raise StorageFailedError(reason) from error
 
+    async def settle_timelines(self, broker: Broker) -> None:
+        """Return when what consumers gave back as they left is stored; take no more after that."""
+        settled: asyncio.Future[None] = self._loop.create_future()
+        broker.timelines.after_work(lambda: finish(settled))
+        await settled
+        broker.timelines.close()
+
     async def close(self) -> None:
         """Commit what is under way, leave a checkpoint for a quick start, and let go of it all."""
         for worker in self._threads:
             await in_thread(worker.close)
+        try:
+            await in_thread(self._timelines.close)
+        except IsterError as error:
+            # As below.
+            logger.warning("timelines_not_closed", reason=str(error))
         for vault in self._vaults:
             await self._settle(vault)
             try:
@@ -126,6 +148,12 @@ class Storage:
                 verify_store(store)
                 remote = self._open(ChunkBackend(store), None, config.object_store)
         return local, remote
+
+    def _load_timelines(self) -> list[TopicRow]:
+        """Return the timelines there are. Runs in a thread."""
+        if not (self._folder / FILE_NAME).exists():
+            return []  # The first one makes the file.
+        return self._timelines.topics()
 
     def _open_folder(self) -> Vault:
         """Open the data folder, making it if it is missing."""

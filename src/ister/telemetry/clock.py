@@ -16,6 +16,10 @@ class SystemClock:
         """Return milliseconds since 1970 in UTC."""
         return time.time_ns() // 1_000_000
 
+    def now_us(self) -> int:
+        """Return microseconds since 1970 in UTC."""
+        return time.time_ns() // 1_000
+
     def monotonic_ms(self) -> int:
         """Return milliseconds from some fixed point."""
         return time.monotonic_ns() // 1_000_000

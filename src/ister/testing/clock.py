@@ -72,6 +72,10 @@ class VirtualClock:
         """Return milliseconds since 1970 in UTC."""
         return self._start_ms + self._elapsed_us // 1000
 
+    def now_us(self) -> int:
+        """Return microseconds since 1970 in UTC."""
+        return self._start_ms * 1000 + self._elapsed_us
+
     def monotonic_ms(self) -> int:
         """Return milliseconds since the clock was made."""
         return self._elapsed_us // 1000

@@ -20,6 +20,7 @@ from ister.log import Disk, FileBackend, LogOptions
 from ister.registry import Registry
 from ister.server.native import NativeDoor, NativeSession
 from ister.telemetry import library_logger
+from ister.timeline import MemoryStore, Store
 
 # Enough for a test to see both memory and disk at work.
 STREAM_MEMORY_BYTES = 64 * 1024 * 1024
@@ -37,6 +38,7 @@ class Engine:
         seed: int,
         disk: Disk,
         registry: Registry,
+        timelines: Store | None = None,
     ) -> None:
         self._clock = clock
         self._disk = disk
@@ -53,6 +55,11 @@ class Engine:
         registry.on_bound.append(self.broker.on_bound)
         if disk.names("segments"):
             self.broker.adopt(self._open_vault())
+        call_soon = asyncio.get_running_loop().call_soon
+        store = timelines or MemoryStore()
+        self.broker.adopt_timelines(
+            store, store.topics(), worker=InlineWorker(call_soon), call_soon=call_soon
+        )
         self.door = NativeDoor(
             self.broker,
             # Polling would take turns of the loop, and a core, from the test.
@@ -85,6 +92,7 @@ class Engine:
         """Cut every connection, and write nothing more."""
         self.disconnect_all()
         self.broker.streams.close()
+        self.broker.timelines.close()
         for vault in self.broker.streams.vaults:
             vault.committer.close()
 

@@ -17,6 +17,7 @@ from ister.telemetry import SystemClock
 from ister.testing.clock import settle
 from ister.testing.engine import Engine
 from ister.testing.transport import MemoryTransport, connect_pair
+from ister.timeline import MemoryStore
 
 
 class MemoryBroker:
@@ -46,9 +47,10 @@ class MemoryBroker:
         self._clock = clock
         self._limits = limits or Limits()
         self._seed = seed
-        # What streams and schemas are kept on: outlive a restart.
+        # What streams, schemas and timelines are kept on: outlive a restart.
         self.disk = disk if disk is not None else MemoryDisk()
         self._metadata = MemoryMetadata()
+        self._timelines = MemoryStore()
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
@@ -102,6 +104,7 @@ class MemoryBroker:
                 seed=self._seed,
                 disk=self.disk,
                 registry=await Registry.open(self._metadata, now_ms=self.clock.now_ms),
+                timelines=self._timelines,
             )
 
     async def stop(self) -> None:

@@ -13,6 +13,7 @@ from ister.registry import Registry
 from ister.telemetry import SystemClock
 from ister.testing.clock import settle
 from ister.testing.engine import Engine
+from ister.timeline import MemoryStore
 
 HOST = "127.0.0.1"
 
@@ -34,9 +35,10 @@ class ThreadedBroker:
         self.port = 0
         self._limits = limits or Limits()
         self._seed = seed
-        # What streams and schemas are kept on: outlive a restart.
+        # What streams, schemas and timelines are kept on: outlive a restart.
         self._disk = MemoryDisk()
         self._metadata = MemoryMetadata()
+        self._timelines = MemoryStore()
         self._engine: Engine | None = None
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -105,6 +107,7 @@ class ThreadedBroker:
             seed=self._seed,
             disk=self._disk,
             registry=await Registry.open(self._metadata, now_ms=clock.now_ms),
+            timelines=self._timelines,
         )
         self._server = await loop.create_server(engine.session, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]

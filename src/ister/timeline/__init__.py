@@ -1,5 +1,6 @@
 """Messages at a point in time: what may be done to them, and the stores that keep them."""
 
+from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
     Bury,
     Change,
@@ -18,8 +19,10 @@ from ister.timeline.model import (
     is_leased,
 )
 from ister.timeline.port import Outcome, Outcomes, Store, TopicRow
+from ister.timeline.sqlite import FILE_NAME, SqliteStore
 
 __all__ = [
+    "FILE_NAME",
     "Bury",
     "Change",
     "Changed",
@@ -27,6 +30,7 @@ __all__ = [
     "Done",
     "Extend",
     "Lease",
+    "MemoryStore",
     "Move",
     "Outcome",
     "Outcomes",
@@ -34,6 +38,7 @@ __all__ = [
     "Release",
     "Row",
     "Slot",
+    "SqliteStore",
     "Store",
     "TopicRow",
     "Update",

@@ -16,6 +16,7 @@ from ister.base import (
     Position,
     StreamSettings,
     SubscriptionReport,
+    TimelineSettings,
     TopicReport,
 )
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
@@ -23,6 +24,7 @@ from ister.wire.layouts import LayoutCommand
 from ister.wire.schemas import SchemaCommand
 from ister.wire.staging import StagingCommand
 from ister.wire.tagged import Tagged
+from ister.wire.timelines import TimelineCommand
 
 PROTOCOL_VERSION_MIN = 1
 PROTOCOL_VERSION_MAX = 1
@@ -80,6 +82,8 @@ class CreateTopic(Tagged):
     partitions: int = 0
     # Of a stream topic only; absent: the defaults.
     stream: StreamSettings | None = None
+    # Of a timeline or priority topic only; absent: the defaults.
+    timeline: TimelineSettings | None = None
 
 
 class PurgeTopic(Tagged):
@@ -458,6 +462,7 @@ Command: TypeAlias = (
     | SchemaCommand
     | LayoutCommand
     | StagingCommand
+    | TimelineCommand
 )
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -28,6 +28,9 @@ class FakeClock:
     def now_ms(self) -> int:
         return self.ms
 
+    def now_us(self) -> int:
+        return self.ms * 1000
+
     def monotonic_ms(self) -> int:
         return self.ms
 

@@ -1,5 +1,7 @@
 """One command of every kind, with a value in every field."""
 
+from tests.unit.wire.timeline_samples import TIMELINE_COMMANDS
+
 from ister.base import (
     AckSettings,
     BrokerReport,
@@ -393,4 +395,5 @@ COMMANDS: dict[str, Command] = {
     "unbind_schema": UnbindSchema(topic="/default/orders"),
     "get_schema_binding": GetSchemaBinding(topic="/default/orders"),
     "schema_bound": SchemaBound(binding=SCHEMA_BINDING),
+    **TIMELINE_COMMANDS,
 }

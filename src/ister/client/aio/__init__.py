@@ -16,6 +16,14 @@ from ister.client.aio.reader import Reader
 from ister.client.aio.schemas import Registration, Schemas
 from ister.client.aio.staging import Stage
 from ister.client.aio.subscription import Message, Subscription
+from ister.client.aio.timeline import (
+    MessageVersion,
+    Timeline,
+    TimelineMessage,
+    TimelinePut,
+    TimelineTransaction,
+)
+from ister.client.aio.timeline_consumer import TimelineConsumer, TimelineLease
 from ister.client.aio.transaction import Transaction
 from ister.client.aio.view import View, ViewEntry
 
@@ -26,6 +34,7 @@ __all__ = [
     "Connector",
     "DurabilityName",
     "Message",
+    "MessageVersion",
     "PolicyName",
     "Producer",
     "Reader",
@@ -36,6 +45,12 @@ __all__ = [
     "Stage",
     "Subscription",
     "SubscriptionTypeName",
+    "Timeline",
+    "TimelineConsumer",
+    "TimelineLease",
+    "TimelineMessage",
+    "TimelinePut",
+    "TimelineTransaction",
     "Transaction",
     "View",
     "ViewEntry",

@@ -38,6 +38,7 @@ from ister.client.aio.staging import (
     stage_batches,
 )
 from ister.client.aio.subscription import Subscription
+from ister.client.aio.timeline import Timeline
 from ister.client.aio.transaction import Routes, Transaction
 from ister.client.aio.view import ViewLoading, load_view
 from ister.client.session import (
@@ -58,14 +59,13 @@ from ister.client.session import (
     offset_of,
     parse_url,
     position_of,
-    stream_settings,
+    topic_command,
 )
 from ister.codec import Attributes, Codec, available, keep_freed_memory
 from ister.telemetry import SystemClock
 from ister.wire import (
     BrokerDescription,
     CreateNamespace,
-    CreateTopic,
     DeleteNamespace,
     DeleteSubscription,
     DeleteTopic,
@@ -324,16 +324,6 @@ class Client:
         flight. The `in_flight` limits bound all; `max_renewal` ends the renewal of ack timeouts.
         """
         check_receiving(filters, key_filters, buffer_count, buffer_bytes)
-        acks = ack_settings(
-            ack_timeout=ack_timeout,
-            max_deliveries=max_deliveries,
-            backoff=backoff,
-            dead_letter_topic=dead_letter_topic,
-            poison=poison,
-            ordered=ordered,
-            in_flight_max=in_flight_max,
-            in_flight_bytes_max=in_flight_bytes_max,
-        )
         command = Subscribe(
             topic=topic,
             subscription=subscription,
@@ -344,23 +334,27 @@ class Client:
             key_filters=list(key_filters),
             filters=dict(filters or {}),
             start=position_of(start),
-            acks=acks,
+            acks=ack_settings(
+                ack_timeout=ack_timeout,
+                max_deliveries=max_deliveries,
+                backoff=backoff,
+                dead_letter_topic=dead_letter_topic,
+                poison=poison,
+                ordered=ordered,
+                in_flight_max=in_flight_max,
+                in_flight_bytes_max=in_flight_bytes_max,
+            ),
         )
-        return self._subscription(
+        channel = SubscriptionChannel(
+            self.link.session,
             command,
-            Reading.of(schema, self.schemas),
             credit_count=buffer_count,
             credit_bytes=buffer_bytes,
             max_renewal_ms=milliseconds(max_renewal, "max_renewal"),
             pull=pull,
             on_event=on_event,
         )
-
-    def _subscription(
-        self, command: Subscribe, reading: Reading | None, **options: Any
-    ) -> Subscription:
-        channel = SubscriptionChannel(self.link.session, command, **options)
-        return Subscription(self, channel, reading)
+        return Subscription(self, channel, Reading.of(schema, self.schemas))
 
     def reader(
         self,
@@ -390,6 +384,10 @@ class Client:
     def transaction(self) -> Transaction:
         """Return a transaction: messages and acknowledgements, all or nothing."""
         return Transaction(self.link, self._routes)
+
+    def timeline(self, topic: str, *, group: str = "default") -> Timeline:
+        """Return a timeline topic, whose messages belong to a group of producers."""
+        return Timeline(self.link, topic, group)
 
     def stage(self, word: str, *, keep: Seconds = STAGE_KEEP_MS / 1000) -> Stage:
         """Return a stage, kept for so many seconds after it is closed: see `Stage`."""
@@ -451,17 +449,24 @@ class Client:
         max_messages: int | None = None,
         ttl: Seconds | None = None,
         dedup_window: Seconds | None = None,
+        max_lease: Seconds | None = None,
+        max_leases: int | None = None,
+        dead_letter_topic: str | None = None,
     ) -> None:
         """Make a topic; nothing happens when it exists with the same settings.
 
-        The rest is for `kind="stream"`. `durability` says what an acknowledgement means: 'fsync'
+        Most is for `kind="stream"`. `durability` says what an acknowledgement means: 'fsync'
         (the default), 'memory', 'os' or 'object'. `retention` says what is kept: 'limits' (the
         default: everything within `max_age`, `max_bytes` and `max_messages`), 'interest',
         'workqueue' or 'compact'. A message older than `ttl` is not delivered any more. Message
-        ids are remembered for `dedup_window` (2 minutes).
+        ids are remembered for `dedup_window` (2 minutes). Of the kinds 'timeline' and 'priority',
+        no lease is longer than `max_lease`, and a message that was leased `max_leases` times goes
+        to `dead_letter_topic`.
         """
-        settings = stream_settings(
+        command = topic_command(
+            topic,
             kind,
+            partitions,
             durability=durability,
             retention=retention,
             max_age=max_age,
@@ -469,8 +474,10 @@ class Client:
             max_messages=max_messages,
             ttl=ttl,
             dedup_window=dedup_window,
+            max_lease=max_lease,
+            max_leases=max_leases,
+            dead_letter_topic=dead_letter_topic,
         )
-        command = CreateTopic(topic=topic, kind=kind, partitions=partitions, stream=settings)
         await self.link.call(command, Done)
 
     async def purge(self, topic: str, *, before: int | None = None) -> int:

@@ -27,19 +27,23 @@ from ister.base.limits import STAGE_WINDOW_BYTES
 from ister.client.session import Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
+    AskTime,
     BindSchema,
     CheckSchema,
     Command,
+    CountTimeline,
     CreateTopic,
     DescribeBroker,
     DescribeSchema,
     DropStages,
+    GetFromTimeline,
     GetSchema,
     GetSchemaBinding,
     ListNamespaces,
     ListSchemas,
     ListSchemaVersions,
     ListSubscriptions,
+    ListTimeline,
     ListTopics,
     LocateStream,
     PauseSubscription,
@@ -85,18 +89,22 @@ async def connect_socket(
 
 # Questions, and wishes that are already fulfilled the second time.
 _REPEATABLE = (
+    AskTime,
     BindSchema,
     CheckSchema,
+    CountTimeline,
     CreateTopic,
     DescribeBroker,
     DescribeSchema,
     DropStages,
+    GetFromTimeline,
     GetSchema,
     GetSchemaBinding,
     ListNamespaces,
     ListSchemas,
     ListSchemaVersions,
     ListSubscriptions,
+    ListTimeline,
     ListTopics,
     LocateStream,
     PauseSubscription,
@@ -137,6 +145,7 @@ class BrokerLink:
             on_dirty=self._schedule,
             timeout_ms=int(timeout_s * 1000),
             on_lease=self._renew_at,
+            now_us=clock.now_us,
         )
         self._addresses = addresses
         self._connector = connector
@@ -181,6 +190,7 @@ class BrokerLink:
         if self._end is not None:
             return
         self.session.receivers.leave()
+        self.session.timelines.leave()
         self.flush()
         self._stop(ClosedError("the client"))
         if self._supervisor is not None:

@@ -1,6 +1,6 @@
 """The client without I/O: what to send, what was promised, what to resume."""
 
-from ister.client.session.calls import OnReply
+from ister.client.session.calls import OnReply, ignore
 from ister.client.session.checks import (
     as_bytes,
     attributes_size,
@@ -18,12 +18,14 @@ from ister.client.session.options import (
     Place,
     Seconds,
     ack_settings,
+    check_list,
     check_receiving,
     milliseconds,
     offset_of,
     position_of,
     stream_settings,
     time_ms,
+    topic_command,
 )
 from ister.client.session.pending import Future, PendingBatch, Sent
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, ProducerChannel, cut_batches
@@ -37,6 +39,22 @@ from ister.client.session.subscription import (
     SlowConsumer,
     SubscriptionChannel,
 )
+from ister.client.session.timeline import Held, TimelineChannel
+from ister.client.session.timeline_changes import (
+    Change,
+    ChangeBox,
+    When,
+    atomic_command,
+    cut_changes,
+    delete_change,
+    due_ms_of,
+    move_change,
+    outcomes_for,
+    put_change,
+    unpacked_attributes,
+    update_change,
+)
+from ister.client.session.timeline_clock import ClockOffset, Lateness
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
 from ister.client.session.url import backoff_s, parse_url
 from ister.client.session.values import (
@@ -56,11 +74,16 @@ __all__ = [
     "AckRun",
     "Answer",
     "BaseMessage",
+    "Change",
+    "ChangeBox",
+    "ClockOffset",
     "Delivery",
     "Draft",
     "Event",
     "Future",
+    "Held",
     "Inbox",
+    "Lateness",
     "Lease",
     "Leased",
     "LeasedBatch",
@@ -83,29 +106,43 @@ __all__ = [
     "Staged",
     "Stored",
     "SubscriptionChannel",
+    "TimelineChannel",
     "Values",
+    "When",
     "ack_settings",
     "as_bytes",
+    "atomic_command",
     "attributes_size",
     "backoff_s",
     "check_count",
     "check_expected_offset",
     "check_extras",
+    "check_list",
     "check_receiving",
     "check_text",
     "check_timeout",
     "cut_batches",
+    "cut_changes",
     "default_subject",
     "definition_of",
+    "delete_change",
+    "due_ms_of",
+    "ignore",
     "milliseconds",
+    "move_change",
     "no_schema",
     "offset_of",
+    "outcomes_for",
     "parse_url",
     "parsed",
     "places_of",
     "position_of",
+    "put_change",
     "registration_of",
     "stream_settings",
     "time_ms",
+    "topic_command",
+    "unpacked_attributes",
+    "update_change",
     "with_ttl",
 ]

@@ -19,8 +19,10 @@ from ister.base.errors import (
 from ister.base.limits import REQUESTS_MAX
 from ister.wire import (
     SEQUENCE_MASK,
+    ChangeTimeline,
     CloseStage,
     Command,
+    FinishLeases,
     PublishStages,
     control_frame,
     decode_command,
@@ -37,6 +39,10 @@ COMES_BACK = (ConnectionLostError, GoingAwayError)
 # broker that is gone is noticed as soon as with any other command.
 LONG_MS = 300_000
 LONG = (CloseStage, PublishStages)
+
+
+# Made of columns, a thousand messages each: whoever makes them has checked every value.
+CHECKED = (ChangeTimeline, FinishLeases)
 
 
 def ignore(_: object) -> None:
@@ -62,7 +68,8 @@ class Calls:
             return None
         sequence = (self._sequence % SEQUENCE_MASK) + 1
         try:
-            _check_types(command)
+            if not isinstance(command, CHECKED):
+                _check_types(command)
             frame = control_frame(command, sequence=sequence)
         except BadRequestError as error:
             on_reply(error)

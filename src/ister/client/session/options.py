@@ -7,8 +7,16 @@ Raises `BadRequestError` for what makes no sense, before anything is sent.
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from ister.base import AckSettings, Origin, Position, StreamSettings
+from ister.base import (
+    AckSettings,
+    Origin,
+    Position,
+    StreamSettings,
+    TimelineKind,
+    TimelineSettings,
+)
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
     ACK_TIMEOUT_MS,
@@ -19,6 +27,7 @@ from ister.base.limits import (
     MAX_DELIVERIES,
 )
 from ister.client.session.checks import check_count, check_text
+from ister.wire import CreateTopic
 
 # A span of time: seconds, or as Python has it.
 Seconds = float | timedelta
@@ -118,6 +127,36 @@ def ack_settings(
     )
     settings.check()
     return settings
+
+
+def topic_command(
+    topic: str,
+    kind: str,
+    partitions: int,
+    *,
+    max_lease: Seconds | None = None,
+    max_leases: int | None = None,
+    dead_letter_topic: str | None = None,
+    **stream: Any,
+) -> CreateTopic:
+    """Return the command that makes a topic; `stream` is what `stream_settings` takes."""
+    said = (max_lease, max_leases, dead_letter_topic)
+    timeline = None
+    if kind in tuple(TimelineKind):
+        default = TimelineSettings(kind=kind)
+        timeline = TimelineSettings(
+            kind=kind,
+            lease_ms_max=_or(max_lease, "max_lease", default.lease_ms_max),
+            max_leases=_count(max_leases, "max_leases", default.max_leases),
+            dead_letters=_word(dead_letter_topic, "dead_letter_topic", ""),
+        )
+        timeline.check()
+    elif any(one is not None for one in said):
+        raise BadRequestError(f"a {kind} topic has no leases: say kind='timeline'")
+    settings = stream_settings(kind, **stream)
+    return CreateTopic(
+        topic=topic, kind=kind, partitions=partitions, stream=settings, timeline=timeline
+    )
 
 
 def stream_settings(

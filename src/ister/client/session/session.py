@@ -36,6 +36,7 @@ from ister.client.session.producer import ProducerChannel
 from ister.client.session.receivers import Receivers
 from ister.client.session.requests import Requests
 from ister.client.session.subscription import Event
+from ister.client.session.timelines import Timelines
 from ister.client.session.values import SchemaRegistration
 from ister.codec import NO_SCHEMA, Batch, Codec, SchemaRef, available
 from ister.wire import (
@@ -57,10 +58,12 @@ from ister.wire import (
     PublishedEach,
     Pulse,
     ReaderEnded,
+    RevokeLeases,
     SchemaFound,
     SchemaRegistered,
     SlowConsumer,
     Subscribed,
+    TimelineDue,
     TopicNumber,
     Welcome,
     control_frame,
@@ -98,8 +101,12 @@ class Session:
         on_dirty: Callable[[], object],
         timeout_ms: int,
         on_lease: Callable[[int], object] = ignore,
+        now_us: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`on_dirty` has `flush` called soon, `on_lease` `receivers.renew` at a time in ms."""
+        """`on_dirty` has `flush` called soon, `on_lease` `receivers.renew` at a time in ms.
+
+        `now_ms` never goes back, `now_us` is the time in microseconds since 1970.
+        """
         self.client_id = client_id
         self.now_ms = now_ms
         # The time of the last `pulse`: exact enough for timeouts, and free.
@@ -117,6 +124,7 @@ class Session:
         # For the hot path.
         self.subscriptions = self.receivers.subscriptions
         self.requests = Requests(now_ms)
+        self.timelines = Timelines(self, now_us)
         self._calls = Calls(now_ms)
         self._hello = Hello(
             client_id=client_id,
@@ -170,6 +178,7 @@ class Session:
         for producer in list(self.producers.values()):
             producer.on_disconnected(error)
         self.receivers.on_disconnected()
+        self.timelines.on_disconnected()
 
     def flush(self) -> None:
         """Turn everything sent since the last call into frames."""
@@ -180,6 +189,8 @@ class Session:
                 producer.pump()
         if self.receivers.acking:
             self.receivers.flush()
+        if self.timelines.dirty:
+            self.timelines.flush()
 
     def outgoing(self) -> list[bytes | memoryview]:
         """Return what is to be written to the transport."""
@@ -191,6 +202,7 @@ class Session:
         before_ms, self.pulse_ms = self.pulse_ms, now_ms
         self._calls.expire(now_ms, self._timeout_ms)
         self.receivers.expire(now_ms, self._timeout_ms)
+        self.timelines.on_pulse(now_ms, self._timeout_ms)
         for producer in list(self.producers.values()):
             # A batch is stamped with the pulse before it: by the time of the last one, none is
             # failed early.
@@ -207,6 +219,7 @@ class Session:
             producer.fail(error)
         self.producers.clear()
         self.receivers.fail(error)
+        self.timelines.fail(error)
 
     # What the application's side calls
 
@@ -367,6 +380,10 @@ class Session:
             case GoingAway():
                 if self.link is Link.OPEN:
                     self.link = Link.LEAVING
+            case TimelineDue() | RevokeLeases():
+                self.timelines.on_notice(channel, command)
+            case ConsumerClosed() if channel in self.timelines.channels:
+                self.timelines.on_notice(channel, command)
             case SlowConsumer() | ActiveChanged() | ConsumerClosed() | ReaderEnded():
                 self.receivers.on_notice(channel, command)
             case Subscribed() if channel:
@@ -392,6 +409,7 @@ class Session:
         for producer in list(self.producers.values()):
             self._open_again(producer)
         self.receivers.on_open()
+        self.timelines.on_open()
 
     def _on_error(self, channel: int, sequence: int, error: IsterError) -> None:
         if channel:

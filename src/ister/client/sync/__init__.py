@@ -5,6 +5,12 @@ from ister.client.sync.producer import BatchFuture, Producer, SendFuture
 from ister.client.sync.reader import Reader
 from ister.client.sync.staging import Stage
 from ister.client.sync.subscription import Message, Subscription
+from ister.client.sync.timeline import (
+    Timeline,
+    TimelineConsumer,
+    TimelineLease,
+    TimelineTransaction,
+)
 from ister.client.sync.transaction import Transaction
 
 __all__ = [
@@ -16,6 +22,10 @@ __all__ = [
     "SendFuture",
     "Stage",
     "Subscription",
+    "Timeline",
+    "TimelineConsumer",
+    "TimelineLease",
+    "TimelineTransaction",
     "Transaction",
     "connect",
 ]

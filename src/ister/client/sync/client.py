@@ -18,6 +18,7 @@ from ister.client.sync.schemas import Schemas
 from ister.client.sync.staging import Stage
 from ister.client.sync.subscription import Subscription
 from ister.client.sync.thread import LoopThread
+from ister.client.sync.timeline import Timeline
 from ister.client.sync.transaction import Transaction
 from ister.codec import Attributes, ReplyAddress
 
@@ -101,6 +102,7 @@ class Client(Blocking[aio.Client]):
     producer = wrapping(aio.Client.producer, Producer)
     subscribe = wrapping(aio.Client.subscribe, Subscription)
     transaction = wrapping(aio.Client.transaction, Transaction)
+    timeline = wrapping(aio.Client.timeline, Timeline)
     stage = wrapping(aio.Client.stage, Stage)
     stage_batches = blocking(aio.Client.stage_batches)
     publish_stages = blocking(aio.Client.publish_stages)

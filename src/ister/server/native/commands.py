@@ -15,6 +15,7 @@ from ister.server.native.publishing import check_aside
 from ister.server.native.schemas import SCHEMA_ACTIONS
 from ister.server.native.staging import STAGING_ACTIONS
 from ister.server.native.streams import end_transaction
+from ister.server.native.timelines import TIMELINE_ACTIONS
 from ister.wire import (
     AbortTransaction,
     BeginTransaction,
@@ -86,6 +87,7 @@ def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) 
         kind=command.kind,
         partitions=command.partitions,
         stream=command.stream,
+        timeline=command.timeline,
     )
 
 
@@ -209,6 +211,9 @@ def _close_consumer(session: "NativeSession", command: CloseConsumer, reply: Rep
     found = session.consumers.pop(command.channel, None)
     if found is not None:
         session.broker.subscribers.unsubscribe(found)
+    timeline_consumer = session.timelines.consumers.pop(command.channel, None)
+    if timeline_consumer is not None:
+        timeline_consumer.close()
     reply(Done())
 
 
@@ -391,4 +396,5 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
     **LAYOUT_ACTIONS,
     **SCHEMA_ACTIONS,
     **STAGING_ACTIONS,
+    **TIMELINE_ACTIONS,
 }

@@ -39,6 +39,7 @@ from ister.server.native.streams import (
     hold_up_if_full,
     stage_batch,
 )
+from ister.server.native.timelines import TimelineOutlet
 from ister.wire import (
     CREDIT,
     ActiveChanged,
@@ -102,6 +103,7 @@ class NativeSession(asyncio.BufferedProtocol):
         self.watches: set[Watch] = set()
         self.transactions: dict[int, Transaction] = {}
         self.stages: dict[int, Stage] = {}
+        self.timelines = TimelineOutlet(self)
         # When each transaction was begun.
         self.begun_ms: dict[int, int] = {}
         # Channels of consumers and readers that wait for a journal or a disk.
@@ -154,6 +156,7 @@ class NativeSession(asyncio.BufferedProtocol):
         for watch in self.watches:
             watch.close()
         self.watches.clear()
+        self.timelines.close()
         self.door.on_disconnected(self)
         self.door.flush()
 
@@ -324,7 +327,7 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def reply(self, batch: Batch) -> None:
         """Send answers to this client's requests."""
-        if self._overrun:
+        if self.overrun:
             return
         if batch.codec and batch.codec not in self._codecs:
             batch = batch.plain()
@@ -333,7 +336,7 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def no_responder(self, requests: list[int]) -> None:
         """Tell this client that some requests reached nobody."""
-        if not self._overrun:
+        if not self.overrun:
             self.send(NoResponder(requests=requests))
 
     # For the door
@@ -356,6 +359,7 @@ class NativeSession(asyncio.BufferedProtocol):
             or channel in self.readers
             or channel in self.transactions
             or channel in self.stages
+            or channel in self.timelines.consumers
             or channel in self.opening
         )
 
@@ -421,7 +425,7 @@ class NativeSession(asyncio.BufferedProtocol):
         return sent and not any(a.consumer.queued_count for a in self.consumers.values())
 
     @property
-    def _overrun(self) -> bool:
+    def overrun(self) -> bool:
         """Whether more waits for this client than any queue may hold, because it does not read.
 
         Other clients decide how many answers come here, and no credit bounds them: beyond this
@@ -506,6 +510,8 @@ class NativeSession(asyncio.BufferedProtocol):
         reader = self.readers.get(channel)
         if reader is not None:
             reader.grant(count, size_bytes)
+        else:
+            self.timelines.grant(channel, count)
 
     def _on_hello(self, frame: Frame) -> None:
         hello, version = accept_hello(frame)

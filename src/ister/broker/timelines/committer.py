@@ -1,0 +1,180 @@
+"""Group commit of timelines: work gathers while the group before it is applied in a thread.
+
+Always true:
+- one group is with the store at most, and groups are applied in the order their work came in;
+- whoever added work is told once, after it is durable, or with an error;
+- a look sees all work that was added before it, and who asked for it is told after who added that;
+- when the storage fails, everybody who waits is told so, also who came after that group. The next
+  work is tried again.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+
+from ister.base import Clock
+from ister.base.errors import IsterError, StorageFailedError
+from ister.base.limits import MIB
+from ister.broker.workers import Worker
+from ister.timeline import Outcomes, Put, Store, Update, Work
+
+# The largest group takes a store about 50 ms, and whoever has a message due waits for it.
+GROUP_CHANGES_MAX = 4_000
+# Payloads that wait for the store: a second of the largest messages a disk takes.
+WAITING_BYTES_MAX = 64 * MIB
+
+T = TypeVar("T")
+
+
+class _Piece(NamedTuple):
+    work: Work
+    size_bytes: int
+    done: Callable[[Outcomes], object]
+
+
+class _Look(NamedTuple):
+    call: Callable[[], Any]
+    done: Callable[[Any], object]
+
+
+class _Told(NamedTuple):
+    """What came of a group."""
+
+    outcomes: list[Outcomes]
+    # For each look.
+    found: list[Any]
+
+
+class Committer:
+    """See the module. `after_group` is called when everybody was told of one."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        worker: Worker,
+        call_soon: Callable[[Callable[[], object]], object],
+        after_group: Callable[[], object],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._worker = worker
+        self._call_soon = call_soon
+        self._after_group = after_group
+        self._logger: Any = structlog.get_logger("timelines")
+        self._pieces: list[_Piece] = []
+        self._looks: list[_Look] = []
+        self._waiting_bytes = 0
+        self._busy = False
+        self._scheduled = False
+        self._closed = False
+        self.failures = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether owners should be held up."""
+        return self._waiting_bytes > WAITING_BYTES_MAX
+
+    def add(self, work: Work, done: Callable[[Outcomes], object]) -> None:
+        """Have changes made; `done` is told what came of them."""
+        size = sum(len(c.payload) for c in work.changes if isinstance(c, Put | Update))
+        self._waiting_bytes += size
+        self._pieces.append(_Piece(work, size, done))
+        self._kick()
+
+    def look(self, call: Callable[[], T], done: Callable[[T | IsterError], object]) -> None:
+        """Run `call` in the thread behind all work so far; `done` is told what it returned."""
+        self._looks.append(_Look(call, done))
+        self._kick()
+
+    def close(self) -> None:
+        """Begin nothing more. Whoever waits is not told: the broker is at its end."""
+        self._closed = True
+
+    def _kick(self) -> None:
+        if not self._busy and not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._busy or self._closed or not (self._pieces or self._looks):
+            return
+        pieces = self._take()
+        # A look may not overtake work that was added before it.
+        looks: list[_Look] = []
+        if not self._pieces:
+            looks, self._looks = self._looks, []
+        self._busy = True
+        self._worker.run(
+            partial(self._apply, pieces, looks, self._clock.now_ms()),
+            partial(self._end, pieces, looks),
+        )
+
+    def _take(self) -> list[_Piece]:
+        count = 0
+        for slot, piece in enumerate(self._pieces):
+            count += len(piece.work.changes)
+            if count > GROUP_CHANGES_MAX and slot:
+                taken, self._pieces = self._pieces[:slot], self._pieces[slot:]
+                return taken
+        taken, self._pieces = self._pieces, []
+        return taken
+
+    def _apply(self, pieces: list[_Piece], looks: list[_Look], now_ms: int) -> _Told:
+        """Make the changes, then look. In the worker's thread."""
+        outcomes: list[Outcomes] = []
+        if pieces:
+            outcomes = self._store.apply(now_ms, [piece.work for piece in pieces])
+        return _Told(outcomes, [try_call(look.call) for look in looks])
+
+    def _end(self, pieces: list[_Piece], looks: list[_Look], told: _Told | Exception) -> None:
+        self._busy = False
+        self._waiting_bytes -= sum(piece.size_bytes for piece in pieces)
+        if isinstance(told, Exception):
+            self._fail(pieces, looks, told)
+        else:
+            # The next group first: the disk works while we tell everybody about this one.
+            self._begin()
+            for piece, outcomes in zip(pieces, told.outcomes, strict=True):
+                self._tell(piece.done, outcomes)
+            for look, found in zip(looks, told.found, strict=True):
+                self._tell(look.done, found)
+        self._after_group()
+
+    def _fail(self, pieces: list[_Piece], looks: list[_Look], error: Exception) -> None:
+        self.failures += 1
+        told = as_ister_error(error)
+        self._logger.error("timelines_failed", reason=str(told), exc_info=error)
+        pieces += self._pieces
+        looks += self._looks
+        self._pieces, self._looks, self._waiting_bytes = [], [], 0
+        for piece in pieces:
+            self._tell(piece.done, told)
+        for look in looks:
+            self._tell(look.done, told)
+
+    def _tell(self, done: Callable[[Any], object], told: object) -> None:
+        """Tell one: who fails on it must not keep it from the others."""
+        try:
+            done(told)
+        except Exception:  # A bug costs one answer, not those of a group.
+            self._logger.exception("internal_error")
+
+
+def try_call(call: Callable[[], T]) -> T | IsterError:
+    """Return what a call of the store returns or raises."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - whoever asked is told
+        return as_ister_error(error)
+
+
+def as_ister_error(error: Exception) -> IsterError:
+    """Return what to tell of an error of the store."""
+    if isinstance(error, IsterError):
+        return error
+    return StorageFailedError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,91 @@
+"""Changes that consumers make of messages they have: done, for longer, or given back."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ister.base.errors import (
+    BadRequestError,
+    IsterError,
+    MessageNotFoundError,
+    TimelineLeaseLostError,
+    TopicNotFoundError,
+)
+from ister.base.limits import TIMELINE_CHANGES_MAX
+from ister.broker.timelines.consumer import Held, HoldersChange, TimelineConsumer
+from ister.broker.timelines.window import free_slot
+from ister.timeline import Changed, Done, Extend, Outcomes, Work
+
+if TYPE_CHECKING:
+    from ister.broker.timelines.topic import TimelineTopic
+
+
+class HoldersCall:
+    """Changes that were asked for together, each made for itself."""
+
+    def __init__(
+        self,
+        topic: "TimelineTopic",
+        consumer: TimelineConsumer,
+        changes: Sequence[HoldersChange],
+        done: Callable[[Outcomes], object],
+    ) -> None:
+        self._topic = topic
+        self._consumer = consumer
+        self._changes = list(changes)
+        self._done = done
+
+    def begin(self) -> None:
+        """Have the changes made, unless they cannot be."""
+        if self._topic.closed:
+            self._done(TopicNotFoundError(self._topic.name))
+        elif not 0 < len(self._changes) <= TIMELINE_CHANGES_MAX:
+            self._done(BadRequestError(f"1 to {TIMELINE_CHANGES_MAX} changes are made at once"))
+        elif self._consumer.replaced:
+            # Another connection of its name has been handed these.
+            self._done([TimelineLeaseLostError(change.id) for change in self._changes])
+        else:
+            self._changes = [self._filled(change) for change in self._changes]
+            self._topic.committer.add(Work([*self._changes]), self._on_committed)
+
+    def _filled(self, change: HoldersChange) -> HoldersChange:
+        """Return a change as the store takes it. No lease is longer than the topic allows."""
+        topic = self._topic
+        change = change._replace(topic=topic.number, holder=self._consumer.name)
+        if not isinstance(change, Extend):
+            return change
+        held = topic.out.get(change.id)
+        start_ms = max(topic.clock.now_ms(), held.due_ms if held is not None else 0)
+        until_ms = min(change.until_ms, start_ms + topic.settings.lease_ms_max)
+        return change._replace(until_ms=until_ms)
+
+    def _on_committed(self, outcomes: Outcomes) -> None:
+        if isinstance(outcomes, IsterError):
+            self._topic.fail()
+        else:
+            for change, outcome in zip(self._changes, outcomes, strict=True):
+                held = self._topic.out.get(change.id)
+                if held is not None and held.version != change.version:
+                    held = None
+                if isinstance(outcome, Changed):
+                    self._on_changed(change, outcome, held)
+                elif held is not None and isinstance(
+                    outcome, TimelineLeaseLostError | MessageNotFoundError
+                ):
+                    self._topic.drop(held, kept=True)
+            self._topic.touch()
+        self._done(outcomes)
+
+    def _on_changed(self, change: HoldersChange, changed: Changed, held: Held | None) -> None:
+        topic = self._topic
+        level = held.level if held is not None else None
+        if isinstance(change, Extend):
+            if held is not None:
+                held.consumer.extended(held, changed.version, changed.position_ms)
+            topic.note(free_slot(changed)._replace(held=True), level)
+            return
+        if held is not None:
+            topic.drop(held, kept=True)
+        if isinstance(change, Done):
+            topic.forget(changed.seq)
+        else:
+            topic.note(free_slot(changed), level)

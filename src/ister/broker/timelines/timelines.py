@@ -1,0 +1,343 @@
+"""All timelines of a broker, by name: one store, one thread for it, one committer.
+
+Single-threaded: everything here is called in the event loop, and nothing waits. Each `done` is
+called once, maybe at once.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
+from ister.base.errors import (
+    BadRequestError,
+    CorruptedError,
+    IsterError,
+    LimitReachedError,
+    MessageNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+    WrongKindError,
+)
+from ister.base.limits import TIMELINE_PAGE_MAX, TIMELINES_MAX
+from ister.broker.timelines.committer import WAITING_BYTES_MAX, Committer, as_ister_error
+from ister.broker.timelines.consumer import TimelineConsumer, TimelineSink
+from ister.broker.timelines.owners import OwnersChange, check_changes
+from ister.broker.timelines.topic import TimelineTopic
+from ister.broker.timelines.window import Room
+from ister.broker.workers import Worker
+from ister.timeline import Outcomes, Row, Store, TopicRow
+
+# The machine's clock may be set forward or back under our timers: how often that is looked for, and
+# by how much it must have been.
+BEAT_S = 1.0
+JUMP_MS = 2
+
+T = TypeVar("T")
+
+
+class Timelines:
+    """See the module. `is_taken` tells whether a topic of another kind has a name.
+
+    `worker` has one thread, which nobody else uses the store from.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        worker: Worker,
+        call_soon: Callable[[Callable[[], object]], object],
+        is_taken: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._worker = worker
+        self._is_taken = is_taken
+        self._committer = Committer(
+            store, clock=clock, worker=worker, call_soon=call_soon, after_group=self._look
+        )
+        self._logger: Any = structlog.get_logger("timelines")
+        self._room = Room()
+        self._topics: dict[str, TimelineTopic] = {}
+        # Being made or deleted: their names are taken.
+        self._reserved: set[str] = set()
+        # To be looked at when everybody was told of a commit.
+        self._touched: dict[TimelineTopic, None] = {}
+        self._beat: Timer | None = None
+        self._wall_ahead_ms = 0
+        self._closed = False
+
+    @property
+    def failures(self) -> int:
+        """How often the storage failed."""
+        return self._committer.failures
+
+    @property
+    def slots(self) -> int:
+        """How many messages of all topics are in memory until they are due."""
+        return self._room.used
+
+    # Topics
+
+    def adopt(self, rows: Sequence[TopicRow]) -> None:
+        """Take over the topics that the store had at the start; raise for what cannot be read."""
+        for row in rows:
+            if row.kind in set(TimelineKind):
+                self._add(row, decode_settings(row))
+
+    def create(
+        self, name: str, settings: TimelineSettings, done: Callable[[IsterError | None], object]
+    ) -> None:
+        """Make a topic."""
+        try:
+            settings.check()
+            if settings.dead_letters == name:
+                raise BadRequestError("a topic is not its own topic of dead letters")
+            if self.has(name) or name in self._reserved or self._is_taken(name):
+                raise TopicExistsError(name, "")
+            if len(self._topics) + len(self._reserved) >= TIMELINES_MAX:
+                raise LimitReachedError("timelines_max", TIMELINES_MAX)
+        except IsterError as error:
+            done(error)
+            return
+        self._reserved.add(name)
+        encoded = msgspec.msgpack.encode(settings)
+
+        def on_created(row: TopicRow | Exception) -> None:
+            self._reserved.discard(name)
+            if isinstance(row, Exception):
+                done(as_ister_error(row))
+                return
+            self._add(row, settings)
+            done(None)
+
+        self._worker.run(lambda: self._store.create_topic(name, settings.kind, encoded), on_created)
+
+    def delete(self, name: str, done: Callable[[IsterError | None], object]) -> None:
+        """Remove a topic with all its messages. Its consumers are gone at once."""
+        topic = self._topics.pop(name, None)
+        if topic is None:
+            done(TopicNotFoundError(name))
+            return
+        self._reserved.add(name)
+        topic.close("its topic was deleted")
+
+        def on_deleted(error: IsterError | None) -> None:
+            self._reserved.discard(name)
+            if error is not None:
+                # It is still there, or may be.
+                self._add(TopicRow(topic.number, name, topic.settings.kind), topic.settings)
+            done(error)
+
+        # Behind the work that was asked for before.
+        self._committer.look(lambda: self._store.delete_topic(topic.number), on_deleted)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a topic."""
+        return name in self._topics
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether nobody else may have that name: also while one is made or deleted."""
+        return name in self._topics or name in self._reserved
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, in order."""
+        return sorted(self._topics)
+
+    def report(self, name: str) -> TimelineReport:
+        """Return what to tell of a topic, or raise `TopicNotFoundError`."""
+        return self._get(name).report()
+
+    def after_work(self, done: Callable[[], object]) -> None:
+        """Call `done` when all work so far is stored, or has failed."""
+        self._committer.look(lambda: None, lambda _: done())
+
+    def close(self) -> None:
+        """Do nothing more. Consumers are not told: their connections end as well."""
+        self._closed = True
+        self._committer.close()
+        if self._beat is not None:
+            self._beat.cancel()
+        for topic in self._topics.values():
+            topic.stop()
+
+    # Messages
+
+    def change(
+        self,
+        name: str,
+        changes: Sequence[OwnersChange],
+        atomic: bool,  # noqa: FBT001 - the doors' shape
+        done: Callable[[Outcomes], object],
+    ) -> None:
+        """Make changes of owners: each for itself, or all or nothing. Their topic is filled in."""
+        try:
+            topic = self._get(name)
+            check_changes(changes)
+            if self._committer.full:
+                raise LimitReachedError("timelines_waiting_bytes", WAITING_BYTES_MAX)
+        except IsterError as error:
+            done(error)
+            return
+        topic.change(changes, done, atomic=atomic)
+
+    def get(self, name: str, id: str, done: Callable[[Row | IsterError], object]) -> None:
+        """Find a message."""
+
+        def on_read(row: Row | IsterError | None) -> None:
+            done(MessageNotFoundError(id) if row is None else row)
+
+        self._read(name, lambda number: self._store.get(number, id), on_read)
+
+    def page(
+        self,
+        name: str,
+        start_ms: int,
+        end_ms: int,
+        after: tuple[int, int],
+        limit: int,
+        done: Callable[[list[Row] | IsterError], object],
+    ) -> None:
+        """Find messages that stand in a range of time: see `Store.page`."""
+        if not 0 < limit <= TIMELINE_PAGE_MAX:
+            done(BadRequestError(f"a page has 1 to {TIMELINE_PAGE_MAX} messages, not {limit}"))
+            return
+        self._read(
+            name, lambda number: self._store.page(number, start_ms, end_ms, after, limit), done
+        )
+
+    def count(
+        self, name: str, start_ms: int, end_ms: int, done: Callable[[int | IsterError], object]
+    ) -> None:
+        """Count messages that stand in a range of time."""
+        self._read(name, lambda number: self._store.count(number, start_ms, end_ms), done)
+
+    def consume(
+        self,
+        name: str,
+        consumer: str,
+        sink: TimelineSink,
+        channel: int,
+        *,
+        lease_ms: int,
+        prefetch_ms: int,
+        credit: int,
+        done: Callable[[TimelineConsumer | IsterError], object],
+    ) -> None:
+        """Open a consumer; one of its name on another connection gives way to it.
+
+        It is handed the leases its name has, then messages as they become due.
+        """
+        topic = self._topics.get(name)
+        if topic is None:
+            done(TopicNotFoundError(name))
+            return
+        topic.consume(
+            consumer,
+            sink,
+            channel,
+            lease_ms=lease_ms,
+            prefetch_ms=prefetch_ms,
+            credit=credit,
+            done=done,
+        )
+
+    # For topics
+
+    def touch(self, topic: TimelineTopic) -> None:
+        """Have a topic looked at when everybody was told of this commit."""
+        self._touched[topic] = None
+
+    def find_letters(
+        self, topic: TimelineTopic, done: Callable[[TimelineTopic | IsterError], object]
+    ) -> None:
+        """Find the topic that dead letters of `topic` go to, or make it."""
+        name = topic.settings.dead_letters or f"{topic.name}-dlq"
+
+        def on_created(error: IsterError | None) -> None:
+            letters = self._topics.get(name)
+            if letters is None:
+                done(error or TopicNotFoundError(name))
+            elif letters.levels < topic.levels:
+                kind = letters.settings.kind
+                done(WrongKindError(name, kind, "it has no priorities, as its messages would"))
+            else:
+                done(letters)
+
+        if self.has(name):
+            on_created(None)
+        else:
+            settings = TimelineSettings(
+                kind=topic.settings.kind, lease_ms_max=topic.settings.lease_ms_max, max_leases=0
+            )
+            self.create(name, settings, on_created)
+
+    # Inner workings
+
+    def _get(self, name: str) -> TimelineTopic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFoundError(name)
+        return topic
+
+    def _add(self, row: TopicRow, settings: TimelineSettings) -> None:
+        topic = self._topics[row.name] = TimelineTopic(
+            row.name,
+            row.number,
+            settings,
+            timelines=self,
+            store=self._store,
+            clock=self._clock,
+            committer=self._committer,
+            room=self._room,
+        )
+        topic.look()
+        if self._beat is None:
+            self._wall_ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+            self._beat = self._clock.call_later(BEAT_S, self._on_beat)
+
+    def _read(
+        self, name: str, call: Callable[[int], T], done: Callable[[T | IsterError], object]
+    ) -> None:
+        topic = self._topics.get(name)
+        if topic is None:
+            done(TopicNotFoundError(name))
+            return
+
+        def on_read(found: T | Exception) -> None:
+            done(as_ister_error(found) if isinstance(found, Exception) else found)
+
+        self._worker.run(partial(call, topic.number), on_read)
+
+    def _look(self) -> None:
+        touched, self._touched = self._touched, {}
+        for topic in touched:
+            topic.look()
+
+    def _on_beat(self) -> None:
+        """Look at everything when the wall clock was set: timers go by another one."""
+        if self._closed:
+            return
+        self._beat = self._clock.call_later(BEAT_S, self._on_beat)
+        ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+        if abs(ahead_ms - self._wall_ahead_ms) < JUMP_MS:
+            return
+        self._logger.info("clock_set", by_ms=ahead_ms - self._wall_ahead_ms)
+        self._wall_ahead_ms = ahead_ms
+        for topic in list(self._topics.values()):
+            topic.look()
+
+
+def decode_settings(row: TopicRow) -> TimelineSettings:
+    """Return the settings of a topic, or raise `CorruptedError`."""
+    try:
+        settings = msgspec.msgpack.decode(row.settings, type=TimelineSettings)
+        settings.check()
+    except (msgspec.MsgspecError, BadRequestError) as error:
+        raise CorruptedError(f"timeline {row.name!r}", 0, f"its settings: {error}") from error
+    return settings

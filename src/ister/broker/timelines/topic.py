@@ -1,0 +1,548 @@
+"""One timeline: hands each message to one consumer, when it is due or shortly before.
+
+Always true:
+- nothing is delivered before the store has its lease, nor to two consumers at once;
+- the message that is due first, of the lowest level that has any, is leased first;
+- at most one round of leases is with the store. While it is, and while somebody is being handed
+  the leases of its name (*unsettled*), changes of owners wait: whether a consumer has a message
+  that they are about is not known until then;
+- what is known of the store is void after it failed: everything is loaded anew.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
+from ister.base.errors import (
+    ConsumerNameTakenError,
+    CorruptedError,
+    IsterError,
+    LimitReachedError,
+    MessageLeasedError,
+    StorageFailedError,
+    TopicNotFoundError,
+)
+from ister.base.limits import KIB, MIB, TIMELINE_CONSUMERS_MAX
+from ister.broker.timelines.burying import Burial
+from ister.broker.timelines.committer import Committer
+from ister.broker.timelines.consumer import (
+    Held,
+    HoldersChange,
+    TimelineConsumer,
+    TimelineSink,
+    check_consumer,
+)
+from ister.broker.timelines.figures import TimelineFigures
+from ister.broker.timelines.holders import HoldersCall
+from ister.broker.timelines.owners import OwnersCall, OwnersChange
+from ister.broker.timelines.rounds import Pick, pick, reach_ms
+from ister.broker.timelines.wake import Wake
+from ister.broker.timelines.window import FAR, Room, Scan, Window, free_slot
+from ister.timeline import Changed, Lease, Outcome, Outcomes, Release, Row, Slot, Store, Work
+
+if TYPE_CHECKING:
+    from ister.broker.timelines.timelines import Timelines
+
+LEVELS = 32
+# Messages leased at once: about 3 ms of the event loop, which other topics wait for. And what they
+# may take in memory, going by those before them.
+ROUND_COUNT_MAX = 256
+ROUND_BYTES = 16 * MIB
+ROW_BYTES = 64 * KIB
+# When the storage is tried again after it failed.
+RETRY_S = 1.0
+
+
+class TimelineTopic:
+    """See the module."""
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        settings: TimelineSettings,
+        *,
+        timelines: "Timelines",
+        store: Store,
+        clock: Clock,
+        committer: Committer,
+        room: Room,
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.settings = settings
+        self.levels = LEVELS if settings.kind == TimelineKind.PRIORITY else 1
+        self.figures = TimelineFigures()
+        self.clock = clock
+        self.committer = committer
+        # Every message that a connected consumer has, by id.
+        self.out: dict[str, Held] = {}
+        self.closed = False
+        # On their way to be everybody's: id and version.
+        self._returning: set[tuple[str, int]] = set()
+        self._timelines = timelines
+        self._store = store
+        self._window = Window(room, self.levels)
+        self._consumers: dict[str, TimelineConsumer] = {}
+        # Those that are opened; who is first in the next round.
+        self._rotation: deque[TimelineConsumer] = deque()
+        self._burial = Burial(self, timelines)
+        self._row_bytes = float(ROW_BYTES)
+        self._leasing = False
+        self._loading = False
+        self._unsettled = 0
+        self._calls: deque[OwnersCall] = deque()
+        self._failed = False
+        self._wake = Wake(clock, self.look)
+        self._retry: Timer | None = None
+
+    def report(self) -> TimelineReport:
+        """Return what to tell of it."""
+        now_ms = self.clock.now_ms()
+        early = sum(held.due_ms > now_ms for held in self.out.values())
+        due = self._window.count_due(now_ms)
+        return TimelineReport(
+            topic=self.name,
+            settings=self.settings,
+            consumers=len(self._consumers),
+            due=due,
+            due_ms=now_ms - self._window.next_ms() if due else 0,
+            leases=len(self.out) - early,
+            prefetched=early,
+            delivered=self.figures.delivered,
+            lost=self.figures.lost,
+            buried=self.figures.buried,
+            lateness=self.figures.buckets(),
+            lateness_s=self.figures.seconds,
+        )
+
+    @property
+    def slots(self) -> int:
+        """How many messages it has in memory that nobody has."""
+        return len(self._window)
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self.closed = True
+        self._wake.stop()
+        if self._retry is not None:
+            self._retry.cancel()
+
+    def close(self, reason: str) -> None:
+        """It is gone: so are its consumers, and whoever waits for them is told."""
+        self.stop()
+        for consumer in list(self._consumers.values()):
+            consumer.closed = True
+            consumer.sink.consumer_closed(consumer.channel, reason)
+        self._consumers.clear()
+        self._rotation.clear()
+        calls = {call: None for held in self.out.values() for call in held.calls}
+        self.out.clear()
+        self._window.clear()
+        waiting, self._calls = self._calls, deque()
+        for call in (*calls, *waiting):
+            call.fail(TopicNotFoundError(self.name))
+
+    # Consumers
+
+    def consume(
+        self,
+        name: str,
+        sink: TimelineSink,
+        channel: int,
+        *,
+        lease_ms: int,
+        prefetch_ms: int,
+        credit: int,
+        done: Callable[[TimelineConsumer | IsterError], object],
+    ) -> None:
+        """Open a consumer. One of the same name gives way to it, with all it has."""
+        try:
+            check_consumer(
+                name,
+                lease_ms=lease_ms,
+                lease_ms_max=self.settings.lease_ms_max,
+                prefetch_ms=prefetch_ms,
+                credit=credit,
+            )
+            if name not in self._consumers and len(self._consumers) >= TIMELINE_CONSUMERS_MAX:
+                raise LimitReachedError("timeline_consumers_max", TIMELINE_CONSUMERS_MAX)
+        except IsterError as error:
+            done(error)
+            return
+        former = self._consumers.get(name)
+        consumer = TimelineConsumer(
+            self,
+            name,
+            sink,
+            channel,
+            lease_ms=lease_ms,
+            prefetch_ms=prefetch_ms,
+            credit=credit,
+        )
+        self._consumers[name] = consumer
+        self._claim(consumer, done)
+        if former is not None:
+            self._replace(former)
+
+    def close_consumer(self, consumer: TimelineConsumer) -> None:
+        """A consumer is gone, be it by its own will or with its connection."""
+        if consumer.closed:
+            return
+        consumer.closed = True
+        self._leave(consumer)
+        del self._consumers[consumer.name]
+        self._unsettled += 1
+        given = []
+        for held in list(consumer.held.values()):
+            early = held.early and self.clock.now_ms() < held.due_ms
+            if early and not held.calls:
+                given.append(held)
+            # It does not have those any more either that owners want to have.
+            self.drop(held, kept=not early)
+        self.give_back(given)
+        self._settle()
+        self.look()
+
+    def _replace(self, former: TimelineConsumer) -> None:
+        former.closed = former.replaced = True
+        self._leave(former)
+        self._unsettled += 1
+        for held in list(former.held.values()):
+            # It may not know yet that it is replaced, and hand these out.
+            self.drop(held, kept=True)
+        self._settle()
+        former.sink.consumer_closed(former.channel, "another connection has taken its name")
+
+    def _leave(self, consumer: TimelineConsumer) -> None:
+        if consumer.opened:
+            self._rotation.remove(consumer)
+
+    def _claim(
+        self,
+        consumer: TimelineConsumer,
+        done: Callable[[TimelineConsumer | IsterError], object] | None = None,
+    ) -> None:
+        """Hand a consumer the leases of its name that it does not know of."""
+        self._unsettled += 1
+        now_ms = self.clock.now_ms()
+        self.committer.look(
+            lambda: self._store.held(self.number, consumer.name, now_ms),
+            lambda rows: self._on_claimed(consumer, rows, done),
+        )
+
+    def _on_claimed(
+        self,
+        consumer: TimelineConsumer,
+        rows: list[Row] | IsterError,
+        done: Callable[[TimelineConsumer | IsterError], object] | None,
+    ) -> None:
+        try:
+            if consumer.closed:
+                self._on_claimed_late(consumer, rows, done)
+            elif isinstance(rows, IsterError):
+                self._on_not_claimed(consumer, rows, done)
+            else:
+                if not consumer.opened:
+                    consumer.opened = True
+                    self._rotation.append(consumer)
+                if done is not None:
+                    done(consumer)
+                self._hand_over({consumer: [(row, 0) for row in rows if self._is_unknown(row)]})
+        finally:
+            # Also when a door fails on it: others wait.
+            self._settle()
+
+    def _on_not_claimed(
+        self,
+        consumer: TimelineConsumer,
+        error: IsterError,
+        done: Callable[[TimelineConsumer | IsterError], object] | None,
+    ) -> None:
+        self.fail()
+        if done is not None:
+            consumer.closed = True
+            del self._consumers[consumer.name]
+            done(error)
+
+    def _on_claimed_late(
+        self,
+        consumer: TimelineConsumer,
+        rows: list[Row] | IsterError,
+        done: Callable[[TimelineConsumer | IsterError], object] | None,
+    ) -> None:
+        if not consumer.replaced and isinstance(rows, list) and not self.closed:
+            now_ms = self.clock.now_ms()
+            early = [row for row in rows if row.due_ms > now_ms and self._is_unknown(row)]
+            self.give_back([Held(consumer, row, 0, early=True) for row in early])
+        if done is not None:
+            gone: IsterError = ConsumerNameTakenError(self.name, consumer.name)
+            done(TopicNotFoundError(self.name) if self.closed else gone)
+
+    def _is_unknown(self, row: Row) -> bool:
+        """Return whether nobody has a message, and nobody is giving it back."""
+        return row.id not in self.out and (row.id, row.version) not in self._returning
+
+    # Changes
+
+    def change(
+        self, changes: Sequence[OwnersChange], done: Callable[[Outcomes], object], *, atomic: bool
+    ) -> None:
+        """Make changes of owners; `done` is told what came of them."""
+        OwnersCall(self, changes, done, atomic=atomic).begin()
+
+    def finish(
+        self,
+        consumer: TimelineConsumer,
+        changes: Sequence[HoldersChange],
+        done: Callable[[Outcomes], object],
+    ) -> None:
+        """Make changes of a consumer; `done` is told what came of them."""
+        HoldersCall(self, consumer, changes, done).begin()
+
+    def settled(self, call: OwnersCall) -> bool:
+        """Return whether it is known who has which message; else `call` goes on when it is."""
+        if self._unsettled:
+            self._calls.append(call)
+        return not self._unsettled
+
+    def revoke(self, call: OwnersCall, messages: list[Held]) -> None:
+        """Ask consumers for messages that are not due yet, unless they are being asked."""
+        asked: dict[TimelineConsumer, list[tuple[str, int]]] = {}
+        for held in messages:
+            if not held.calls:
+                asked.setdefault(held.consumer, []).append((held.id, held.version))
+            held.calls.append(call)
+        for consumer, names in asked.items():
+            consumer.sink.revoke(consumer.channel, names)
+
+    def on_revoked(
+        self, consumer: TimelineConsumer, name: str, version: int, *, kept: bool
+    ) -> None:
+        """A consumer has answered. It may be too late for whoever wanted the message."""
+        held = consumer.held.get(name)
+        if held is None or held.version != version:
+            return
+        if kept:
+            calls, held.calls = held.calls, []
+            for call in calls:
+                call.answered(held, kept=True)
+            return
+        wanted = bool(held.calls)
+        self.drop(held, kept=False)
+        if not wanted:
+            self.give_back([held])
+        self.look()
+
+    def drop(self, held: Held, *, kept: bool) -> None:
+        """A consumer does not have a message any more; `kept` if it might have dealt with it."""
+        held.consumer.drop(held)
+        if self.out.get(held.id) is held:
+            del self.out[held.id]
+        calls, held.calls = held.calls, []
+        for call in calls:
+            call.answered(held, kept=kept)
+
+    def give_back(self, messages: Sequence[Held]) -> None:
+        """Have messages that nobody was handed be everybody's again."""
+        given = [held for held in messages if not self._is_out(held)]
+        if not given or self.closed:
+            return
+        releases = [
+            Release(self.number, h.id, h.consumer.name, h.version, h.due_ms, unused=True)
+            for h in given
+        ]
+        # One of its name that comes meanwhile is not handed these.
+        self._returning.update((held.id, held.version) for held in given)
+        self.committer.add(Work([*releases]), lambda outcomes: self._on_given_back(given, outcomes))
+
+    def _is_out(self, held: Held) -> bool:
+        """Return whether a consumer was handed a message once more, as it is."""
+        other = self.out.get(held.id)
+        return other is not None and other.version == held.version
+
+    def _on_given_back(self, given: list[Held], outcomes: Outcomes) -> None:
+        self._returning.difference_update((held.id, held.version) for held in given)
+        if isinstance(outcomes, IsterError):
+            self.fail()
+            return
+        for held, outcome in zip(given, outcomes, strict=True):
+            if isinstance(outcome, Changed):
+                self.note(free_slot(outcome), held.level)
+
+    def note(self, slot: Slot, level: int | None) -> None:
+        """A message stands at `slot` by a commit. `None`: its level is not known."""
+        if not self.closed:
+            self._window.add(slot, level, self.clock.now_ms())
+            self.touch()
+
+    def touch(self) -> None:
+        """Look when everybody was told of this commit."""
+        self._timelines.touch(self)
+
+    def forget(self, seq: int) -> None:
+        """A message is gone by a commit."""
+        self._window.forget(seq)
+
+    # Handing out
+
+    def look(self) -> None:
+        """Do what is to be done now, and set the timer for the next thing."""
+        if self.closed or self._failed:
+            return
+        now_ms = self.clock.now_ms()
+        for consumer in list(self._rotation):
+            for held in consumer.refresh(now_ms):
+                self.drop(held, kept=True)
+        self._load(now_ms)
+        self._lease(now_ms)
+        self._wake.set(self._next_ms(now_ms), now_ms)
+
+    def fail(self) -> None:
+        """The storage failed: what it has is not known any more. Look again in a while."""
+        if self.closed or self._failed:
+            return
+        self._failed = True
+        self._window.clear()
+        self._wake.stop()
+        self._retry = self.clock.call_later(RETRY_S, self._recover)
+
+    def is_failure(self, error: IsterError) -> bool:
+        """Return whether an error says nothing of what was asked for, but of the store."""
+        return isinstance(error, StorageFailedError | CorruptedError)
+
+    def _recover(self) -> None:
+        self._retry = None
+        self._failed = False
+        for consumer in list(self._rotation):
+            # Leases may have been written that nobody was told of.
+            self._claim(consumer)
+        self.look()
+
+    def _load(self, now_ms: int) -> None:
+        scans = [] if self._loading else self._window.plan(now_ms)
+        if not scans:
+            return
+        self._loading = True
+        self.committer.look(
+            lambda: [scan.run(self._store, self.number) for scan in scans], self._on_loaded
+        )
+
+    def _on_loaded(self, scans: list[Scan] | IsterError) -> None:
+        self._loading = False
+        if isinstance(scans, IsterError):
+            self.fail()
+        elif not self.closed and not self._failed:
+            for scan in scans:
+                self._window.loaded(scan)
+            self.touch()
+
+    def _lease(self, now_ms: int) -> None:
+        """Begin a round of leases, unless one is under way."""
+        if self._leasing or not self._rotation:
+            return
+        limit = max(1, min(ROUND_COUNT_MAX, int(ROUND_BYTES / self._row_bytes)))
+        self._rotation.rotate(-1)
+        picks = pick(self._window, self._rotation, now_ms=now_ms, limit=limit)
+        if not picks:
+            return
+        leases = [
+            Lease(
+                self.number,
+                slot.seq,
+                slot.version,
+                consumer.name,
+                max(now_ms, slot.due_ms) + consumer.lease_ms,
+            )
+            for consumer, _, slot, _ in picks
+        ]
+        self._leasing = True
+        self._unsettled += 1
+        self.committer.add(Work([*leases]), lambda outcomes: self._on_leased(picks, outcomes))
+
+    def _on_leased(self, picks: list[Pick], outcomes: Outcomes) -> None:
+        self._leasing = False
+        for consumer, _, _, early in picks:
+            consumer.reserved -= not early
+            consumer.early_reserved -= early
+        if self.closed:
+            return
+        try:
+            if isinstance(outcomes, IsterError):
+                self.fail()
+            else:
+                self._hand_over(self._leased(picks, outcomes))
+        finally:
+            # Also when a door fails on it: others wait.
+            self._settle()
+
+    def _leased(
+        self, picks: list[Pick], outcomes: list[Outcome]
+    ) -> dict[TimelineConsumer, list[tuple[Row, int]]]:
+        """Return what consumers have been leased, each message with its version before."""
+        handed: dict[TimelineConsumer, list[tuple[Row, int]]] = {}
+        for (consumer, level, slot, _), outcome in zip(picks, outcomes, strict=True):
+            if isinstance(outcome, Row):
+                self.figures.lost += slot.held
+                handed.setdefault(consumer, []).append((outcome, slot.version))
+            elif isinstance(outcome, MessageLeasedError) and outcome.until_ms == slot.position_ms:
+                # The clock went back. Of any other lease we were told.
+                self.note(slot, level)
+        return handed
+
+    def _hand_over(self, handed: dict[TimelineConsumer, list[tuple[Row, int]]]) -> None:
+        """Send messages that are leased, each with its version before, to their consumers."""
+        now_ms = self.clock.now_ms()
+        count = size = 0
+        for consumer, pairs in handed.items():
+            rows = []
+            unsent: list[Held] = []
+            for row, former in pairs:
+                size += len(row.payload) + len(row.attributes)
+                self._window.lease(row, now_ms)
+                if self._is_worn(row):
+                    self._burial.add(row)
+                elif not consumer.closed:
+                    if row.id in self.out:
+                        # It was finished without anybody being told: the storage failed then.
+                        self.drop(self.out[row.id], kept=True)
+                    self.out[row.id] = consumer.hold(row, former, now_ms)
+                    rows.append(row)
+                elif not consumer.replaced:
+                    unsent.append(Held(consumer, row, former, early=False))
+            count += len(pairs)
+            self.figures.delivered += len(rows)
+            left = consumer.deliver(rows)
+            unsent += [Held(consumer, row, 0, early=False) for row in left]
+            self.give_back(unsent)
+        if count:
+            self._row_bytes = max(size / count, self._row_bytes * 0.5, KIB)
+        self._burial.begin()
+
+    def _is_worn(self, row: Row) -> bool:
+        return 0 < self.settings.max_leases < row.leases
+
+    def _settle(self) -> None:
+        """It is known who has what again: let changes of owners go on that waited for it."""
+        self._unsettled -= 1
+        self.touch()
+        while self._calls and not self._unsettled:
+            self._calls.popleft().advance()
+
+    # Time
+
+    def _next_ms(self, now_ms: int) -> int:
+        """Return when there is something to do, unless something is told to us before."""
+        next_ms = FAR if self._loading else self._window.load_ms()
+        if self._leasing:
+            return next_ms
+        if any(consumer.room > 0 for consumer in self._rotation):
+            due_ms = self._window.next_ms()
+            if due_ms > now_ms:
+                next_ms = min(next_ms, due_ms)
+        reach = reach_ms(self._rotation)
+        free_ms = self._window.next_free_ms()
+        if reach and free_ms > now_ms:
+            next_ms = min(next_ms, free_ms - reach // 2)
+        return min(next_ms, *(consumer.next_ms() for consumer in self._rotation), FAR)

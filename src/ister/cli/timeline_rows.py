@@ -1,0 +1,90 @@
+"""Messages of a timeline as rows: of JSON, and of a table."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+from ister.cli.rows import Row
+from ister.client import TimelineLease, TimelineMessage
+
+# Python knows no date from here on. A lease of a message that is due on the last day may end there.
+DATE_MS_END = 253_402_300_800_000
+COLUMNS = (
+    "ID", "DUE", "STATE", "VERSION", "GROUP", "PRIORITY", "ATTEMPTS", "HOLDER", "UNTIL", "BYTES",
+)  # fmt: skip
+
+
+def timeline_row(topic: str, message: TimelineMessage, now_ms: int) -> Row:
+    """Return a message of a timeline as a row of JSON."""
+    return {
+        "topic": topic,
+        "id": message.id,
+        "version": message.version,
+        "due": _iso(message.due_ms),
+        "state": state_of(message, now_ms),
+        "group": message.group,
+        "priority": message.priority,
+        "attempts": message.attempts,
+        "holder": message.holder or None,
+        "until": _iso(message.until_ms) if message.holder else None,
+        "attributes": message.attributes,
+        **_payload_fields(message.payload),
+    }
+
+
+def lease_row(topic: str, lease: TimelineLease) -> Row:
+    """Return a message that was handed to us."""
+    return {
+        "topic": topic,
+        "id": lease.id,
+        "version": lease.version,
+        "due": _iso(lease.due_ms),
+        "attempt": lease.attempt,
+        "priority": lease.priority,
+        # Of the first attempt alone: how late a later one is says nothing.
+        "lateness_ms": lease.lateness_us / 1000 if lease.lateness_us >= 0 else None,
+        "attributes": lease.attributes,
+        **_payload_fields(lease.payload),
+    }
+
+
+def cells(message: TimelineMessage, now_ms: int) -> tuple[object, ...]:
+    """Return a message as cells under `COLUMNS`."""
+    is_held = bool(message.holder) and now_ms < message.until_ms
+    return (
+        message.id,
+        _iso(message.due_ms),
+        state_of(message, now_ms),
+        # As text: a version is to be copied, without separators.
+        str(message.version),
+        message.group,
+        message.priority,
+        message.attempts,
+        message.holder if is_held else "-",
+        _iso(message.until_ms) if is_held else "-",
+        len(message.payload),
+    )
+
+
+def state_of(message: TimelineMessage, now_ms: int) -> str:
+    """Return waiting, prefetched, available or processing: see `ister.timeline.model`."""
+    is_due = message.due_ms <= now_ms
+    if message.holder and now_ms < message.until_ms:
+        return "processing" if is_due else "prefetched"
+    return "available" if is_due else "waiting"
+
+
+def _payload_fields(payload: bytes) -> Row:
+    """Return a payload as text, or in base64 when it is none: as rows of other topics have it."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def _iso(time_ms: int) -> str:
+    if time_ms >= DATE_MS_END:
+        return "after 9999"
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

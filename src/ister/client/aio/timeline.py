@@ -1,0 +1,451 @@
+"""Timelines: messages that are due at a time, made and changed by their owners."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from itertools import count
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from ister.base.errors import BadRequestError, IsterError, ProtocolError
+from ister.base.limits import TIMELINE_PAGE_MAX
+from ister.client.aio.link import BrokerLink
+from ister.client.aio.timeline_consumer import CREDIT, LEASE_S, PREFETCH_S, TimelineConsumer
+from ister.client.session import (
+    Change,
+    ChangeBox,
+    Seconds,
+    When,
+    atomic_command,
+    check_list,
+    check_text,
+    cut_changes,
+    delete_change,
+    due_ms_of,
+    move_change,
+    outcomes_for,
+    put_change,
+    unpacked_attributes,
+    update_change,
+)
+from ister.codec import Attributes
+from ister.wire import (
+    AskTime,
+    CountTimeline,
+    GetFromTimeline,
+    ListTimeline,
+    TimelineChanged,
+    TimelineCount,
+    TimelineRows,
+    TimeTold,
+)
+
+# Commands of one `put_many` under way: 8 MiB at most, which keeps a disk busy.
+COMMANDS_MAX = 8
+# From the beginning of time to its end.
+START_MS = 0
+END_MS = 2**53
+
+
+class MessageVersion(NamedTuple):
+    """A message of a timeline as it is after a change."""
+
+    id: str
+    version: int
+
+
+# `list` is a method below.
+Versions = list[MessageVersion]
+Outcomes = list[int | IsterError]
+
+
+class TimelinePut(NamedTuple):
+    """A message for `put_many`: see `Timeline.put`."""
+
+    payload: bytes
+    at: When = 0.0
+    id: str | None = None
+    attributes: Attributes | None = None
+    priority: int = 0
+
+
+class TimelineMessage(NamedTuple):
+    """A message of a timeline, as it stands there."""
+
+    id: str
+    version: int
+    due_ms: int
+    payload: bytes
+    attributes: dict[str, str]
+    # Who owns it.
+    group: str
+    # How often it was handed to a consumer; and which one has it until when, if one has.
+    attempts: int
+    holder: str
+    until_ms: int
+    priority: int
+
+    @property
+    def due(self) -> datetime:
+        """When it is due."""
+        return datetime.fromtimestamp(self.due_ms / 1000, UTC)
+
+
+class Timeline:
+    """A timeline topic, as one group of producers sees it: only that changes its messages.
+
+    Everything is conditional on `version` where one is given, and raises `MessageChangedError`
+    when the message has another. A message that a consumer deals with is changed by nobody else:
+    `MessageLeasedError`.
+
+    >>> timeline = client.timeline("/default/reminders", group="shop")
+    >>> put = await timeline.put(b"...", at=60.0, id="r-1")
+    >>> later = datetime(2100, 1, 1, tzinfo=UTC)
+    >>> moved = await timeline.move("r-1", at=later, version=put.version)
+    >>> moved.version > put.version
+    True
+    """
+
+    def __init__(self, link: BrokerLink, topic: str, group: str) -> None:
+        self.topic = check_text(topic, "a topic")
+        self.group = check_text(group, "a group")
+        self._link = link
+        self._box = ChangeBox(link.session, topic, group)
+        # Ids that rise: each goes beside the one before it in the index of the store.
+        self._prefix = secrets.token_hex(8)
+        self._numbers = count(1)
+
+    # One message
+
+    async def put(
+        self,
+        payload: bytes,
+        at: When = 0.0,
+        *,
+        id: str | None = None,
+        attributes: Attributes | None = None,
+        priority: int = 0,
+    ) -> MessageVersion:
+        """Make a message that is due at a time, or in so many seconds; return when it is safe.
+
+        Without an `id` it gets one. Raises `MessageExistsError` when there is one of that id.
+        `priority` is for priority topics: 0, which goes first, to 31.
+        """
+        await self._know_time(at)
+        return await self._change(self.put_change(payload, at, id, attributes, priority))
+
+    async def put_many(
+        self, messages: Sequence[TimelinePut | tuple[object, ...]]
+    ) -> list[MessageVersion | IsterError]:
+        """Make messages, and return what came of each: its id and version, or an error.
+
+        A message is a `TimelinePut`, or a tuple of the same: `(payload, at, id)`.
+        """
+        check_list(messages, "messages", "messages")
+        await self._know_time(0.0)
+        results: list[MessageVersion | IsterError] = []
+        changes: list[Change] = []
+        # Where the result of each change belongs.
+        slots: list[int] = []
+        for slot, message in enumerate(messages):
+            try:
+                change = self.put_change(*TimelinePut(*message))  # type: ignore[arg-type]
+            except (IsterError, TypeError) as error:
+                results.append(
+                    error if isinstance(error, IsterError) else BadRequestError(str(error))
+                )
+                continue
+            changes.append(change)
+            slots.append(slot)
+            results.append(MessageVersion(change.id, 0))
+        outcomes = await self._send_all(changes)
+        for slot, change, outcome in zip(slots, changes, outcomes, strict=True):
+            results[slot] = (
+                outcome if isinstance(outcome, IsterError) else MessageVersion(change.id, outcome)
+            )
+        return results
+
+    async def get(self, id: str) -> TimelineMessage:
+        """Return a message, or raise `MessageNotFoundError`."""
+        rows = await self._link.call(GetFromTimeline(topic=self.topic, id=id), TimelineRows)
+        return next(iter(_messages(rows)))
+
+    async def move(self, id: str, at: When, version: int | None = None) -> MessageVersion:
+        """Make a message due at another time. After that it is not handed to anybody before."""
+        await self._know_time(at)
+        return await self._change(move_change(id, self.due_ms(at), version))
+
+    async def update(
+        self,
+        id: str,
+        payload: bytes,
+        *,
+        attributes: Attributes | None = None,
+        version: int | None = None,
+    ) -> MessageVersion:
+        """Give a message another payload and other attributes."""
+        return await self._change(update_change(self.topic, id, payload, attributes, version))
+
+    async def delete(self, id: str, version: int | None = None) -> None:
+        """Remove a message. After that it is not handed to anybody."""
+        await self._change(delete_change(id, version))
+
+    # Many
+
+    async def list(
+        self, start: When | None = None, end: When | None = None
+    ) -> AsyncIterator[TimelineMessage]:
+        """Go through the messages from `start` up to before `end`, the earliest first.
+
+        A message that is being dealt with stands where its lease ends.
+        """
+        start_ms, end_ms = await self._span(start, end)
+        after: tuple[int, int] | None = (-1, 0)
+        while after is not None:
+            command = ListTimeline(
+                topic=self.topic,
+                start_ms=start_ms,
+                end_ms=end_ms,
+                after=after,
+                limit=TIMELINE_PAGE_MAX,
+            )
+            page = await self._link.call(command, TimelineRows)
+            for message in _messages(page):
+                yield message
+            after = page.after
+
+    async def count(self, start: When | None = None, end: When | None = None) -> int:
+        """Return how many messages there are from `start` up to before `end`."""
+        start_ms, end_ms = await self._span(start, end)
+        command = CountTimeline(topic=self.topic, start_ms=start_ms, end_ms=end_ms)
+        return (await self._link.call(command, TimelineCount)).count
+
+    def transaction(self) -> "TimelineTransaction":
+        """Return a transaction: changes of several messages, all or nothing."""
+        return TimelineTransaction(self)
+
+    def consume(
+        self,
+        consumer: str,
+        *,
+        lease: Seconds = LEASE_S,
+        prefetch: Seconds = PREFETCH_S,
+        credit: int = CREDIT,
+    ) -> TimelineConsumer:
+        """Return a consumer: messages are leased to it when they are due, for `lease` seconds.
+
+        One that comes back under the same name has its leases again. They come here up to
+        `prefetch` seconds before they are due, and wait; `credit` messages at most are dealt with
+        at once.
+        """
+        return TimelineConsumer(
+            self, self._link, consumer=consumer, lease=lease, prefetch=prefetch, credit=credit
+        )
+
+    # For the others of this folder
+
+    def due_ms(self, at: When, what: str = "at") -> int:
+        """Return when something is due by the broker's clock; by ours while that is not known."""
+        now_us = self._link.session.timelines.find_now_us()
+        now_ms = self._link.clock.now_ms() if now_us is None else now_us // 1000
+        return due_ms_of(at, now_ms, what)
+
+    async def learn_time(self) -> None:
+        """Ask for the broker's time, unless it is known."""
+        timelines = self._link.session.timelines
+        if timelines.find_now_us() is not None:
+            return
+        await self._link.wait_open()
+        sent_us = self._link.clock.now_us()
+        told = await self._link.call(AskTime(), TimeTold)
+        timelines.on_told(sent_us, told.now_us)
+
+    async def commit(self, changes: Sequence[Change]) -> Versions:
+        """Make all changes or none."""
+        command = atomic_command(self.topic, self.group, changes)
+        reply = await self._link.call(command, TimelineChanged)
+        results = []
+        for change, outcome in zip(changes, outcomes_for(reply, len(changes)), strict=True):
+            if isinstance(outcome, IsterError):
+                raise outcome
+            results.append(MessageVersion(change.id, outcome))
+        return results
+
+    def put_change(
+        self,
+        payload: bytes,
+        at: When,
+        id: str | None,
+        attributes: Attributes | None,
+        priority: int,
+    ) -> Change:
+        """Return what makes a message, with an id if it has none."""
+        named = id if id is not None else f"{self._prefix}-{next(self._numbers):08x}"
+        return put_change(self.topic, named, self.due_ms(at), payload, attributes, priority)
+
+    # Inner workings
+
+    async def _know_time(self, at: When) -> None:
+        if not isinstance(at, datetime):
+            await self.learn_time()
+
+    async def _change(self, change: Change) -> MessageVersion:
+        [outcome] = await self._send([change])
+        if isinstance(outcome, IsterError):
+            raise outcome
+        return MessageVersion(change.id, outcome)
+
+    async def _send(self, changes: Sequence[Change]) -> Outcomes:
+        await self._link.wait_open()
+        future: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+
+        def done(outcomes: Outcomes) -> None:
+            if not future.done():
+                future.set_result(outcomes)
+
+        self._box.add(changes, done)
+        return await future
+
+    async def _try_send(self, changes: Sequence[Change]) -> Outcomes:
+        try:
+            return await self._send(changes)
+        except IsterError as error:
+            # There is no connection: the others of a `put_many` may have been made before.
+            return [error] * len(changes)
+
+    async def _send_all(self, changes: Sequence[Change]) -> Outcomes:
+        """Send changes in as many commands as it takes, a few of them at a time."""
+        outcomes: Outcomes = []
+        pieces = [*cut_changes(changes)]
+        for start in range(0, len(pieces), COMMANDS_MAX):
+            window = pieces[start : start + COMMANDS_MAX]
+            for told in await asyncio.gather(*(self._try_send(piece) for piece in window)):
+                outcomes += told
+        return outcomes
+
+    async def _span(self, start: When | None, end: When | None) -> tuple[int, int]:
+        for at in (start, end):
+            if at is not None:
+                await self._know_time(at)
+        start_ms = START_MS if start is None else self.due_ms(start, "start")
+        return start_ms, END_MS if end is None else self.due_ms(end, "end")
+
+
+class TimelineTransaction:
+    """Changes of several messages of a timeline: all are made, or none.
+
+    Everything waits in the client until the end of the block; an exception inside it sends
+    nothing.
+
+    >>> async with timeline.transaction() as tx:
+    ...     new = tx.put(b"...", at=60.0)
+    ...     tx.delete("r-0")
+    >>> [result.id == new for result in tx.results]
+    [True, False]
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._changes: list[Change] = []
+        # What the messages are after the transaction, in the order of the changes.
+        self.results: list[MessageVersion] = []
+
+    async def __aenter__(self) -> Self:
+        await self._timeline.learn_time()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Make the changes, or raise why none of them was made. The end of the block does it."""
+        changes, self._changes = self._changes, []
+        if changes:
+            self.results = await self._timeline.commit(changes)
+
+    def put(
+        self,
+        payload: bytes,
+        at: When = 0.0,
+        *,
+        id: str | None = None,
+        attributes: Attributes | None = None,
+        priority: int = 0,
+    ) -> str:
+        """Make a message, and return its id: see `Timeline.put`."""
+        change = self._timeline.put_change(payload, at, id, attributes, priority)
+        self._changes.append(change)
+        return change.id
+
+    def move(self, id: str, at: When, version: int | None = None) -> None:
+        """Make a message due at another time."""
+        self._changes.append(move_change(id, self._timeline.due_ms(at), version))
+
+    def update(
+        self,
+        id: str,
+        payload: bytes,
+        *,
+        attributes: Attributes | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Give a message another payload and other attributes."""
+        topic = self._timeline.topic
+        self._changes.append(update_change(topic, id, payload, attributes, version))
+
+    def delete(self, id: str, version: int | None = None) -> None:
+        """Remove a message."""
+        self._changes.append(delete_change(id, version))
+
+
+def _messages(rows: TimelineRows) -> "list[TimelineMessage]":
+    try:
+        columns = zip(
+            rows.ids,
+            rows.versions,
+            rows.due_ms,
+            rows.position_ms,
+            rows.groups,
+            rows.holders,
+            rows.leases,
+            rows.levels,
+            rows.payloads,
+            rows.attributes,
+            strict=True,
+        )
+        return [_message(*row) for row in columns]
+    except ValueError as error:
+        raise ProtocolError(f"columns of a listing differ in length: {error}") from error
+
+
+def _message(
+    id: str,
+    version: int,
+    due_ms: int,
+    position_ms: int,
+    group: str,
+    holder: str,
+    leases: int,
+    level: int,
+    payload: bytes,
+    attributes: bytes,
+) -> TimelineMessage:
+    return TimelineMessage(
+        id=id,
+        version=version,
+        due_ms=due_ms,
+        payload=payload,
+        attributes=unpacked_attributes(attributes),
+        group=group,
+        attempts=leases,
+        holder=holder,
+        until_ms=position_ms if holder else 0,
+        priority=level,
+    )

@@ -1,0 +1,341 @@
+"""One consumer of a timeline, without I/O: messages that wait for their time, and their leases.
+
+    waiting --due by the broker's clock--> ready --take()--> live --finish()--> gone
+    waiting, ready --revoked, connection lost, left--> gone
+
+Always true:
+- nothing is handed over before it is due by the broker's clock, as far as that is known;
+- a message that was revoked before it was handed over never is;
+- on a lost connection what was not handed over is dropped, because the broker gives it back; what
+  was stays the application's, and is claimed again under the same name of the consumer. What the
+  application says about it meanwhile waits for the next connection.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from ister.base.errors import (
+    ConflictError,
+    ConnectionLostError,
+    IsterError,
+    MessageNotFoundError,
+    NotConnectedError,
+    NotFoundError,
+    ProtocolError,
+)
+from ister.base.limits import TIMELINE_CHANGES_MAX, TIMELINE_CREDIT_MAX
+from ister.client.session.calls import ignore
+from ister.client.session.pending import Future
+from ister.client.session.timeline_changes import outcomes_for
+from ister.client.session.timeline_clock import Lateness
+from ister.wire import (
+    DONE,
+    EXTEND,
+    NO_LATENESS,
+    UNUSED,
+    Command,
+    ConsumeTimeline,
+    FinishLeases,
+    LeasesRevoked,
+    RevokeLeases,
+    TimelineDue,
+    check_due,
+    column,
+)
+
+if TYPE_CHECKING:
+    from ister.client.session.session import Session
+
+# Finished futures are swept out when more than this have gathered.
+WAITERS_KEPT = 16
+# What a broker may send beyond the credit: messages that are not due yet, and leases of a former
+# life of the consumer.
+BEYOND_CREDIT_MAX = 2 * TIMELINE_CREDIT_MAX
+
+OnOutcome = Callable[[int | IsterError], object]
+
+
+class Held:
+    """A message that the broker has leased to us."""
+
+    __slots__ = (
+        "attempt",
+        "attributes",
+        "due_ms",
+        "gone",
+        "id",
+        "lateness_us",
+        "level",
+        "payload",
+        "until_ms",
+        "version",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        version: int,
+        due_ms: int,
+        until_ms: int,
+        attempt: int,
+        payload: bytes,
+        attributes: bytes,
+        level: int,
+    ) -> None:
+        self.id = id
+        self.version = version
+        self.due_ms = due_ms
+        self.until_ms = until_ms
+        self.attempt = attempt
+        self.payload = payload
+        self.attributes = attributes
+        self.level = level
+        # Whether it is not to be handed over any more.
+        self.gone = False
+        self.lateness_us = NO_LATENESS
+
+
+class Finish:
+    """What the application has said about a message, and who is to be told what came of it."""
+
+    __slots__ = ("done", "held", "kind", "repeated", "time_ms")
+
+    def __init__(self, kind: int, held: Held, time_ms: int, done: OnOutcome) -> None:
+        self.kind = kind
+        self.held = held
+        self.time_ms = time_ms
+        self.done = done
+        # Whether it was sent before, and nobody knows what came of that.
+        self.repeated = False
+
+
+class TimelineChannel:
+    """See the module."""
+
+    def __init__(self, session: "Session", command: ConsumeTimeline) -> None:
+        self.command = command
+        self.channel = command.channel
+        self.closed: IsterError | None = None
+        self.lateness = Lateness()
+        self._session = session
+        # Whether the broker knows of this consumer.
+        self._open = False
+        self._offline_ms = session.now_ms()
+        # By time; and those whose time has come, by priority.
+        self._waiting: list[tuple[int, int, Held]] = []
+        self._ready: list[tuple[int, int, int, Held]] = []
+        self._number = 0
+        # Those in the two, and those that the application has, by id.
+        self._held: dict[str, Held] = {}
+        self._live: dict[str, Held] = {}
+        self._outbox: list[Finish] = []
+        self._waiters: list[Future] = []
+
+    # What the application's side calls
+
+    def take(self, now_us: int | None) -> Held | None:
+        """Return the next message that is due at `now_us` of the broker's clock, if there is one.
+
+        Nothing is, while that is not known. Raises what ended the consumer.
+        """
+        if self.closed is not None:
+            raise self.closed
+        if now_us is None:
+            return None
+        waiting, ready = self._waiting, self._ready
+        now_ms = now_us // 1000
+        while waiting and waiting[0][0] <= now_ms:
+            due_ms, number, held = heappop(waiting)
+            heappush(ready, (held.level, due_ms, number, held))
+        while ready:
+            held = heappop(ready)[3]
+            if not held.gone:
+                return self._hand_over(held, now_us)
+        return None
+
+    def _hand_over(self, held: Held, now_us: int) -> Held:
+        del self._held[held.id]
+        self._live[held.id] = held
+        if held.attempt <= 1:
+            held.lateness_us = now_us - held.due_ms * 1000
+            self.lateness.add(held.lateness_us)
+        return held
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When to call `take` again, if it returned nothing; `None` when nothing waits."""
+        waiting = self._waiting
+        while waiting and waiting[0][2].gone:
+            heappop(waiting)
+        return waiting[0][0] if waiting else None
+
+    @property
+    def held_count(self) -> int:
+        """Messages that wait here to be handed over."""
+        return len(self._held)
+
+    def wait(self, waiter: Future) -> None:
+        """Finish `waiter` when something has come, or the consumer has ended."""
+        if len(self._waiters) > WAITERS_KEPT:
+            self._waiters = [w for w in self._waiters if not w.done()]
+        self._waiters.append(waiter)
+
+    def wake(self) -> None:
+        """Finish everybody who waits."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def finish(self, kind: int, held: Held, time_ms: int, done: OnOutcome) -> None:
+        """Have the broker told what becomes of a message, with the others of this turn."""
+        if self.closed is not None:
+            done(self.closed)
+            return
+        if not self._outbox:
+            self._session.timelines.mark_dirty(self)
+        self._outbox.append(Finish(kind, held, time_ms, done))
+
+    def flush(self) -> None:
+        """Send what was collected, if the broker knows us."""
+        if not self._open or not self._session.can_publish:
+            return
+        outbox, self._outbox = self._outbox, []
+        for start in range(0, len(outbox), TIMELINE_CHANGES_MAX):
+            self._send(outbox[start : start + TIMELINE_CHANGES_MAX])
+
+    def leave(self) -> None:
+        """Give back what was not handed over. Others get it at once, and no attempt is counted."""
+        for held in list(self._held.values()):
+            self._outbox.append(Finish(UNUSED, held, held.due_ms, ignore))
+        self._drop()
+        self.flush()
+
+    # What the session calls
+
+    def on_opened(self) -> None:
+        """The broker knows of this consumer, for the first time or again."""
+        self._open = True
+        self.flush()
+
+    def on_disconnected(self) -> None:
+        """The connection is lost."""
+        self._open = False
+        self._offline_ms = self._session.now_ms()
+        self._drop()
+
+    def on_due(self, due: TimelineDue) -> None:
+        """Messages have come. Raises `ProtocolError` when they make no sense, or are too many."""
+        check_due(due)
+        count = len(due.ids)
+        if len(self._held) + count > self.command.credit + BEYOND_CREDIT_MAX:
+            raise ProtocolError("more messages of a timeline than there was credit for")
+        rows = zip(
+            due.ids,
+            due.versions,
+            due.due_ms,
+            due.until_ms,
+            due.attempts,
+            due.payloads,
+            column(due.attributes, count, b""),
+            column(due.levels, count, 0),
+            strict=True,
+        )
+        for row in rows:
+            self._hold(Held(*row))
+        if self._waiters:
+            self.wake()
+
+    def on_revoke(self, notice: RevokeLeases) -> None:
+        """An owner wants messages back: they are, unless the application has them."""
+        versions = column(notice.versions, len(notice.ids), 0)
+        kept = []
+        for name, version in zip(notice.ids, versions, strict=True):
+            held = self._held.get(name)
+            if held is not None and held.version == version:
+                held.gone = True
+                del self._held[name]
+            live = self._live.get(name)
+            kept.append(live is not None and live.version == version)
+        answer = LeasesRevoked(
+            channel=self.channel, ids=notice.ids, versions=list(versions), kept=kept
+        )
+        self._session.call(answer, ignore)
+
+    def expire(self, now_ms: int, timeout_ms: int) -> None:
+        """Tell those who have waited too long for a connection."""
+        if self._outbox and not self._open and now_ms - self._offline_ms >= timeout_ms:
+            self._fail_outbox(NotConnectedError("the broker", "no connection for too long"))
+
+    def fail(self, error: IsterError) -> None:
+        """End it; whoever waits is told why."""
+        if self.closed is None:
+            self.closed = error
+        self._open = False
+        self._drop()
+        self._fail_outbox(error)
+        self.wake()
+
+    # Inner workings
+
+    def _hold(self, held: Held) -> None:
+        live = self._live.get(held.id)
+        if live is not None and live.attempt == held.attempt:
+            # Claimed again after a reconnect. What was said before may have changed it.
+            live.version, live.until_ms = held.version, held.until_ms
+            return
+        former = self._held.get(held.id)
+        if former is not None:
+            former.gone = True
+        self._held[held.id] = held
+        self._number += 1
+        heappush(self._waiting, (held.due_ms, self._number, held))
+
+    def _drop(self) -> None:
+        self._waiting.clear()
+        self._ready.clear()
+        self._held.clear()
+
+    def _send(self, finishes: list[Finish]) -> None:
+        def on_reply(reply: Command | IsterError) -> None:
+            if isinstance(reply, ConnectionLostError) and self.closed is None:
+                for finish in finishes:
+                    finish.repeated = True
+                # It is told on the next connection, before anything that was said since.
+                self._outbox[:0] = finishes
+                return
+            outcomes = outcomes_for(reply, len(finishes))
+            for finish, outcome in zip(finishes, outcomes, strict=True):
+                self._on_outcome(finish, outcome)
+
+        command = FinishLeases(
+            channel=self.channel,
+            kinds=bytes([finish.kind for finish in finishes]),
+            ids=[finish.held.id for finish in finishes],
+            versions=[finish.held.version for finish in finishes],
+            times_ms=[finish.time_ms for finish in finishes],
+            lateness_us=[finish.held.lateness_us for finish in finishes],
+        )
+        self._session.call(command, on_reply)
+
+    def _on_outcome(self, finish: Finish, outcome: int | IsterError) -> None:
+        held = finish.held
+        if finish.repeated and finish.kind == DONE and isinstance(outcome, MessageNotFoundError):
+            # It was carried out the first time, and the answer got lost.
+            outcome = held.version
+        if finish.kind == EXTEND and not isinstance(outcome, IsterError):
+            held.version = outcome
+        elif _is_final(outcome) and self._live.get(held.id) is held:
+            del self._live[held.id]
+        finish.done(outcome)
+
+    def _fail_outbox(self, error: IsterError) -> None:
+        outbox, self._outbox = self._outbox, []
+        for finish in outbox:
+            finish.done(error)
+
+
+def _is_final(outcome: int | IsterError) -> bool:
+    """Whether a message is not ours any more: finished, or lost. Else it can be tried again."""
+    return not isinstance(outcome, IsterError) or isinstance(outcome, ConflictError | NotFoundError)

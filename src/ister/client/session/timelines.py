@@ -1,0 +1,201 @@
+"""The timelines of a session: consumers opened and opened again, changes sent, the broker's time.
+
+Always true: the broker's time is asked for when a consumer is opened, once a second as long as
+there is one, and when our own clock was set anew; until then nothing is handed over.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ister.base.errors import ClosedError, IsterError
+from ister.client.session.calls import COMES_BACK, OnReply, ignore
+from ister.client.session.timeline import TimelineChannel
+from ister.client.session.timeline_clock import JUMP_US, ClockOffset
+from ister.wire import (
+    AskTime,
+    CloseConsumer,
+    Command,
+    ConsumerClosed,
+    RevokeLeases,
+    TimelineDue,
+    TimelineOpened,
+    TimeTold,
+)
+
+if TYPE_CHECKING:
+    from ister.client.session.session import Session
+
+# Asked one after the other when a consumer is opened: the first answer comes late, because the
+# broker has opened files for it, and the quickest of a few is three times as exact as the first.
+FIRST_ASKS = 4
+# A process may be put to sleep between two looks at clocks, but hardly each time.
+LOOKS = 5
+
+
+class Outgoing(Protocol):
+    """Something that was collected in a turn of the event loop."""
+
+    def flush(self) -> None:
+        """Send it."""
+
+
+class Timelines:
+    """See the module."""
+
+    def __init__(self, session: "Session", now_us: Callable[[], int]) -> None:
+        """`now_us` is our own clock in microseconds since 1970."""
+        self.channels: dict[int, TimelineChannel] = {}
+        self.clock = ClockOffset()
+        self.dirty: dict[Outgoing, None] = {}
+        self._session = session
+        self._now_us = now_us
+        # How far our clock is ahead of the one that is never set.
+        self._span_us = now_us() - session.now_ms() * 1000
+        self._asked = False
+
+    # The broker's time
+
+    def find_now_us(self) -> int | None:
+        """Return the time of the broker, or `None` while it is not known: then it is asked for."""
+        own_us = self._now_us()
+        if abs(own_us - self._session.now_ms() * 1000 - self._span_us) > JUMP_US:
+            self._look_for_jump()
+            own_us = self._now_us()
+        if self.clock.known:
+            return self.clock.now_us(own_us)
+        self.ask_time()
+        return None
+
+    def _look_for_jump(self) -> None:
+        """Our clock seems to have been set anew. Or this process has slept between two looks."""
+        for _ in range(LOOKS):
+            before_ms = self._session.now_ms()
+            span_us = self._now_us() - before_ms * 1000
+            if self._session.now_ms() - before_ms <= 1:
+                break
+        if abs(span_us - self._span_us) > JUMP_US:
+            self._span_us = span_us
+            self.clock.forget()
+
+    def ask_time(self, more: int = 0) -> None:
+        """Ask for the broker's time, and again when it is told, `more` times."""
+        if self._asked or not self._session.can_publish:
+            return
+        self._asked = True
+        sent_us = self._now_us()
+
+        def on_told(reply: Command | IsterError) -> None:
+            self._asked = False
+            if isinstance(reply, TimeTold):
+                self.on_told(sent_us, reply.now_us)
+                if more:
+                    self.ask_time(more - 1)
+
+        self._session.call(AskTime(), on_told)
+
+    def on_told(self, sent_us: int, told_us: int) -> None:
+        """The broker has told its time, when it was asked at `sent_us`."""
+        known = self.clock.known
+        self.clock.add(sent_us=sent_us, told_us=told_us, received_us=self._now_us())
+        if not known:
+            for channel in self.channels.values():
+                channel.wake()
+
+    # Consumers
+
+    def open(self, channel: TimelineChannel, on_reply: OnReply) -> None:
+        """Open a consumer, or open it again."""
+        sent_us = self._now_us()
+
+        def on_opened(reply: Command | IsterError) -> None:
+            if self.channels.get(channel.channel) is not channel:
+                pass  # Closed since.
+            elif isinstance(reply, TimelineOpened):
+                self.on_told(sent_us, reply.now_us)
+                self.ask_time(FIRST_ASKS)
+                channel.on_opened()
+            elif not isinstance(reply, COMES_BACK):
+                del self.channels[channel.channel]
+            on_reply(reply)
+
+        self.channels[channel.channel] = channel
+        self._session.call(channel.command, on_opened)
+
+    def close(self, channel: TimelineChannel, on_reply: OnReply) -> None:
+        """Give a consumer back with what was not handed over; `on_reply` is told when it is."""
+
+        def on_closed(reply: Command | IsterError) -> None:
+            channel.fail(ClosedError(f"the consumer {channel.command.consumer!r}"))
+            on_reply(reply)
+
+        channel.leave()
+        self.channels.pop(channel.channel, None)
+        self._session.call(CloseConsumer(channel=channel.channel), on_closed)
+
+    def mark_dirty(self, outgoing: Outgoing) -> None:
+        """Have `flush` look at something."""
+        if not self.dirty:
+            self._session.on_dirty()
+        self.dirty[outgoing] = None
+
+    def flush(self) -> None:
+        """Send what was collected."""
+        dirty, self.dirty = self.dirty, {}
+        for outgoing in dirty:
+            outgoing.flush()
+
+    # The connection
+
+    def on_open(self) -> None:
+        """There is a new connection: open every consumer again."""
+        self._asked = False
+        self.clock.forget()
+        for channel in list(self.channels.values()):
+            self.open(channel, _failing(channel))
+
+    def on_disconnected(self) -> None:
+        """The connection is lost."""
+        for channel in self.channels.values():
+            channel.on_disconnected()
+
+    def on_pulse(self, now_ms: int, timeout_ms: int) -> None:
+        """About a second has passed."""
+        if self.channels:
+            self.ask_time()
+            for channel in list(self.channels.values()):
+                channel.expire(now_ms, timeout_ms)
+
+    def on_notice(self, channel: int, notice: TimelineDue | RevokeLeases | ConsumerClosed) -> None:
+        """The broker has something for a consumer, or to say about it."""
+        found = self.channels.get(channel)
+        if found is None:
+            return
+        if isinstance(notice, TimelineDue):
+            found.on_due(notice)
+        elif isinstance(notice, RevokeLeases):
+            found.on_revoke(notice)
+        else:
+            del self.channels[channel]
+            found.fail(ClosedError(f"consumer {found.command.consumer!r} ({notice.reason})"))
+
+    def leave(self) -> None:
+        """Give back what was not handed over, before the connection is closed."""
+        for channel in self.channels.values():
+            channel.leave()
+            self._session.call(CloseConsumer(channel=channel.channel), ignore)
+
+    def fail(self, error: IsterError) -> None:
+        """End them all."""
+        for channel in self.channels.values():
+            channel.fail(error)
+        self.channels.clear()
+
+
+def _failing(channel: TimelineChannel) -> OnReply:
+    """Return what ends a consumer that cannot be opened again after a reconnect."""
+
+    def on_reply(reply: Command | IsterError) -> None:
+        if isinstance(reply, IsterError) and not isinstance(reply, COMES_BACK):
+            channel.fail(reply)
+
+    return on_reply

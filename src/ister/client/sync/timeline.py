@@ -1,0 +1,245 @@
+"""Timelines of the blocking client."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from ister.base.errors import ClosedError
+from ister.client import aio
+from ister.client.session import Lateness, Seconds, When
+from ister.client.sync.blocking import Blocking, blocking, wrapping
+from ister.codec import Attributes
+
+if TYPE_CHECKING:
+    from ister.client.sync.client import Client
+
+# Messages of a listing that come over from the loop at once.
+LISTED_AT_ONCE = 100
+
+_R = TypeVar("_R")
+
+
+class TimelineLease(Blocking[aio.TimelineLease]):
+    """A message that is due, ours until its lease ends."""
+
+    def __init__(self, client: "Client", inner: aio.TimelineLease) -> None:
+        super().__init__(client.thread, inner)
+        self.id = inner.id
+        self.payload = inner.payload
+        self.attributes = inner.attributes
+        self.due_ms = inner.due_ms
+        self.attempt = inner.attempt
+        self.priority = inner.priority
+        self.lateness_us = inner.lateness_us
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @property
+    def due(self) -> datetime:
+        """When it was due."""
+        return self._inner.due
+
+    @property
+    def version(self) -> int:
+        """The version of the message, under which it is leased."""
+        return self._inner.version
+
+    def done(self) -> None:
+        """Remove the message: it was dealt with. Returns when the broker has stored that.
+
+        Raises `TimelineLeaseLostError` when the lease was over.
+        """
+        self._thread.run(_outcome(self._inner.done))
+
+    def extend(self, seconds: Seconds) -> None:
+        """Keep the message for so many seconds from now."""
+        self._thread.run(_outcome(lambda: self._inner.extend(seconds)))
+
+    def release(self, at: When | None = None) -> None:
+        """Give the message back, to be due at a time, or at once."""
+        self._thread.run(_outcome(lambda: self._inner.release(at)))
+
+
+class TimelineConsumer(Blocking[aio.TimelineConsumer]):
+    """Messages of a timeline that are due, leased to this consumer. Use it with `with`.
+
+    >>> with timeline.consume("worker-1") as leases:
+    ...     for lease in leases:
+    ...         print(lease.id, lease.payload)
+    ...         lease.done()
+    ...         break
+    r-0 b'now'
+    """
+
+    def __init__(self, timeline: "Timeline", inner: aio.TimelineConsumer) -> None:
+        super().__init__(timeline.client.thread, inner)
+        self._client = timeline.client
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[TimelineLease]:
+        while True:
+            try:
+                inner = self._thread.run(self._next())
+            except ClosedError:
+                if self._thread.closed:
+                    return
+                raise
+            if inner is None:
+                return
+            yield TimelineLease(self._client, inner)
+
+    open = blocking(aio.TimelineConsumer.open)
+
+    def close(self) -> None:
+        """Give back what was not handed over. Harmless when closed."""
+        if not self._thread.closed:
+            self._thread.run(self._inner.close())
+
+    def receive(self, timeout: float | None = None) -> TimelineLease:
+        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`."""
+        return TimelineLease(self._client, self._thread.run(self._inner.receive(timeout)))
+
+    @property
+    def lateness(self) -> Lateness:
+        """How late messages were handed over so far."""
+        return self._inner.lateness
+
+    @property
+    def drift(self) -> float:
+        """How far the broker's clock is ahead of ours, in seconds."""
+        return self._inner.drift
+
+    async def _next(self) -> aio.TimelineLease | None:
+        # A `StopAsyncIteration` does not come out of a task.
+        return await anext(self._inner, None)
+
+
+class TimelineTransaction(Blocking[aio.TimelineTransaction]):
+    """Changes of several messages of a timeline: all are made, or none.
+
+    >>> with timeline.transaction() as tx:
+    ...     new = tx.put(b"...", at=60.0)
+    ...     tx.delete("r-0")
+    """
+
+    def __init__(self, timeline: "Timeline", inner: aio.TimelineTransaction) -> None:
+        super().__init__(timeline.client.thread, inner)
+        self._client = timeline.client
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.commit()
+
+    commit = blocking(aio.TimelineTransaction.commit)
+
+    @property
+    def results(self) -> list[aio.MessageVersion]:
+        """What the messages are after the transaction, in the order of the changes."""
+        return self._inner.results
+
+    def put(
+        self,
+        payload: bytes,
+        at: When = 0.0,
+        *,
+        id: str | None = None,
+        attributes: Attributes | None = None,
+        priority: int = 0,
+    ) -> str:
+        """Make a message, and return its id: see `Timeline.put`."""
+        work = _called(
+            lambda: self._inner.put(payload, at, id=id, attributes=attributes, priority=priority)
+        )
+        return self._thread.run(work)
+
+    def move(self, id: str, at: When, version: int | None = None) -> None:
+        """Make a message due at another time."""
+        self._thread.run(_called(lambda: self._inner.move(id, at, version)))
+
+    def update(
+        self,
+        id: str,
+        payload: bytes,
+        *,
+        attributes: Attributes | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Give a message another payload and other attributes."""
+        self._inner.update(id, payload, attributes=attributes, version=version)
+
+    def delete(self, id: str, version: int | None = None) -> None:
+        """Remove a message."""
+        self._inner.delete(id, version)
+
+
+class Timeline(Blocking[aio.Timeline]):
+    """A timeline topic, as one group of producers sees it: only that changes its messages.
+
+    >>> timeline = client.timeline("/default/reminders", group="shop")
+    >>> put = timeline.put(b"...", at=60.0, id="r-1")
+    """
+
+    def __init__(self, client: "Client", inner: aio.Timeline) -> None:
+        super().__init__(client.thread, inner)
+        self.client = client
+        self.topic = inner.topic
+        self.group = inner.group
+
+    put = blocking(aio.Timeline.put)
+    put_many = blocking(aio.Timeline.put_many)
+    get = blocking(aio.Timeline.get)
+    move = blocking(aio.Timeline.move)
+    update = blocking(aio.Timeline.update)
+    delete = blocking(aio.Timeline.delete)
+    count = blocking(aio.Timeline.count)
+    transaction = wrapping(aio.Timeline.transaction, TimelineTransaction)
+    consume = wrapping(aio.Timeline.consume, TimelineConsumer)
+
+    def list(
+        self, start: When | None = None, end: When | None = None
+    ) -> Iterator[aio.TimelineMessage]:
+        """Go through the messages from `start` up to before `end`, the earliest first."""
+        listing = self._inner.list(start, end)
+
+        async def some() -> "tuple[aio.TimelineMessage, ...]":
+            found: list[aio.TimelineMessage] = []
+            while len(found) < LISTED_AT_ONCE:
+                message = await anext(listing, None)
+                if message is None:
+                    break
+                found.append(message)
+            return tuple(found)
+
+        while messages := self._thread.run(some()):
+            yield from messages
+
+
+async def _outcome(call: "Callable[[], asyncio.Future[None]]") -> None:
+    await call()
+
+
+async def _called(call: Callable[[], _R]) -> _R:
+    return call()

@@ -1,0 +1,435 @@
+"""What the commands of timelines do, and what they are answered.
+
+Always true:
+- every value of every column is checked before the broker sees one of them;
+- a consumer that does not read what it is sent is closed when more waits for it than any queue may
+  hold, and what was on its way to it is given back.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ister.base import parse_plain
+from ister.base.errors import BadRequestError, IsterError, MessageTooLargeError, ProtocolError
+from ister.base.limits import (
+    ATTRIBUTE_BYTES_MAX,
+    ATTRIBUTES_COUNT_MAX,
+    MESSAGE_ID_BYTES_MAX,
+    TIMELINE_BYTES,
+    TIMELINE_CREDIT_MAX,
+    TIMELINE_MESSAGE_BYTES_MAX,
+    TIMELINE_PAGE_MAX,
+)
+from ister.broker import TimelineConsumer
+from ister.server.native.channels import check_channel
+from ister.timeline import (
+    Changed,
+    Delete,
+    Extend,
+    Move,
+    Outcomes,
+    Put,
+    Release,
+    Row,
+    Update,
+)
+from ister.timeline import Done as Finished
+from ister.wire import (
+    DELETE,
+    DONE,
+    EXTEND,
+    MOVE,
+    NO_LATENESS,
+    PUT,
+    UNUSED,
+    AskTime,
+    ChangeTimeline,
+    Command,
+    ConsumerClosed,
+    ConsumeTimeline,
+    CountTimeline,
+    Done,
+    FinishLeases,
+    GetFromTimeline,
+    LeasesRevoked,
+    ListTimeline,
+    Refusal,
+    RevokeLeases,
+    TimelineChanged,
+    TimelineCount,
+    TimelineDue,
+    TimelineOpened,
+    TimelineRows,
+    TimeTold,
+    check_kinds,
+    column,
+    refusal,
+)
+
+if TYPE_CHECKING:
+    from ister.server.native.session import NativeSession
+
+Reply = Callable[[Command | IsterError], object]
+
+LEVELS = 32
+# Milliseconds since 1970 up to the year 9999. Below 2**53, so that any language can have it.
+TIME_MS_MAX = 253_402_300_800_000
+# What any store has room for.
+NUMBER_MAX = 2**63 - 1
+# A listing may begin and end anywhere.
+RANGE_MS_MAX = 2**53
+# A message of which more than this is late is no measurement: a consumer was away, or lies.
+LATENESS_US_MAX = 10 * 366 * 86_400 * 1_000_000
+
+
+class TimelineOutlet:
+    """The consumers of timelines of one connection; the broker's `TimelineSink` for them."""
+
+    def __init__(self, session: "NativeSession") -> None:
+        self.consumers: dict[int, TimelineConsumer] = {}
+        self._session = session
+
+    def deliver(self, channel: int, rows: list[Row]) -> None:
+        """Send messages that are leased to a consumer."""
+        if self._session.overrun:
+            self._close_slow(channel, rows)
+            return
+        columns = list(zip(*rows, strict=True))
+        attributes, levels = columns[11], columns[4]
+        due = TimelineDue(
+            ids=list(columns[2]),
+            versions=list(columns[3]),
+            due_ms=list(columns[5]),
+            until_ms=list(columns[6]),
+            attempts=list(columns[9]),
+            payloads=list(columns[10]),
+            attributes=list(attributes) if any(attributes) else [],
+            levels=list(levels) if any(levels) else [],
+        )
+        self._session.send(due, channel=channel)
+
+    def revoke(self, channel: int, messages: list[tuple[str, int]]) -> None:
+        """Ask for messages that are not due yet."""
+        ids, versions = zip(*messages, strict=True)
+        self._session.send(RevokeLeases(ids=list(ids), versions=list(versions)), channel=channel)
+
+    def consumer_closed(self, channel: int, reason: str) -> None:
+        """Tell a consumer that the broker closed it."""
+        self.consumers.pop(channel, None)
+        self._session.send(ConsumerClosed(reason=reason), channel=channel)
+
+    def grant(self, channel: int, count: int) -> None:
+        """A consumer can take more; one that is closed is no error."""
+        consumer = self.consumers.get(channel)
+        if consumer is not None:
+            consumer.grant(min(count, TIMELINE_CREDIT_MAX))
+
+    def close(self) -> None:
+        """The connection is gone."""
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            consumer.close()
+
+    def _close_slow(self, channel: int, rows: list[Row]) -> None:
+        consumer = self.consumers.get(channel)
+        if consumer is not None:
+            unused = [Release(0, r.id, "", r.version, r.due_ms, unused=True) for r in rows]
+            consumer.finish(unused, lambda _: None)
+            consumer.close()
+            self.consumer_closed(channel, "it does not read what it is sent")
+
+
+# Changes by owners
+
+
+def change(session: "NativeSession", command: ChangeTimeline, reply: Reply) -> None:
+    """Make changes; the answer comes when the store has them."""
+    check_kinds(command.kinds, command.ids)
+    parse_plain(command.group, "a group")
+    changes = _owner_changes(command)
+
+    def on_done(outcomes: Outcomes) -> None:
+        reply(outcomes if isinstance(outcomes, IsterError) else _changed(outcomes))
+
+    session.broker.timelines.change(command.topic, changes, command.atomic, on_done)
+
+
+def _owner_changes(command: ChangeTimeline) -> list[Put | Move | Update | Delete]:
+    """Return the changes of a command, or raise what is wrong with one of them."""
+    count, group = len(command.ids), command.group
+    due_ms = column(command.due_ms, count, 0)
+    payloads = column(command.payloads, count, b"")
+    attributes = column(command.attributes, count, b"")
+    levels = column(command.levels, count, 0)
+    versions = column(command.versions, count, 0)
+    _check_numbers(due_ms, TIME_MS_MAX, "a time")
+    _check_numbers(levels, LEVELS - 1, "a priority")
+    _check_numbers(versions, NUMBER_MAX, "a version")
+    _check_ids(command.ids)
+    for slot, packed in enumerate(attributes):
+        if packed:
+            _check_attributes(packed)
+        if len(payloads[slot]) + len(packed) > TIMELINE_MESSAGE_BYTES_MAX:
+            size_bytes = len(payloads[slot]) + len(packed)
+            raise MessageTooLargeError(command.topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX)
+    changes: list[Put | Move | Update | Delete] = []
+    for slot, kind in enumerate(command.kinds):
+        name = command.ids[slot]
+        if kind == PUT:
+            payload, packed = payloads[slot], attributes[slot]
+            changes.append(Put(0, name, group, due_ms[slot], payload, packed, levels[slot]))
+        elif kind == MOVE:
+            changes.append(Move(0, name, group, due_ms[slot], versions[slot]))
+        elif kind == DELETE:
+            changes.append(Delete(0, name, group, versions[slot]))
+        else:
+            payload, packed = payloads[slot], attributes[slot]
+            changes.append(Update(0, name, group, payload, packed, versions[slot]))
+    return changes
+
+
+def _changed(outcomes: Sequence[Changed | Row | IsterError]) -> TimelineChanged:
+    versions: list[int] = []
+    errors: dict[int, Refusal] = {}
+    for slot, outcome in enumerate(outcomes):
+        if isinstance(outcome, IsterError):
+            errors[slot] = refusal(outcome)
+            versions.append(0)
+        else:
+            versions.append(outcome.version)
+    return TimelineChanged(versions=versions, errors=errors)
+
+
+# Questions
+
+
+def get(session: "NativeSession", command: GetFromTimeline, reply: Reply) -> None:
+    """Answer with a message."""
+    _check_ids([command.id])
+
+    def on_done(row: Row | IsterError) -> None:
+        reply(row if isinstance(row, IsterError) else _rows([row], None))
+
+    session.broker.timelines.get(command.topic, command.id, on_done)
+
+
+def page(session: "NativeSession", command: ListTimeline, reply: Reply) -> None:
+    """Answer with a page of messages: as many as fit into it."""
+    _check_range(command.start_ms, command.end_ms)
+    if not all(-1 <= number <= NUMBER_MAX for number in command.after):
+        raise BadRequestError(f"{command.after} is no place in a timeline")
+    limit = min(max(command.limit, 1), TIMELINE_PAGE_MAX)
+
+    def on_done(rows: list[Row] | IsterError) -> None:
+        if isinstance(rows, IsterError):
+            reply(rows)
+            return
+        fitting = _fitting(rows)
+        is_last = len(rows) < limit and len(fitting) == len(rows)
+        last = None if is_last else (fitting[-1].position_ms, fitting[-1].seq)
+        reply(_rows(fitting, last))
+
+    session.broker.timelines.page(
+        command.topic, command.start_ms, command.end_ms, command.after, limit, on_done
+    )
+
+
+def count(session: "NativeSession", command: CountTimeline, reply: Reply) -> None:
+    """Answer with how many messages there are."""
+    _check_range(command.start_ms, command.end_ms)
+
+    def on_done(found: int | IsterError) -> None:
+        reply(found if isinstance(found, IsterError) else TimelineCount(count=found))
+
+    session.broker.timelines.count(command.topic, command.start_ms, command.end_ms, on_done)
+
+
+def _fitting(rows: list[Row]) -> list[Row]:
+    """Return the first rows, one at least, that are not too large for one answer."""
+    size_bytes = 0
+    for slot, row in enumerate(rows):
+        size_bytes += len(row.payload) + len(row.attributes)
+        if slot and size_bytes > TIMELINE_BYTES:
+            return rows[:slot]
+    return rows
+
+
+def _rows(rows: list[Row], after: tuple[int, int] | None) -> TimelineRows:
+    return TimelineRows(
+        ids=[row.id for row in rows],
+        versions=[row.version for row in rows],
+        due_ms=[row.due_ms for row in rows],
+        position_ms=[row.position_ms for row in rows],
+        groups=[row.group for row in rows],
+        holders=[row.holder for row in rows],
+        leases=[row.leases for row in rows],
+        levels=[row.level for row in rows],
+        payloads=[row.payload for row in rows],
+        attributes=[row.attributes for row in rows],
+        after=after,
+    )
+
+
+def tell_time(session: "NativeSession", _: AskTime, reply: Reply) -> None:
+    """Answer with the time."""
+    reply(TimeTold(now_us=session.broker.clock.now_us()))
+
+
+# Consumers
+
+
+def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) -> None:
+    """Open a consumer; its leases of former times may come before the answer."""
+    channel, outlet = command.channel, session.timelines
+    check_channel(session, channel)
+    held = len(outlet.consumers) + len(session.opening)
+    session.check_room(held, "consumers_per_connection_max")
+    if not 0 < command.credit <= TIMELINE_CREDIT_MAX:
+        raise BadRequestError(f"a credit is 1 to {TIMELINE_CREDIT_MAX}, not {command.credit}")
+    _check_numbers((command.lease_ms, command.prefetch_ms), RANGE_MS_MAX, "a span of time")
+    parse_plain(command.consumer, "a consumer name")
+    session.opening.add(channel)
+
+    def on_done(found: TimelineConsumer | IsterError) -> None:
+        still_wanted = channel in session.opening
+        session.opening.discard(channel)
+        if isinstance(found, IsterError):
+            reply(found)
+        elif not still_wanted:
+            found.close()
+            reply(BadRequestError(f"channel {channel} was closed while it was opened"))
+        else:
+            outlet.consumers[channel] = found
+            reply(TimelineOpened(now_us=session.broker.clock.now_us()))
+
+    try:
+        session.broker.timelines.consume(
+            command.topic,
+            command.consumer,
+            outlet,
+            channel,
+            lease_ms=command.lease_ms,
+            prefetch_ms=command.prefetch_ms,
+            credit=command.credit,
+            done=on_done,
+        )
+    except IsterError:
+        session.opening.discard(channel)
+        raise
+
+
+def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> None:
+    """Act on what a consumer says about its messages; the answer comes when the store has it."""
+    check_kinds(command.kinds, command.ids)
+    consumer = _consumer(session, command.channel)
+    lengths = len(command.ids)
+    times_ms = column(command.times_ms, lengths, 0)
+    versions = column(command.versions, lengths, 0)
+    _check_ids(command.ids)
+    _check_numbers(times_ms, TIME_MS_MAX, "a time")
+    _check_numbers(versions, NUMBER_MAX, "a version")
+    lateness_us = column(command.lateness_us, lengths, NO_LATENESS)
+    changes = _holder_changes(command, times_ms, versions, session.broker.clock.now_ms())
+
+    def on_done(outcomes: Outcomes) -> None:
+        if isinstance(outcomes, IsterError):
+            reply(outcomes)
+            return
+        consumer.add_lateness(
+            [
+                late_us
+                for kind, late_us, outcome in zip(command.kinds, lateness_us, outcomes, strict=True)
+                if kind == DONE
+                and 0 <= late_us <= LATENESS_US_MAX
+                and not isinstance(outcome, IsterError)
+            ]
+        )
+        reply(_changed(outcomes))
+
+    consumer.finish(changes, on_done)
+
+
+def _holder_changes(
+    command: FinishLeases, times_ms: Sequence[int], versions: Sequence[int], now_ms: int
+) -> list[Extend | Release | Finished]:
+    changes: list[Extend | Release | Finished] = []
+    for slot, kind in enumerate(command.kinds):
+        name, version, time_ms = command.ids[slot], versions[slot], times_ms[slot]
+        if kind == DONE:
+            changes.append(Finished(0, name, "", version))
+        elif kind == EXTEND:
+            changes.append(Extend(0, name, "", version, now_ms + time_ms))
+        else:
+            unused = kind == UNUSED
+            changes.append(Release(0, name, "", version, time_ms or now_ms, unused))
+    return changes
+
+
+def revoked(session: "NativeSession", command: LeasesRevoked, reply: Reply) -> None:
+    """A consumer has answered whether its application has some messages."""
+    names = len(command.ids)
+    if names == 0 or len(command.versions) != names or len(command.kept) != names:
+        raise ProtocolError("columns of an answer differ in length")
+    consumer = session.timelines.consumers.get(command.channel)
+    if consumer is not None:
+        for name, version, kept in zip(command.ids, command.versions, command.kept, strict=True):
+            consumer.revoked(name, version, kept)
+    reply(Done())
+
+
+def _consumer(session: "NativeSession", channel: int) -> TimelineConsumer:
+    consumer = session.timelines.consumers.get(channel)
+    if consumer is None:
+        raise BadRequestError(f"no consumer of a timeline is open on channel {channel}")
+    return consumer
+
+
+# Checks
+
+
+def _check_numbers(numbers: Sequence[int], most: int, what: str) -> None:
+    least, largest = min(numbers), max(numbers)
+    if least < 0 or largest > most:
+        wrong = least if least < 0 else largest
+        raise BadRequestError(f"{what} is 0 to {most}, not {wrong}")
+
+
+def _check_range(start_ms: int, end_ms: int) -> None:
+    _check_numbers((start_ms, end_ms), RANGE_MS_MAX, "a time")
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    # Most are far shorter than what could be too long in UTF-8.
+    for name in ids:
+        if not 0 < len(name) <= MESSAGE_ID_BYTES_MAX // 4 and not (
+            0 < len(name.encode()) <= MESSAGE_ID_BYTES_MAX
+        ):
+            raise BadRequestError(f"a message id is text of 1 to {MESSAGE_ID_BYTES_MAX} bytes")
+
+
+def _check_attributes(packed: bytes) -> None:
+    try:
+        found = _unpack(packed)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(f"attributes are no map of text: {error}") from None
+    if len(found) > ATTRIBUTES_COUNT_MAX:
+        raise BadRequestError(f"a message has at most {ATTRIBUTES_COUNT_MAX} attributes")
+    if any(len(text.encode()) > ATTRIBUTE_BYTES_MAX for one in found.items() for text in one):
+        raise BadRequestError(f"attributes are text of at most {ATTRIBUTE_BYTES_MAX} bytes")
+
+
+_unpack = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+# Each action takes its own command type, which the table's key guarantees.
+TIMELINE_ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
+    ChangeTimeline: change,
+    GetFromTimeline: get,
+    ListTimeline: page,
+    CountTimeline: count,
+    ConsumeTimeline: consume,
+    FinishLeases: finish,
+    LeasesRevoked: revoked,
+    AskTime: tell_time,
+}

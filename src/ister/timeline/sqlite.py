@@ -1,0 +1,353 @@
+"""Timelines in one file of SQLite: blocking, for one thread at a time.
+
+Always true:
+- what `apply` returned for is on the disk, together;
+- a payload that is not what was written is told, not handed out: it has a checksum, which SQLite
+  itself does not keep;
+- nothing of a message is in memory between two calls;
+- after an error of the storage nothing is remembered: the next call opens the file again, so that
+  what it finds is what the disk has.
+
+A topic that is deleted is gone at once, its messages a few with each `apply` that comes after:
+millions of them would hold up everybody else for minutes.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from ister.base.errors import CorruptedError, IsterError, StorageFailedError, TopicExistsError
+from ister.timeline.deciding import NUMBER_MAX, is_text, settle
+from ister.timeline.file import open_file, transaction, translated
+from ister.timeline.model import Bury, Lease, Row, Slot, Work
+from ister.timeline.port import Outcomes, TopicRow
+from ister.timeline.sheet import UNREAD, Sheet, Writes
+
+FILE_NAME = "timelines.db"
+# Of values that were checked: a third of what calling the class takes.
+new_row: Callable[[type[Row], tuple[Any, ...]], Row] = tuple.__new__
+
+# A message takes about 10 µs to remove, and others wait for 2 ms at most.
+REMAINS_PER_CALL = 200
+
+SLIM = "SELECT topic, seq, id, version, level, due, position, owner, holder, leases"
+WHOLE = f"{SLIM}, payload, attributes, crc"
+SLIM_KINDS = (int, int, str, int, int, int, int, str, str, int)
+KINDS = (*SLIM_KINDS, bytes, bytes, int)
+FIND = f"{WHOLE} FROM messages WHERE topic = ? AND id = ?"
+FIND_SEQ = f"{WHOLE} FROM messages WHERE seq = ?"
+# Of a list in JSON: one statement for however many.
+AMONG = "IN (SELECT value FROM json_each(?))"
+FIND_IDS = f"{SLIM} FROM messages WHERE topic = ? AND id {AMONG}"
+FIND_SEQS = f"{WHOLE} FROM messages WHERE seq {AMONG}"
+SCAN = (
+    "SELECT position, seq, version, due, position > due FROM messages INDEXED BY message_order"
+    " WHERE topic = ? AND level = ? AND (position, seq) > (?, ?) AND position <= ?"
+    " ORDER BY position, seq LIMIT ?"
+)
+PAGE = (
+    f"{WHOLE} FROM messages INDEXED BY message_order"
+    " WHERE topic = ? AND level = ? AND (position, seq) > (?, ?) AND position < ?"
+    " ORDER BY position, seq LIMIT ?"
+)
+COUNT = (
+    "SELECT count(*) FROM messages INDEXED BY message_order"
+    " WHERE topic = ? AND level = ? AND position >= ? AND position < ?"
+)
+NEXT_LEVEL = (
+    "SELECT level, position FROM messages INDEXED BY message_order"
+    " WHERE topic = ? AND level > ? ORDER BY level, position LIMIT 1"
+)
+HELD = (
+    f"{WHOLE} FROM messages INDEXED BY message_holders"
+    " WHERE topic = ? AND holder = ? AND position > ? AND position > due ORDER BY position, seq"
+)
+ADD = (
+    "INSERT INTO messages (topic, seq, id, version, level, due, position, owner, holder, leases,"
+    " payload, attributes, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+CHANGE = (
+    "UPDATE messages SET version = ?, due = ?, position = ?, holder = ?, leases = ? WHERE seq = ?"
+)
+UPDATE = "UPDATE messages SET payload = ?, attributes = ?, crc = ? WHERE seq = ?"
+MOVE = "UPDATE messages SET topic = ?, id = ? WHERE seq = ?"
+REMOVE = "DELETE FROM messages WHERE seq = ?"
+CLEAR = (
+    "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY message_order"
+    " WHERE topic = ? LIMIT ?)"
+)
+
+
+class SqliteStore:
+    """See `Store`. Raises `StorageFailedError` and `CorruptedError`."""
+
+    def __init__(self, file: Path, *, busy_timeout_s: float = 5.0) -> None:
+        self._file = file.absolute()
+        self._busy_timeout_s = busy_timeout_s
+        self._connection: sqlite3.Connection | None = None
+        self._was_there = False
+        # Of the file that is open.
+        self._topics: dict[int, TopicRow] = {}
+        self._remains: set[int] = set()
+        self._version = 0
+
+    def topics(self) -> list[TopicRow]:
+        """See `Store`."""
+        with self._opened():
+            return list(self._topics.values())
+
+    def create_topic(self, name: str, kind: str, settings: bytes) -> TopicRow:
+        """See `Store`."""
+        with self._opened() as connection:
+            if any(topic.name == name for topic in self._topics.values()):
+                raise TopicExistsError(name, "in the timelines")
+            with transaction(connection):
+                connection.execute("UPDATE head SET number = number + 1")
+                (number,) = connection.execute("SELECT number FROM head").fetchone()
+                topic = TopicRow(number, name, kind, settings)
+                connection.execute("INSERT INTO topics VALUES (?, ?, ?, ?)", topic)
+            self._topics[number] = topic
+            return topic
+
+    def delete_topic(self, number: int) -> None:
+        """See `Store`."""
+        with self._opened() as connection:
+            if number not in self._topics:
+                return
+            with transaction(connection):
+                connection.execute("DELETE FROM topics WHERE number = ?", (number,))
+                connection.execute("INSERT INTO remains VALUES (?)", (number,))
+            del self._topics[number]
+            self._remains.add(number)
+
+    def apply(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
+        """See `Store`."""
+        with self._opened() as connection:
+            sheet = Sheet(
+                self._topics,
+                load=lambda topic, name: self._find(connection, topic, name),
+                load_seq=lambda seq: self._find_seq(connection, seq),
+            )
+            version = self._version + sum(len(piece.changes) for piece in work)
+            with transaction(connection):
+                self._read(sheet, connection, work)
+                outcomes = settle(sheet, now_ms, work, self._version + 1)
+                write(connection, sheet.writes())
+                connection.execute("UPDATE head SET version = ?", (version,))
+                cleared = self._clear(connection)
+            self._version = version
+            self._remains -= cleared
+            return outcomes
+
+    def scan(
+        self, topic: int, level: int, after: tuple[int, int], until_ms: int, limit: int
+    ) -> list[Slot]:
+        """See `Store`."""
+        with self._opened() as connection:
+            if topic not in self._topics:
+                return []
+            values = (topic, level, *after, until_ms, limit)
+            return [
+                Slot(position_ms, seq, version, due_ms, bool(held))
+                for position_ms, seq, version, due_ms, held in connection.execute(SCAN, values)
+            ]
+
+    def levels(self, topic: int) -> dict[int, int]:
+        """See `Store`."""
+        with self._opened() as connection:
+            return dict(self._levels(connection, topic))
+
+    def held(self, topic: int, holder: str, now_ms: int) -> list[Row]:
+        """See `Store`."""
+        with self._opened() as connection:
+            if topic not in self._topics or not is_text(holder):
+                return []
+            return self._whole(connection.execute(HELD, (topic, holder, now_ms)))
+
+    def get(self, topic: int, id: str) -> Row | None:
+        """See `Store`."""
+        with self._opened() as connection:
+            if topic not in self._topics or not is_text(id):
+                return None
+            return self._find(connection, topic, id)
+
+    def page(
+        self, topic: int, start_ms: int, end_ms: int, after: tuple[int, int], limit: int
+    ) -> list[Row]:
+        """See `Store`."""
+        # Of each level as many as are asked for: the levels of a topic are few.
+        after = max(after, (start_ms, -1))
+        with self._opened() as connection:
+            found: list[Row] = []
+            for level, _ in self._levels(connection, topic):
+                values = (topic, level, *after, end_ms, limit)
+                found += self._whole(connection.execute(PAGE, values))
+                found.sort(key=lambda row: (row.position_ms, row.seq))
+                del found[limit:]
+            return found
+
+    def count(self, topic: int, start_ms: int, end_ms: int) -> int:
+        """See `Store`. Takes longer the more there are: a second for 2 to 5 million."""
+        with self._opened() as connection:
+            count = 0
+            for level, _ in self._levels(connection, topic):
+                values = (topic, level, start_ms, end_ms)
+                count += int(connection.execute(COUNT, values).fetchone()[0])
+            return count
+
+    def close(self) -> None:
+        """See `Store`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with translated(self._file):
+                connection.close()
+
+    # Reading
+
+    def _read(self, sheet: Sheet, connection: sqlite3.Connection, work: Sequence[Work]) -> None:
+        """Read the messages that work is about, those to be leased with their payloads."""
+        seqs: list[int] = []
+        ids: dict[int, list[str]] = {}
+        for piece in work:
+            for change in piece.changes:
+                if isinstance(change, Lease | Bury):
+                    seqs.append(change.seq)
+                elif change.topic in ids:
+                    ids[change.topic].append(change.id)
+                else:
+                    ids[change.topic] = [change.id]
+        if seqs:
+            found = connection.execute(FIND_SEQS, (json.dumps(seqs),))
+            # One that is broken is found so by whoever asks for it, and by nobody else.
+            sheet.add([new_row(Row, values[:-1]) for values in found if is_whole(values)])
+        for topic, names in ids.items():
+            rows: list[Row] = []
+            if topic in self._topics:
+                rows = self._slim(connection.execute(FIND_IDS, (topic, json.dumps(names))))
+            sheet.add_ids(topic, names, rows)
+
+    def _find(self, connection: sqlite3.Connection, topic: int, id: str) -> Row | None:
+        for row in self._whole(connection.execute(FIND, (topic, id))):
+            return row
+        return None
+
+    def _find_seq(self, connection: sqlite3.Connection, seq: int) -> Row | None:
+        if not 0 < seq < NUMBER_MAX:
+            return None
+        for row in self._whole(connection.execute(FIND_SEQ, (seq,))):
+            return row
+        return None
+
+    def _levels(self, connection: sqlite3.Connection, topic: int) -> Iterator[tuple[int, int]]:
+        level = -1
+        while topic in self._topics:
+            found = connection.execute(NEXT_LEVEL, (topic, level)).fetchone()
+            if found is None:
+                return
+            level, position_ms = found
+            yield level, position_ms
+
+    def _whole(self, found: Iterable[tuple[Any, ...]]) -> list[Row]:
+        """Return messages that are what was written, or raise."""
+        rows = []
+        for values in found:
+            if not is_whole(values):
+                raise self._damage(f"message {values[2]!r} is not what was written")
+            rows.append(new_row(Row, values[:-1]))
+        return rows
+
+    def _slim(self, found: Iterable[tuple[Any, ...]]) -> list[Row]:
+        """Return messages without what they carry."""
+        rows = []
+        for values in found:
+            if tuple(map(type, values)) != SLIM_KINDS:
+                raise self._damage(f"message {values[2]!r} is not what was written")
+            rows.append(new_row(Row, (*values, UNREAD, UNREAD)))
+        return rows
+
+    # Opening
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with translated(self._file):
+                yield self._open()
+        except (StorageFailedError, CorruptedError):
+            with suppress(IsterError):
+                self.close()
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._was_there and not self._file.exists():
+            raise StorageFailedError(f"{self._file} is gone: put it back")
+        if self._connection is None:
+            self._connection = open_file(self._file, busy_timeout_s=self._busy_timeout_s)
+            self._was_there = True
+            self._begin(self._connection)
+        return self._connection
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Read what is known of a file while it is open."""
+        topics = connection.execute("SELECT number, name, kind, settings FROM topics")
+        self._topics = {row[0]: TopicRow(*row) for row in topics}
+        self._remains = {row[0] for row in connection.execute("SELECT number FROM remains")}
+        (newest,) = connection.execute("SELECT coalesce(max(seq), 0) FROM messages").fetchone()
+        match connection.execute("SELECT version FROM head").fetchall():
+            case [(int(version),)] if version >= newest:
+                self._version = version
+            case _:
+                raise self._damage("the last version is not what was written")
+
+    def _damage(self, reason: str) -> IsterError:
+        return CorruptedError(str(self._file), 0, reason)
+
+    # Removing topics
+
+    def _clear(self, connection: sqlite3.Connection) -> set[int]:
+        """Remove some messages of a topic that is gone; return it when it has no more."""
+        for number in self._remains:
+            removed = connection.execute(CLEAR, (number, REMAINS_PER_CALL)).rowcount
+            if removed == REMAINS_PER_CALL:
+                break
+            connection.execute("DELETE FROM remains WHERE number = ?", (number,))
+            return {number}
+        return set()
+
+
+def write(connection: sqlite3.Connection, writes: Writes) -> None:
+    """Do to the file what was decided."""
+    if writes.removed:
+        connection.executemany(REMOVE, [(seq,) for seq in writes.removed])
+    if writes.moved:
+        connection.executemany(MOVE, [(row.topic, row.id, row.seq) for row in writes.moved])
+    if writes.changed:
+        connection.executemany(
+            CHANGE,
+            [
+                (version, due_ms, position_ms, holder, leases, seq)
+                for _, seq, _, version, _, due_ms, position_ms, _, holder, leases, _, _ in (
+                    writes.changed
+                )
+            ],
+        )
+    if writes.updated:
+        connection.executemany(
+            UPDATE,
+            [(row.payload, row.attributes, checksum(row), row.seq) for row in writes.updated],
+        )
+    if writes.added:
+        connection.executemany(ADD, [(*row, checksum(row)) for row in writes.added])
+
+
+def is_whole(values: tuple[Any, ...]) -> bool:
+    """Return whether a message is what was written."""
+    return tuple(map(type, values)) == KINDS and crc32(values[11], crc32(values[10])) == values[12]
+
+
+def checksum(row: Row) -> int:
+    """Return the checksum of what a message carries."""
+    return crc32(row[11], crc32(row[10]))

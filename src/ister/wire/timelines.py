@@ -1,0 +1,252 @@
+"""Commands of timelines: messages at a point in time, many of them as columns of one command.
+
+A column has one value for each message, or none at all when every value would be empty. Times are
+those of the broker's clock, in milliseconds since 1970 unless they say otherwise. Spec:
+docs/protocol.md.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
+from ister.base.limits import TIMELINE_CHANGES_MAX
+from ister.wire.tagged import Tagged
+
+# What a change is, one byte each. Of the owner:
+PUT, MOVE, UPDATE, DELETE = range(4)
+# And of a consumer. UNUSED gives a message back as if it had never been handed out.
+DONE, EXTEND, RELEASE, UNUSED = range(4)
+CHANGE_KINDS_END = 4
+
+# The lateness of a message that has none: it was handed out before.
+NO_LATENESS = -1
+
+_T = TypeVar("_T")
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An error of one change. Its text follows from number and fields, and is not sent."""
+
+    code: int
+    fields: dict[str, FieldValue]
+
+
+class ChangeTimeline(Tagged):
+    """Make changes to messages of a group, each for itself, or all or nothing if `atomic`.
+
+    `due_ms` is that of puts and moves, `payloads` and `attributes` (msgpack maps) those of puts
+    and updates, `levels` those of puts, and `versions` those of the others: 0 is any.
+    """
+
+    topic: str
+    group: str
+    kinds: bytes
+    ids: list[str]
+    due_ms: list[int] = msgspec.field(default_factory=list)
+    payloads: list[bytes] = msgspec.field(default_factory=list)
+    attributes: list[bytes] = msgspec.field(default_factory=list)
+    levels: list[int] = msgspec.field(default_factory=list)
+    versions: list[int] = msgspec.field(default_factory=list)
+    atomic: bool = False
+
+
+class TimelineChanged(Tagged):
+    """The version of each message after its change; of those that were refused, by slot, why."""
+
+    versions: list[int]
+    errors: dict[int, Refusal] = msgspec.field(default_factory=dict)
+
+
+class GetFromTimeline(Tagged):
+    """Ask for a message by its id."""
+
+    topic: str
+    id: str
+
+
+class ListTimeline(Tagged):
+    """Ask for messages from `start_ms` up to before `end_ms`, behind `after`, a page at a time."""
+
+    topic: str
+    start_ms: int
+    end_ms: int
+    after: tuple[int, int] = (-1, 0)
+    limit: int = 100
+
+
+class TimelineRows(Tagged):
+    """Messages by position. `after` is what to ask with for the next page, absent at the end."""
+
+    ids: list[str]
+    versions: list[int]
+    due_ms: list[int]
+    position_ms: list[int]
+    groups: list[str]
+    holders: list[str]
+    leases: list[int]
+    levels: list[int]
+    payloads: list[bytes]
+    attributes: list[bytes]
+    after: tuple[int, int] | None = None
+
+
+class CountTimeline(Tagged):
+    """Ask how many messages there are from `start_ms` up to before `end_ms`."""
+
+    topic: str
+    start_ms: int
+    end_ms: int
+
+
+class TimelineCount(Tagged):
+    """So many."""
+
+    count: int
+
+
+class ConsumeTimeline(Tagged):
+    """Use `channel` for a consumer; one of the same name gives way to it.
+
+    It is sent the leases that a consumer of its name has, then at most `credit` messages that it
+    has not finished, and others up to `prefetch_ms` before they are due. CREDIT frames raise it.
+    """
+
+    topic: str
+    consumer: str
+    channel: int
+    lease_ms: int
+    prefetch_ms: int
+    credit: int
+
+
+class TimelineOpened(Tagged):
+    """The consumer is there. `now_us` is the time of the broker, in microseconds."""
+
+    now_us: int
+
+
+class TimelineDue(Tagged):
+    """Messages for the consumer on this frame's channel, leased to it, due now or soon.
+
+    A notice. `until_ms` is when their leases end, `attempts` how often they were handed out, with
+    this time.
+    """
+
+    ids: list[str]
+    versions: list[int]
+    due_ms: list[int]
+    until_ms: list[int]
+    attempts: list[int]
+    payloads: list[bytes]
+    attributes: list[bytes] = msgspec.field(default_factory=list)
+    levels: list[int] = msgspec.field(default_factory=list)
+
+
+class FinishLeases(Tagged):
+    """What becomes of messages that the consumer on `channel` has.
+
+    `times_ms` is for how long an EXTEND lasts from now, and when a RELEASE is due (0: now).
+    `lateness_us` is how much later than due each message that is DONE was handed to the
+    application.
+    """
+
+    channel: int
+    kinds: bytes
+    ids: list[str]
+    versions: list[int]
+    times_ms: list[int] = msgspec.field(default_factory=list)
+    lateness_us: list[int] = msgspec.field(default_factory=list)
+
+
+class RevokeLeases(Tagged):
+    """Messages not due yet that their owner wants to change. A notice on the consumer's channel."""
+
+    ids: list[str]
+    versions: list[int]
+
+
+class LeasesRevoked(Tagged):
+    """The answer to `RevokeLeases`: which of the messages the application has already."""
+
+    channel: int
+    ids: list[str]
+    versions: list[int]
+    kept: list[bool]
+
+
+class AskTime(Tagged):
+    """Ask for the time of the broker."""
+
+
+class TimeTold(Tagged):
+    """The time of the broker when it was asked, in microseconds since 1970."""
+
+    now_us: int
+
+
+TimelineCommand: TypeAlias = (
+    ChangeTimeline
+    | TimelineChanged
+    | GetFromTimeline
+    | ListTimeline
+    | TimelineRows
+    | CountTimeline
+    | TimelineCount
+    | ConsumeTimeline
+    | TimelineOpened
+    | TimelineDue
+    | FinishLeases
+    | RevokeLeases
+    | LeasesRevoked
+    | AskTime
+    | TimeTold
+)
+
+
+def column(values: Sequence[_T], count: int, default: _T) -> Sequence[_T]:
+    """Return a column with a value for each of `count` messages, or raise `ProtocolError`."""
+    if len(values) == count:
+        return values
+    if values:
+        raise ProtocolError(f"a column has {len(values)} values for {count} messages")
+    return [default] * count
+
+
+def check_kinds(kinds: bytes, ids: Sequence[str]) -> None:
+    """Raise `ProtocolError` unless there is a known kind of change for each id, and not too many.
+
+    Who has more to say makes several commands of it.
+    """
+    if not 0 < len(ids) <= TIMELINE_CHANGES_MAX:
+        raise ProtocolError(f"{len(ids)} changes in a command are not 1 to {TIMELINE_CHANGES_MAX}")
+    if len(kinds) != len(ids):
+        raise ProtocolError(f"{len(kinds)} kinds of changes for {len(ids)} messages")
+    if max(kinds) >= CHANGE_KINDS_END:
+        raise ProtocolError(f"kind of change {max(kinds)} is not known")
+
+
+def check_due(due: TimelineDue) -> None:
+    """Raise `ProtocolError` unless the columns of a delivery are as long as each other."""
+    count = len(due.ids)
+    sides = (due.versions, due.due_ms, due.until_ms, due.attempts, due.payloads)
+    if any(len(side) != count for side in sides):
+        raise ProtocolError("columns of a delivery differ in length")
+
+
+def refusal(error: IsterError) -> Refusal:
+    """Return an error as it travels among the outcomes of many changes."""
+    return Refusal(code=error.code, fields=error.fields())
+
+
+def outcomes_of(reply: TimelineChanged, count: int) -> list[int | IsterError]:
+    """Return what came of each of `count` changes: the version of its message, or an error."""
+    if len(reply.versions) != count:
+        raise ProtocolError(f"{len(reply.versions)} outcomes for {count} changes")
+    outcomes: list[int | IsterError] = list(reply.versions)
+    for slot, why in reply.errors.items():
+        if not 0 <= slot < count:
+            raise ProtocolError(f"there is no change {slot} of {count}")
+        outcomes[slot] = from_wire(why.code, why.fields, f"error {why.code}")
+    return outcomes

@@ -1,0 +1,350 @@
+"""A consumer of a timeline without I/O: the test plays the broker."""
+
+from typing import Any
+
+import pytest
+from tests.unit.client.session.wire_end import TIMEOUT_MS, Waiter, WireEnd
+
+from ister.base.errors import (
+    ClosedError,
+    IsterError,
+    MessageNotFoundError,
+    NotConnectedError,
+    ProtocolError,
+    TimelineLeaseLostError,
+)
+from ister.client.session import Held, TimelineChannel
+from ister.wire import (
+    DONE,
+    EXTEND,
+    RELEASE,
+    UNUSED,
+    AskTime,
+    CloseConsumer,
+    Command,
+    ConsumerClosed,
+    ConsumeTimeline,
+    Done,
+    FinishLeases,
+    LeasesRevoked,
+    RevokeLeases,
+    TimelineChanged,
+    TimelineDue,
+    TimelineOpened,
+    TimeTold,
+    refusal,
+)
+
+CREDIT = 10
+DUE_MS = 5_000
+
+
+class TimelineEnd(WireEnd):
+    """A session with one open consumer; the broker's clock is that of the client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcomes: list[int | IsterError] = []
+        self.connect()
+        command = ConsumeTimeline(
+            topic="/default/r",
+            consumer="w",
+            channel=self.session.new_channel(),
+            lease_ms=60_000,
+            prefetch_ms=500,
+            credit=CREDIT,
+        )
+        self.channel = TimelineChannel(self.session, command)
+        self.session.timelines.open(self.channel, lambda _: None)
+        self.answer(TimelineOpened(now_us=0), ConsumeTimeline)
+
+    def answer(self, reply: Command, to: type) -> Any:
+        """Answer the one command of a type that the client has sent, and return it."""
+        found = None
+        for sequence, command in self.commands():
+            if isinstance(command, to):
+                found = command
+                self.tell(reply, sequence=sequence)
+        assert found is not None, to
+        return found
+
+    def due(self, *ids: str, due_ms: int = DUE_MS, **columns: Any) -> None:
+        """Deliver messages."""
+        count = len(ids)
+        fields: dict[str, Any] = {
+            "versions": [7] * count,
+            "due_ms": [due_ms] * count,
+            "until_ms": [due_ms + 60_000] * count,
+            "attempts": [1] * count,
+            "payloads": [b"x"] * count,
+        }
+        notice = TimelineDue(ids=list(ids), **(fields | columns))
+        self.tell(notice, channel=self.channel.channel)
+
+    def take(self, at_ms: int = DUE_MS) -> str | None:
+        """Take the next message, and return its id."""
+        held = self.channel.take(at_ms * 1000)
+        return None if held is None else held.id
+
+    def get(self, at_ms: int = DUE_MS) -> Held:
+        """Take the next message, which is there."""
+        held = self.channel.take(at_ms * 1000)
+        assert held is not None
+        return held
+
+    def finish(self, kind: int, held: Held, time_ms: int = 0) -> None:
+        """Say what becomes of a message."""
+        self.channel.finish(kind, held, time_ms, self.outcomes.append)
+
+    def revoke(self, *ids: str, version: int = 7) -> list[bool]:
+        """Ask for messages, and return which of them the application has."""
+        self.commands()
+        notice = RevokeLeases(ids=list(ids), versions=[version] * len(ids))
+        self.tell(notice, channel=self.channel.channel)
+        kept: list[bool] = self.answer(Done(), LeasesRevoked).kept
+        return kept
+
+    def reconnect(self) -> None:
+        """Lose the connection, and have another one."""
+        self.session.disconnected("test")
+        self.connect()
+        self.answer(TimelineOpened(now_us=0), ConsumeTimeline)
+
+
+@pytest.fixture
+def end() -> TimelineEnd:
+    return TimelineEnd()
+
+
+def test_a_message_is_handed_over_when_it_is_due_and_not_before(end: TimelineEnd) -> None:
+    end.due("a")
+
+    assert end.channel.take(DUE_MS * 1000 - 1) is None
+    assert end.channel.next_due_ms == DUE_MS
+    assert end.take() == "a"
+    assert end.channel.next_due_ms is None
+
+
+def test_nothing_is_handed_over_while_the_time_is_not_known(end: TimelineEnd) -> None:
+    end.due("a", due_ms=0)
+
+    assert end.channel.take(None) is None
+
+
+def test_the_earliest_goes_first_and_of_those_the_one_that_came_first(end: TimelineEnd) -> None:
+    end.due("late", due_ms=30)
+    end.due("b", "c", due_ms=20)
+    end.due("a", due_ms=10)
+
+    assert [end.take(30) for _ in range(5)] == ["a", "b", "c", "late", None]
+
+
+def test_of_those_that_are_due_the_lowest_level_goes_first(end: TimelineEnd) -> None:
+    end.due("a", "b", "c", levels=[2, 1, 0], due_ms=10)
+    end.due("soon", levels=[0], due_ms=99)
+
+    assert [end.take(50) for _ in range(4)] == ["c", "b", "a", None]
+
+
+def test_lateness_is_counted_for_the_first_attempt_only(end: TimelineEnd) -> None:
+    end.due("a")
+    end.due("b", attempts=[2])
+
+    assert end.get(DUE_MS + 3).lateness_us == 3_000
+    assert end.get(DUE_MS + 3).lateness_us == -1
+    assert end.channel.lateness.count == 1
+
+
+def test_who_waits_is_woken_by_a_delivery(end: TimelineEnd) -> None:
+    waiter = Waiter()
+    end.channel.wait(waiter)
+
+    end.due("a")
+
+    assert waiter.done()
+
+
+def test_a_revoked_message_is_never_handed_over(end: TimelineEnd) -> None:
+    end.due("a", "b")
+
+    assert end.revoke("a") == [False]
+    assert [end.take(), end.take()] == ["b", None]
+
+
+def test_a_message_that_was_handed_over_is_kept(end: TimelineEnd) -> None:
+    end.due("a", "b")
+    end.take()
+
+    assert end.revoke("a", "b", "unknown") == [True, False, False]
+
+
+def test_a_message_of_another_version_is_not_revoked(end: TimelineEnd) -> None:
+    end.due("a")
+
+    assert end.revoke("a", version=6) == [False]
+    assert end.take() == "a"
+
+
+def test_what_is_said_in_one_turn_travels_in_one_command(end: TimelineEnd) -> None:
+    end.due("a", "b", "c")
+    first, second, third = end.get(DUE_MS + 1), end.get(), end.get()
+    end.finish(DONE, first)
+    end.finish(EXTEND, second, 9_000)
+    end.finish(RELEASE, third, 8_000)
+
+    command = end.answer(TimelineChanged(versions=[8, 9, 10]), FinishLeases)
+
+    assert command.kinds == bytes([DONE, EXTEND, RELEASE])
+    assert command.ids == ["a", "b", "c"]
+    assert command.times_ms == [0, 9_000, 8_000]
+    assert command.lateness_us[0] == 1_000
+    assert end.outcomes == [8, 9, 10]
+    assert second.version == 9
+
+
+def test_an_error_reaches_who_it_is_for(end: TimelineEnd) -> None:
+    end.due("a", "b")
+    end.finish(DONE, end.get())
+    end.finish(DONE, end.get())
+
+    errors = {1: refusal(TimelineLeaseLostError("b"))}
+    end.answer(TimelineChanged(versions=[8, 0], errors=errors), FinishLeases)
+
+    assert end.outcomes[0] == 8
+    assert isinstance(end.outcomes[1], TimelineLeaseLostError)
+
+
+def test_an_answer_that_makes_no_sense_is_an_error_to_all_who_wait(end: TimelineEnd) -> None:
+    end.due("a")
+    end.finish(DONE, end.get())
+
+    end.answer(TimelineChanged(versions=[]), FinishLeases)
+
+    assert isinstance(end.outcomes[0], ProtocolError)
+
+
+def test_on_a_lost_connection_what_was_not_handed_over_is_dropped(end: TimelineEnd) -> None:
+    end.due("a", "b")
+    end.take()
+    end.session.disconnected("test")
+
+    assert end.take() is None
+    assert end.channel.held_count == 0
+
+
+def test_a_lease_that_comes_again_is_not_handed_over_twice(end: TimelineEnd) -> None:
+    end.due("a")
+    held = end.get()
+    end.reconnect()
+
+    end.due("a", versions=[9])
+
+    assert end.take() is None
+    assert held.version == 9
+
+
+def test_a_message_that_was_lost_and_leased_anew_is_handed_over(end: TimelineEnd) -> None:
+    end.due("a")
+    end.get()
+    end.reconnect()
+
+    end.due("a", versions=[9], attempts=[2])
+
+    assert end.get().attempt == 2
+
+
+def test_what_was_said_without_a_connection_is_told_on_the_next_one(end: TimelineEnd) -> None:
+    end.due("a")
+    held = end.get()
+    end.session.disconnected("test")
+    end.finish(DONE, held)
+    end.session.flush()
+    assert end.outcomes == []
+
+    end.connect()
+    end.answer(TimelineOpened(now_us=0), ConsumeTimeline)
+    end.answer(TimelineChanged(versions=[8]), FinishLeases)
+
+    assert end.outcomes == [8]
+
+
+def test_a_done_whose_answer_was_lost_is_done_when_the_message_is_gone(end: TimelineEnd) -> None:
+    end.due("a")
+    end.finish(DONE, end.get())
+    end.commands()
+    end.reconnect()
+
+    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
+    end.answer(gone, FinishLeases)
+
+    assert end.outcomes == [7]
+
+
+def test_nobody_waits_for_a_connection_for_ever(end: TimelineEnd) -> None:
+    end.due("a")
+    held = end.get()
+    end.session.disconnected("test")
+    end.finish(DONE, held)
+
+    end.now_ms += TIMEOUT_MS - 1
+    end.session.pulse()
+    assert end.outcomes == []
+
+    end.now_ms += 1
+    end.session.pulse()
+    assert isinstance(end.outcomes[0], NotConnectedError)
+
+
+def test_leaving_gives_back_what_was_not_handed_over(end: TimelineEnd) -> None:
+    end.due("a", "b", "c")
+    end.take()
+    end.commands()
+    end.session.timelines.close(end.channel, lambda _: None)
+
+    finish, close = (command for _, command in end.commands())
+
+    assert isinstance(finish, FinishLeases)
+    assert (finish.kinds, finish.ids) == (bytes([UNUSED, UNUSED]), ["b", "c"])
+    assert finish.times_ms == [DUE_MS, DUE_MS]
+    assert close == CloseConsumer(channel=end.channel.channel)
+
+
+def test_a_consumer_that_the_broker_closed_tells_why(end: TimelineEnd) -> None:
+    waiter = Waiter()
+    end.channel.wait(waiter)
+    end.tell(ConsumerClosed(reason="its topic was deleted"), channel=end.channel.channel)
+
+    assert waiter.done()
+    with pytest.raises(ClosedError, match="its topic was deleted"):
+        end.take()
+
+
+def test_columns_of_different_lengths_end_the_connection(end: TimelineEnd) -> None:
+    with pytest.raises(ProtocolError):
+        end.due("a", "b", versions=[1])
+    with pytest.raises(ProtocolError):
+        end.due("a", "b", attributes=[b""])
+
+
+def test_a_broker_that_sends_without_end_is_stopped(
+    end: TimelineEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ister.client.session.timeline.BEYOND_CREDIT_MAX", 0)
+    end.due(*(f"m-{n}" for n in range(CREDIT)))
+
+    with pytest.raises(ProtocolError, match="credit"):
+        end.due("one more")
+
+
+def test_the_time_is_asked_for_again_when_our_own_clock_was_set(end: TimelineEnd) -> None:
+    timelines = end.session.timelines
+    assert timelines.find_now_us() is not None
+    timelines._asked = False
+    end.commands()
+
+    # The clock that is never set goes on, and the other one does not: as if it had been set back.
+    end.now_ms += 60_000
+
+    assert timelines.find_now_us() is None
+    end.answer(TimeTold(now_us=0), AskTime)
+    assert timelines.find_now_us() is not None

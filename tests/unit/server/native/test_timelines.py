@@ -1,0 +1,323 @@
+"""Commands of timelines from hostile and broken clients cost a request or a connection."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.server.native.test_session import End
+
+from ister.base.limits import (
+    TIMELINE_CHANGES_MAX,
+    TIMELINE_CREDIT_MAX,
+    TIMELINE_MESSAGE_BYTES_MAX,
+    Limits,
+)
+from ister.broker import Broker, InlineWorker
+from ister.server.native import NativeDoor
+from ister.testing import VirtualClock
+from ister.timeline import MemoryStore, Row
+from ister.wire import (
+    DONE,
+    EXTEND,
+    PUT,
+    UNUSED,
+    AskTime,
+    ChangeTimeline,
+    CloseConsumer,
+    Command,
+    ConsumeTimeline,
+    CountTimeline,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    ErrorReply,
+    FinishLeases,
+    GetFromTimeline,
+    LeasesRevoked,
+    ListTimeline,
+    OpenProducer,
+    TimelineChanged,
+    TimelineCount,
+    TimelineDue,
+    TimelineOpened,
+    TimelineRows,
+    TimeTold,
+    control_frame,
+    decode_command,
+)
+
+TOPIC = "/default/r"
+BAD_REQUEST, NOT_FOUND, WRONG_KIND = 1007, 3012, 1013
+
+
+class TimelineEnd(End):
+    """A session of a broker that has a timeline."""
+
+    def __init__(self) -> None:
+        call_soon = asyncio.get_running_loop().call_soon
+        self.clock = VirtualClock()
+        broker = Broker(
+            name="b", limits=Limits(), clock=self.clock, random_slot=lambda count: count - 1
+        )
+        broker.adopt_timelines(
+            MemoryStore(), [], worker=InlineWorker(call_soon), call_soon=call_soon
+        )
+        super().__init__(NativeDoor(broker, busy_poll_us=0))
+        self.notices: list[Command] = []
+
+    async def ask(self, command: Command) -> Command:
+        """Send a command, and return its answer; what else comes is noted."""
+        self.session.data_received(control_frame(command, sequence=5))
+        answers: list[Command] = []
+        for _ in range(20):
+            await asyncio.sleep(0)
+            self.door.flush()
+            for frame in self.sent():
+                (answers if frame[2] == 5 else self.notices).append(decode_command(frame[3]))
+        [answer] = answers
+        return answer
+
+    async def code(self, command: Command) -> int:
+        """Return the number of the error that answers a command."""
+        answer = await self.ask(command)
+        assert isinstance(answer, ErrorReply), answer
+        return answer.code
+
+    async def put(self, *ids: str, due_ms: int = 0) -> TimelineChanged:
+        """Make messages."""
+        answer = await self.ask(
+            change(ids=list(ids), kinds=bytes(len(ids)), due_ms=[due_ms] * len(ids))
+        )
+        assert isinstance(answer, TimelineChanged), answer
+        return answer
+
+
+def change(**fields: Any) -> ChangeTimeline:
+    usual: dict[str, Any] = {"topic": TOPIC, "group": "shop", "kinds": bytes([PUT]), "ids": ["a"]}
+    return ChangeTimeline(**(usual | fields))
+
+
+def consume(**fields: Any) -> ConsumeTimeline:
+    usual: dict[str, Any] = {
+        "topic": TOPIC,
+        "consumer": "w",
+        "channel": 9,
+        "lease_ms": 60_000,
+        "prefetch_ms": 0,
+        "credit": 10,
+    }
+    return ConsumeTimeline(**(usual | fields))
+
+
+@pytest.fixture
+async def end() -> TimelineEnd:
+    end = TimelineEnd()
+    assert isinstance(await end.ask(CreateTopic(topic=TOPIC, kind="timeline")), Done)
+    return end
+
+
+async def test_a_message_is_put_found_counted_and_listed(end: TimelineEnd) -> None:
+    assert (await end.put("a", "b", due_ms=7)).errors == {}
+
+    found = await end.ask(GetFromTimeline(topic=TOPIC, id="a"))
+    assert isinstance(found, TimelineRows)
+    assert (found.ids, found.due_ms) == (["a"], [7])
+    count = CountTimeline(topic=TOPIC, start_ms=7, end_ms=8)
+    assert await end.ask(count) == TimelineCount(count=2)
+    page = await end.ask(ListTimeline(topic=TOPIC, start_ms=0, end_ms=8, limit=1))
+    assert isinstance(page, TimelineRows)
+    assert page.after is not None
+    rest = await end.ask(ListTimeline(topic=TOPIC, start_ms=0, end_ms=8, after=page.after))
+    assert isinstance(rest, TimelineRows)
+    assert (page.ids, rest.ids, rest.after) == (["a"], ["b"], None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ids": []},
+        {"kinds": b""},
+        {"kinds": bytes([4])},
+        {"kinds": bytes(TIMELINE_CHANGES_MAX + 1), "ids": ["a"] * (TIMELINE_CHANGES_MAX + 1)},
+        {"due_ms": [1, 2]},
+        {"payloads": [b"", b""]},
+        {"attributes": [b"", b""]},
+        {"levels": [0, 0]},
+        {"versions": [0, 0]},
+    ],
+)
+async def test_columns_that_do_not_fit_together_end_the_connection(
+    end: TimelineEnd, fields: dict[str, Any]
+) -> None:
+    end.session.data_received(control_frame(change(**fields), sequence=5))
+
+    assert end.transport.closing
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ids": [""]},
+        {"ids": ["ö" * 128]},
+        {"due_ms": [-1]},
+        {"due_ms": [2**62]},
+        {"levels": [32]},
+        {"levels": [-1]},
+        {"versions": [2**63]},
+        {"versions": [-1]},
+        {"attributes": [b"\xc1"]},
+        {"attributes": [msgspec.msgpack.encode({"a": 1})]},
+        {"attributes": [msgspec.msgpack.encode({str(n): "" for n in range(129)})]},
+        {"attributes": [msgspec.msgpack.encode({"a": "x" * 8_193})]},
+    ],
+)
+async def test_a_value_out_of_bounds_costs_the_request(
+    end: TimelineEnd, fields: dict[str, Any]
+) -> None:
+    assert await end.code(change(**fields)) == BAD_REQUEST
+    assert not end.transport.closing
+
+
+async def test_a_message_over_the_limit_is_refused(end: TimelineEnd) -> None:
+    assert await end.code(change(payloads=[b"x" * (TIMELINE_MESSAGE_BYTES_MAX + 1)])) == 1004
+
+
+async def test_a_page_ends_where_it_would_be_too_large_to_send(end: TimelineEnd) -> None:
+    large = b"x" * (TIMELINE_MESSAGE_BYTES_MAX - 100)
+    for name in ("a", "b", "c"):
+        await end.ask(change(ids=[name], payloads=[large]))
+
+    names = []
+    after = (-1, 0)
+    for _ in range(3):
+        page = await end.ask(ListTimeline(topic=TOPIC, start_ms=0, end_ms=8, after=after))
+        assert isinstance(page, TimelineRows)
+        names += page.ids
+        after = page.after or after
+
+    assert names == ["a", "b", "c"]
+
+
+async def test_a_consumer_is_sent_what_is_due_and_finishes_it(end: TimelineEnd) -> None:
+    await end.put("a")
+    opened = await end.ask(consume())
+    assert opened == TimelineOpened(now_us=end.clock.now_us())
+    [due] = end.notices
+    assert isinstance(due, TimelineDue)
+    assert (due.ids, due.attempts) == (["a"], [1])
+
+    finish = FinishLeases(
+        channel=9, kinds=bytes([DONE]), ids=["a"], versions=due.versions, lateness_us=[700]
+    )
+    assert isinstance(await end.ask(finish), TimelineChanged)
+
+    assert await end.code(GetFromTimeline(topic=TOPIC, id="a")) == NOT_FOUND
+    lateness = dict(end.session.broker.timelines.report(TOPIC).lateness)
+    assert lateness[0.001] == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"credit": 0},
+        {"credit": TIMELINE_CREDIT_MAX + 1},
+        {"lease_ms": -1},
+        {"lease_ms": 2**60},
+        {"prefetch_ms": -1},
+        {"channel": 0},
+        {"channel": 1},
+    ],
+)
+async def test_a_consumer_that_makes_no_sense_is_refused(
+    end: TimelineEnd, fields: dict[str, Any]
+) -> None:
+    assert await end.code(consume(**fields)) == BAD_REQUEST
+
+
+async def test_finishing_without_a_consumer_is_refused(end: TimelineEnd) -> None:
+    command = FinishLeases(channel=9, kinds=bytes([DONE]), ids=["a"], versions=[1])
+
+    assert await end.code(command) == BAD_REQUEST
+
+
+async def test_times_out_of_bounds_are_refused(end: TimelineEnd) -> None:
+    await end.ask(consume())
+    for kind, times_ms in ((EXTEND, 2**62), (UNUSED, -1)):
+        command = FinishLeases(
+            channel=9, kinds=bytes([kind]), ids=["a"], versions=[1], times_ms=[times_ms]
+        )
+        assert await end.code(command) == BAD_REQUEST
+
+
+async def test_an_answer_to_nothing_is_ignored(end: TimelineEnd) -> None:
+    command = LeasesRevoked(channel=9, ids=["a"], versions=[1], kept=[True])
+
+    assert isinstance(await end.ask(command), Done)
+    await end.ask(consume())
+    assert isinstance(await end.ask(command), Done)
+
+
+async def test_a_channel_is_free_when_its_consumer_is_closed(end: TimelineEnd) -> None:
+    await end.ask(consume())
+    assert await end.code(consume()) == BAD_REQUEST
+
+    await end.ask(CloseConsumer(channel=9))
+
+    assert isinstance(await end.ask(consume()), TimelineOpened)
+
+
+async def test_a_lost_connection_gives_back_what_it_had(end: TimelineEnd) -> None:
+    await end.ask(consume())
+    end.session.connection_lost(None)
+
+    assert end.session.broker.timelines.report(TOPIC).consumers == 0
+
+
+async def test_a_consumer_that_reads_nothing_is_closed(
+    end: TimelineEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await end.ask(consume())
+    end.session.writable = False
+    monkeypatch.setattr(end.transport, "get_write_buffer_size", lambda: 2**30, raising=False)
+    broker = end.session.broker
+    done: list[object] = []
+    put = change()
+    end.session.writable = True
+    end.session.data_received(control_frame(put, sequence=6))
+    end.session.writable = False
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert end.session.timelines.consumers == {}
+    assert broker.timelines.report(TOPIC).consumers == 0
+    broker.timelines.get(TOPIC, "a", done.append)
+    await asyncio.sleep(0)
+    [row] = done
+    assert isinstance(row, Row)
+    assert row.leases == 0
+
+
+async def test_the_time_is_told(end: TimelineEnd) -> None:
+    assert await end.ask(AskTime()) == TimeTold(now_us=end.clock.now_us())
+
+
+async def test_a_name_belongs_to_one_kind_of_topic(end: TimelineEnd) -> None:
+    assert await end.code(OpenProducer(topic=TOPIC, name="p", channel=3)) == WRONG_KIND
+    assert await end.code(CreateTopic(topic=TOPIC, kind="live")) == WRONG_KIND
+    assert await end.code(CreateTopic(topic=TOPIC, kind="priority")) == 4001
+    assert await end.code(CreateTopic(topic="/default/x", kind="timeline")) == 4001
+    assert await end.code(CreateTopic(topic="/default/y", kind="timeline", partitions=2)) == 1007
+    assert isinstance(await end.ask(CreateTopic(topic=TOPIC, kind="timeline")), Done)
+
+
+async def test_a_topic_that_was_deleted_may_be_of_another_kind(end: TimelineEnd) -> None:
+    await end.ask(DeleteTopic(topic=TOPIC))
+
+    assert isinstance(await end.ask(CreateTopic(topic=TOPIC, kind="live")), Done)
+
+
+async def test_a_timeline_that_is_not_there_is_told(end: TimelineEnd) -> None:
+    assert await end.code(change(topic="/default/none")) == 3001
+    assert await end.code(consume(topic="/default/none")) == 3001
+    assert await end.code(GetFromTimeline(topic="/default/none", id="a")) == 3001
