@@ -3,8 +3,8 @@
 An example is a `>>>` block; it may `await` at its top level. In scope are the names of its module,
 `ister`, `url` (a broker of its own), and, asynchronous or blocking as the module is, a connected
 `client`, an open `producer` for `/default/orders`, and `msg`, a message of a subscription to the
-stream `/default/jobs`. There is an empty stream `/default/out`, and a `timeline` of the group `shop` on
-`/default/reminders`, with a message `r-0` that is due.
+stream `/default/jobs`. There is an empty stream `/default/out`, and a `timeline` of the group
+`shop` on `/default/reminders`, with a message `r-0` that is due.
 """
 
 import ast
