@@ -42,16 +42,16 @@ def can_fork(env: dict[str, str]) -> bool:
             if name.startswith(("LD_", "PYTHON", "GRPC_"))
         }
 
-    return hasattr(os, "pidfd_open") and early(env) == early(dict(_environment()))
+    return hasattr(os, "pidfd_open") and early(env) == early(dict(environment()))
 
 
 @cache
-def _environment() -> tuple[tuple[str, str], ...]:
+def environment() -> tuple[tuple[str, str], ...]:
     """The environment before any test changed it: asked for when this is imported."""
     return tuple(os.environ.items())
 
 
-_environment()
+environment()
 
 
 class IsterProcess(subprocess.Popen[bytes]):
@@ -118,7 +118,7 @@ def _nursery() -> socket.socket:
             [sys.executable, "-P", __file__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=dict(_environment()),
+            env=dict(environment()),
         )
 
     def close() -> None:

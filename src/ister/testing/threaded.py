@@ -120,6 +120,9 @@ class ThreadedBroker:
         self._server.close()
         engine.crash()
         await settle()
+        # Whoever was being accepted just then.
+        engine.disconnect_all()
+        await settle()
         await engine.door.close(deadline_s=0)
 
     async def _disconnect_all(self) -> None:
