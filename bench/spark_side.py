@@ -38,11 +38,15 @@ SEND_AT_ONCE = 20_000
 # 130 B a row; what is not asked for is neither read nor written, on either side.
 SCHEMA = "partition int, offset long, publish_time timestamp, key string, payload binary"
 QUERY_TIMEOUT_S = 300.0
-# Micro-batches until the JVM has compiled what matters.
-WARM_EVENTS = 80
+# Micro-batches until the JVM has compiled what matters, once; and those of a query that begins.
+WARM_BATCHES = 300
+FIRST_BATCHES = 20
 # Between an event's arrival and the next one, so that Spark has written its commit log by then and
 # waits: events come at their own time, not at that of the micro-batches.
 PAUSE_S = (0.1, 0.3)
+# The floor's micro-batches begin as seldom as those of the events: back to back they would find
+# every cache warm.
+FLOOR_EVERY = "250 milliseconds"
 
 
 @dataclass(slots=True)
@@ -219,29 +223,38 @@ def drained(ground: Ground, writer: Any) -> Figures:
 # Latency
 
 
-def floor(ground: Ground, seconds: float) -> Figures:
+def warm_up(ground: Ground) -> None:
+    """Have what both sides of the latency need compiled before either is measured."""
+    event(ground, 0, skip=WARM_BATCHES)
+    floor(ground, 0, skip=WARM_BATCHES, every="0 seconds")
+
+
+def floor(
+    ground: Ground, seconds: float, *, skip: int = FIRST_BATCHES, every: str = FLOOR_EVERY
+) -> Figures:
     """Return how long a micro-batch of a Python source takes when nothing is to be done."""
     query = (
         ground.spark.readStream.format("bench_ticks")
         .load()
         .writeStream.format("noop")
         .option("checkpointLocation", ground.checkpoint())
+        .trigger(processingTime=every)
         .start()
     )
     try:
         deadline = time.monotonic() + 60
-        while len(query.recentProgress) < WARM_EVENTS and time.monotonic() < deadline:
+        while len(query.recentProgress) <= skip and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(seconds)
     finally:
         query.stop()
-    times = [p.durationMs["triggerExecution"] * 1000.0 for p in query.recentProgress[WARM_EVENTS:]]
+    times = [p.durationMs["triggerExecution"] * 1000.0 for p in query.recentProgress[skip:]]
     if not times:
         raise BenchError("too few micro-batches ended")
     return {"p50_us": median(times), "batches": float(len(times))}
 
 
-def event(ground: Ground, seconds: float) -> Figures:
+def event(ground: Ground, seconds: float, *, skip: int = FIRST_BATCHES) -> Figures:
     """Return how long one event takes from its publishing to the consumer of another topic."""
     source, target = new_topic(ground), new_topic(ground)
     events = (
@@ -256,14 +269,14 @@ def event(ground: Ground, seconds: float) -> Figures:
         .start()
     )
     try:
-        return asyncio.run(_events(ground.url, source, target, seconds))
+        return asyncio.run(_events(ground.url, source, target, seconds, skip))
     except ister.IsterError as error:
         raise BenchError(str(error)) from error
     finally:
         query.stop()
 
 
-async def _events(url: str, source: str, target: str, seconds: float) -> Figures:
+async def _events(url: str, source: str, target: str, seconds: float, skip: int) -> Figures:
     times: list[float] = []
     async with (
         ister.connect(url) as client,
@@ -275,7 +288,7 @@ async def _events(url: str, source: str, target: str, seconds: float) -> Figures
         ends = 0.0
         number = 0
         while time.perf_counter() < deadline and (not ends or time.perf_counter() < ends):
-            if number >= WARM_EVENTS:
+            if number >= skip:
                 await asyncio.sleep(random.uniform(*PAUSE_S))
             began = time.perf_counter()
             await producer.send(b"event %d" % number, key="one")
@@ -285,7 +298,7 @@ async def _events(url: str, source: str, target: str, seconds: float) -> Figures
             took = time.perf_counter() - began
             await message.ack()
             number += 1
-            if number > WARM_EVENTS:
+            if number > skip:
                 ends = ends or time.perf_counter() + seconds
                 times.append(took * 1e6)
     if not times:

@@ -15,8 +15,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
 )
 
+from ister.spark.workers import spare_modules
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+spare_modules()
 
 
 class IsterSource(DataSource):
