@@ -20,7 +20,7 @@ PROTOS := src/ister/server/grpc/protos
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help demo test test-slow check check-static check-format check-lint check-types check-contracts \
-	fuzz bench-live bench-grpc bench-streams bench-spark format protos setup clean
+	fuzz bench-live bench-grpc bench-streams bench-spark bench-timeline format protos setup clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ demo: $(STAMP) ## see it work: a broker, a producer, two subscriptions and a pip
 test: $(STAMP) ## run every test
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
-test-slow: $(STAMP) ## the tests that kill drivers, executors and pipelines of Spark: a quarter of an hour
+test-slow: $(STAMP) ## the tests that kill Spark, and all around timelines, for long: twenty minutes
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile -m slow $(PYTEST_ARGS)
 
 check: check-static test ## the whole gate: format, lint, types, contracts, tests
@@ -65,6 +65,9 @@ bench-streams: $(STAMP) ## compare durable streams with JetStream and the plain 
 
 bench-spark: $(STAMP) ## compare Spark over topics with Spark over its own Parquet
 	@$(BIN)/python -m bench.spark $(BENCH_ARGS)
+
+bench-timeline: $(STAMP) ## compare timelines with NATS's scheduled messages and plain SQLite
+	@$(BIN)/python -m bench.timeline $(BENCH_ARGS)
 
 format: $(STAMP) ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet

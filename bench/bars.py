@@ -39,7 +39,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A figure of ours that should stay below a limit, whatever others need.
+    """A figure of ours that should stay below a limit, or reach it, whatever others need.
 
     `key` is also the figure's name. The same figure of the lane `scale` stands beside it.
     """
@@ -51,6 +51,11 @@ class Target:
     limit: float
     lane: str = "ister"
     scale: str = "nats"
+    at_least: bool = False
+
+    def is_kept(self, value: float) -> bool:
+        """Return whether a figure is what was promised."""
+        return value >= self.limit if self.at_least else value < self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,8 +97,8 @@ def target_row(results: Results, target: Target) -> Row:
         shown(theirs, target.unit),
         target.scale if theirs is not None else "",
         "",
-        f"< {target.limit:g}",
-        "-" if ours is None else "pass" if ours < target.limit else "FAIL",
+        f"{'≥' if target.at_least else '<'} {target.limit:g}",
+        "-" if ours is None else "pass" if target.is_kept(ours) else "FAIL",
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ister.client import (
         Answer,
         Client,
+        CronRule,
         Event,
         Message,
         MessageId,
@@ -58,6 +59,7 @@ __all__ = [
     "BusyError",
     "Client",
     "ConflictError",
+    "CronRule",
     "DeniedError",
     "Event",
     "InvalidError",

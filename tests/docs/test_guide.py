@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from ister.base import BrokerReport
+from ister.base import BrokerReport, DelayReport
 from ister.base.limits import Limits
 from ister.cli.app import make_app
 from ister.server.config import all_settings
@@ -44,7 +44,7 @@ def row_of(words: str) -> str:
 def metric_names() -> set[str]:
     """The names as a scrape shows them."""
     values: dict[str, Any] = dict.fromkeys(BrokerReport.__annotations__, 0)
-    report = BrokerReport(**values | {"broker": "b", "version": "0"})
+    report = BrokerReport(**values | {"broker": "b", "version": "0", "delayed": DelayReport()})
     suffixes = {"counter": "_total", "info": "_info"}
     families = SnapshotCollector(Snapshot(broker=report)).collect()
     return {family.name + suffixes.get(family.type, "") for family in families}

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 import msgspec
+from tests.fuzz.timeline_dialogues import leasing, made_up, scheduling
 from tests.unit.codec.strategies import resealed
 
 from ister.base import EARLIEST, LATEST, Position, StreamSettings
@@ -259,9 +260,12 @@ def dialogue(rng: random.Random, number: int) -> Dialogue:
         transacting,
         reading,
         staging,
+        scheduling,
+        leasing,
+        made_up,
     ]
     frames = [hello(number)]
-    for part in rng.choices(parts, weights=[6, 8, 2, 1, 1, 1, 2], k=rng.randint(1, 2)):
+    for part in rng.choices(parts, weights=[6, 8, 2, 1, 1, 1, 2, 2, 4, 1], k=rng.randint(1, 2)):
         frames += part(rng)
     return frames
 

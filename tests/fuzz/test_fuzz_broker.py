@@ -22,11 +22,12 @@ async def test_spoilt_dialogues_leave_the_broker_unharmed(start: int) -> None:
 
 
 async def test_the_cases_reach_deliveries_errors_and_refusals() -> None:
-    worlds = [play(seed) for seed in range(CASES // 3)]
+    worlds = [play(seed) for seed in range(CASES)]
 
     assert sum(world.broker.report().messages_out for world in worlds) > CASES // 5
     assert sum(world.door.counts.refused for world in worlds) > CASES // 20
     assert sum(len(world.leased) for world in worlds) >= 5
+    assert sum(world.due for world in worlds) >= 5
 
 
 @pytest.mark.fuzz

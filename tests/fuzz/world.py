@@ -31,7 +31,8 @@ from ister.log import FileBackend, LogOptions
 from ister.objects import MemoryDisk
 from ister.server.native import NativeDoor, NativeSession
 from ister.testing import VirtualClock
-from ister.wire import LEASE, Opcode, decode_command
+from ister.timeline import MemoryStore
+from ister.wire import LEASE, Opcode, TimelineDue, decode_command
 from ister.wire.frames import FrameReader, body_limits
 
 # Files here are memory, if the system has such a place.
@@ -106,6 +107,8 @@ class World:
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
         self.leased: list[int] = []
+        # Messages of timelines that consumers were sent.
+        self.due = 0
         # What an event loop would do in a later turn.
         self.ready: deque[Callable[[], object]] = deque()
         self.broker = Broker(
@@ -119,6 +122,9 @@ class World:
         if self.rng.random() < 0.5:
             self.broker.create_topic("/default/a", kind="stream")
             self.broker.create_topic("/default/p", kind="stream", partitions=2)
+        self.store = MemoryStore()
+        worker = InlineWorker(self._call_soon)
+        self.broker.adopt_timelines(self.store, [], worker=worker, call_soon=self._call_soon)
         self.settle()
         self.door = StrictDoor(self.broker, busy_poll_us=0)
         self.clients: list[tuple[NativeSession, NotingTransport, bytearray]] = []
@@ -212,28 +218,30 @@ class World:
         for durable in self.broker.durables:
             assert not durable.consumers
         assert self.door._buffered_bytes == 0
+        for timeline in self.broker.timelines._topics.values():
+            assert not timeline._consumers
+            assert not timeline.out
+            assert not timeline._calls
         for topic in self.broker.catalog.topics.values():
             assert topic.producers == 0
             assert topic.next_offset == topic.messages_in
             assert isinstance(topic, StreamTopic) or topic.subscriptions == []
         for _, transport, _ in self.clients:
-            self.leased += _check_sent(bytes(transport.written))
+            self._check_sent(bytes(transport.written))
 
-
-def _check_sent(data: bytes) -> list[int]:
-    """Look at every frame; return the sizes of leased batches."""
-    leased = []
-    reader = FrameReader(body_limits(LIMITS.batch_bytes_max + 4_096))
-    for opcode, _, _, body in reader.receive(data):
-        if opcode in (Opcode.DELIVER, Opcode.DELIVER_LEASED, Opcode.REPLY):
-            start = LEASE.size if opcode == Opcode.DELIVER_LEASED else 0
-            Batch(body[start:]).verify(message_bytes_max=LIMITS.message_bytes_max)
-            if start:
-                leased.append(len(body))
-        elif opcode == Opcode.CONTROL:
-            decode_command(body)
-    assert reader.buffered_bytes == 0, "a frame was sent in part"
-    return leased
+    def _check_sent(self, data: bytes) -> None:
+        """Look at every frame; count leased batches and messages of timelines."""
+        reader = FrameReader(body_limits(LIMITS.batch_bytes_max + 4_096))
+        for opcode, _, _, body in reader.receive(data):
+            if opcode in (Opcode.DELIVER, Opcode.DELIVER_LEASED, Opcode.REPLY):
+                start = LEASE.size if opcode == Opcode.DELIVER_LEASED else 0
+                Batch(body[start:]).verify(message_bytes_max=LIMITS.message_bytes_max)
+                if start:
+                    self.leased.append(len(body))
+            elif opcode == Opcode.CONTROL:
+                command = decode_command(body)
+                self.due += len(command.ids) if isinstance(command, TimelineDue) else 0
+        assert reader.buffered_bytes == 0, "a frame was sent in part"
 
 
 def play(seed: int) -> World:

@@ -16,7 +16,13 @@ from ister.base.names import (
     partition_name,
 )
 from ister.base.ports import ADMIN_PORT, DEFAULT_URL, GRPC_PORT, HTTP_PORT, NATIVE_PORT
-from ister.base.reports import BrokerReport, ConsumerReport, SubscriptionReport, TopicReport
+from ister.base.reports import (
+    BrokerReport,
+    ConsumerReport,
+    DelayReport,
+    SubscriptionReport,
+    TopicReport,
+)
 from ister.base.schemas import SchemaBinding, SchemaSubject, SchemaVersion
 from ister.base.streams import (
     EARLIEST,
@@ -32,6 +38,7 @@ from ister.base.streams import (
     StreamSettings,
 )
 from ister.base.timelines import (
+    CronReport,
     TimelineKind,
     TimelineReport,
     TimelineSettings,
@@ -52,7 +59,9 @@ __all__ = [
     "BrokerReport",
     "Clock",
     "ConsumerReport",
+    "CronReport",
     "CursorReport",
+    "DelayReport",
     "Durability",
     "Origin",
     "Pattern",

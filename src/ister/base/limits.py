@@ -184,12 +184,21 @@ TIMELINE_CREDIT_MAX = 100_000
 # are looked at whenever messages are handed out.
 TIMELINES_MAX = 10_000
 TIMELINE_CONSUMERS_MAX = 1_000
+# Rules of one cron topic: each is looked for when the broker starts, and takes 300 B of memory.
+# At midnight all of them may fire: 10,000 take the store 5 seconds, and it has 10. What a rule
+# sends is stored anew whenever it fires, and is read with that of 50 or 100 others: 6 MiB.
+CRON_RULES_MAX = 10_000
+CRON_PAYLOAD_BYTES_MAX = 64 * KIB
 # A lease has to outlast its way to the consumer; it may last an hour, or a week if a topic says so.
 LEASE_MS_MIN = 10
 LEASE_MS_MAX = 3_600_000
 LEASE_MS_CEILING = 7 * 24 * 3_600_000
 # How long before they are due messages may be sent: each takes memory of a client until then.
 PREFETCH_MS_MAX = 5_000
+# What the clocks of a client and its broker may differ by before somebody is told: times that an
+# application makes from its own clock are wrong by as much. Machines that ask for the time over a
+# network (NTP) differ by some milliseconds, tens at the worst.
+DRIFT_US_MAX = 100_000
 # Not due yet and sent to one consumer: 5,000 messages a second, a second ahead.
 PREFETCH_COUNT_MAX = 5_000
 

@@ -59,6 +59,18 @@ class SubscriptionReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelayReport:
+    """Messages that are published later; but for `waiting`, since the broker started."""
+
+    waiting: int = 0
+    published: int = 0
+    # How often a stream did not take one that was due: it is tried again.
+    refused: int = 0
+    # Due when their topic was gone.
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReport:
     """The broker as a whole."""
 
@@ -77,3 +89,4 @@ class BrokerReport:
     storage_error: str = ""
     stored_bytes: int = 0
     tail_bytes: int = 0
+    delayed: DelayReport = field(default_factory=DelayReport)

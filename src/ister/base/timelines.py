@@ -20,6 +20,7 @@ class TimelineKind(StrEnum):
 
     TIMELINE = "timeline"  # earliest due first
     PRIORITY = "priority"  # of those that are due, by level, then earliest first
+    CRON = "cron"  # earliest due first, all of them made by rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,32 @@ class TimelineReport:
     # Leases that ended by time, whose messages were handed out again.
     lost: int = 0
     buried: int = 0
-    # How many messages were handed to their application no later than each bound in seconds.
+    # How many messages were handed to their application no later than each bound in seconds; then
+    # how many there were in all, and their lateness together.
     lateness: list[tuple[float, int]] = field(default_factory=list)
+    lateness_count: int = 0
     lateness_s: float = 0.0
+    # Soon due, or leased until soon: these are in memory, without their payloads.
+    window: int = 0
+    # How far our clock is ahead of the consumer's whose clock differs most.
+    drift_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronReport:
+    """A cron rule, and how far it is. Times are in milliseconds; 0: there is none."""
+
+    expression: str
+    zone: str
+    jitter_ms: int
+    catch_up_ms: int
+    overlap: str
+    paused: bool
+    # When it fires next, and the slot that fired last.
+    next_ms: int
+    last_ms: int
+    # The slot that waits until the firing before it is done.
+    buffered_ms: int
+    fired: int
+    missed: int
+    skipped: int

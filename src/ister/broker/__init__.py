@@ -5,6 +5,7 @@ from ister.broker.broker import Broker, Producer
 from ister.broker.commits import CommitFigures
 from ister.broker.consumer import Consumer, Sink
 from ister.broker.deadletters import default_dead_letter_topic
+from ister.broker.delayed import DelayedBatch
 from ister.broker.guarding import Check, Guard, GuardOf
 from ister.broker.locating import Located, Page, locate
 from ister.broker.opening import open_vault
@@ -16,7 +17,7 @@ from ister.broker.staging import Spooling, Stage
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
 from ister.broker.tail import TailBudget
-from ister.broker.timelines import TimelineConsumer, Timelines, TimelineSink
+from ister.broker.timelines import RuleRow, TimelineConsumer, Timelines, TimelineSink
 from ister.broker.topic import Topic
 from ister.broker.transactions import Transaction
 from ister.broker.vault import Vault, Workers
@@ -29,6 +30,7 @@ __all__ = [
     "Check",
     "CommitFigures",
     "Consumer",
+    "DelayedBatch",
     "Guard",
     "GuardOf",
     "Head",
@@ -40,6 +42,7 @@ __all__ = [
     "Reader",
     "ReaderSink",
     "ReplySink",
+    "RuleRow",
     "Sink",
     "Spool",
     "Spooling",

@@ -12,6 +12,7 @@ from itertools import count
 from ister.base import (
     BrokerReport,
     Clock,
+    DelayReport,
     Pattern,
     StreamSettings,
     SubscriptionReport,
@@ -37,6 +38,7 @@ from ister.broker.catalog import Catalog
 from ister.broker.committer import Done, ignore
 from ister.broker.consumer import QueueBudget
 from ister.broker.deadletters import DeadLetters, OnTopic
+from ister.broker.delayed import DelayedBatch, Delays
 from ister.broker.durables import Durables
 from ister.broker.guarding import Check, GuardOf, check, long_check
 from ister.broker.listing import Totals, page_of, subscription_page, timeline_report
@@ -127,6 +129,8 @@ class Broker:
             check_batch=lambda batch: self._check_batch("(stage)", batch, None),
         )
         self.series = SeriesPublisher(self.staging, self.streams)
+        # Of a broker that has a store for timelines.
+        self.delays: Delays | None = None
 
     def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
         """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""
@@ -149,10 +153,17 @@ class Broker:
             clock=self.clock,
             worker=worker,
             call_soon=call_soon,
-            is_taken=self.catalog.is_taken,
+            find_kind=self.catalog.find_kind,
         )
         timelines.adopt(topics)
         self.catalog.adopt_timelines(timelines)
+        self.delays = Delays(
+            timelines,
+            clock=self.clock,
+            find_topic=self.catalog.topics.get,
+            batch_bytes_max=self.limits.batch_bytes_max,
+        )
+        self.delays.start()
 
     @property
     def timelines(self) -> Timelines:
@@ -300,10 +311,7 @@ class Broker:
         """
         topic = producer.stream
         assert topic is not None
-        if topic.deleted:
-            raise TopicNotFoundError(topic.name)
-        if topic.owners.get(producer.name) != producer.id:
-            raise ProducerFencedError(topic.name, producer.name)
+        _check_may_publish(producer)
         if not checked:
             self._check_batch(topic.name, batch, producer)
         if batch.columns & Column.REPLY:
@@ -312,6 +320,26 @@ class Broker:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
         guard = None if checked else topic.guard
         topic.publish(producer.name, batch, told, expected_offset=expected_offset, guard=guard)
+
+    def delay(
+        self, producer: Producer, delayed: DelayedBatch, done: Done, *, checked: bool = False
+    ) -> None:
+        """Check messages and keep them, to be published when they are due.
+
+        `done` is told when they are on the disk. `checked` says that `long_check` has found
+        nothing.
+        """
+        topic, batch = producer.topic, delayed.batch
+        if self.delays is None:
+            raise BadRequestError("this broker has no place for messages that are due later")
+        _check_may_publish(producer)
+        if not checked:
+            self._check_batch(topic.name, batch, producer)
+            if topic.guard is not None:
+                check(topic.guard, batch)
+        if batch.columns & Column.REPLY:
+            raise BadRequestError("a request cannot be delayed: nobody would wait for the answer")
+        self.delays.add(producer, delayed, done)
 
     def long_check(self, producer: Producer, batch: Batch) -> Check | None:
         """Return what to do in a thread before this batch is published as `checked`.
@@ -386,7 +414,12 @@ class Broker:
         every = (*self.catalog.topics, *self.catalog.timeline_names())
         names = sorted(n for n in every if not pattern or matches(pattern, n))
         page, more = page_of(names, after=after, limit=limit)
-        return [self._topic_report(name) for name in page], more
+        return [self.topic_report(name) for name in page], more
+
+    def topic_report(self, name: str) -> TopicReport:
+        """Return what to tell of a topic, a partition or a timeline that is there."""
+        topic = self.catalog.topics.get(name)
+        return timeline_report(self.timelines.report(name)) if topic is None else topic.report()
 
     def subscriptions(
         self, topic: str, *, after: str, limit: int
@@ -415,13 +448,10 @@ class Broker:
             storage_error=self.streams.error,
             stored_bytes=sum(v.log.total_bytes for v in self.streams.vaults),
             tail_bytes=max((v.budget.size_bytes for v in self.streams.vaults), default=0),
+            delayed=self.delays.report() if self.delays is not None else DelayReport(),
         )
 
     # Inner workings
-
-    def _topic_report(self, name: str) -> TopicReport:
-        topic = self.catalog.topics.get(name)
-        return timeline_report(self.timelines.report(name)) if topic is None else topic.report()
 
     def _is_quiet(self) -> bool:
         """Whether so few are connected that nobody minds if the loop waits for a quick disk."""
@@ -447,3 +477,12 @@ class Broker:
         too_large = batch.verify(message_bytes_max=limits.message_bytes_max)
         if too_large:
             raise MessageTooLargeError(topic, too_large, limits.message_bytes_max)
+
+
+def _check_may_publish(producer: Producer) -> None:
+    """Raise when a topic is gone, or when another producer of the name has taken over."""
+    topic, stream = producer.topic, producer.stream
+    if topic.deleted:
+        raise TopicNotFoundError(topic.name)
+    if stream is not None and stream.owners.get(producer.name) != producer.id:
+        raise ProducerFencedError(topic.name, producer.name)

@@ -109,6 +109,12 @@ class Catalog:
         """Whether a topic has that name which is no timeline."""
         return name in self.topics or name in self._partitioned
 
+    def find_kind(self, name: str) -> str | None:
+        """Return the kind of the topic that has that name, unless it is a timeline."""
+        parts = self._partitioned.get(name)
+        topic = parts[0] if parts else self.topics.get(name)
+        return None if topic is None else topic.kind
+
     def timeline_names(self) -> list[str]:
         """Return the names of the timelines."""
         return [] if self.timelines is None else self.timelines.names()

@@ -143,7 +143,11 @@ class TransactionDone(_Change, frozen=True):
 
 
 class Sequenced(_Change, frozen=True):
-    """Messages of a producer were taken, though not all were stored: some had known ids."""
+    """Messages of a producer were taken, though not all were stored: some had known ids.
+
+    Of delayed messages: those that were leased under these versions, of the timeline that is named
+    as the producer, are stored.
+    """
 
     topic: int
     producer: str

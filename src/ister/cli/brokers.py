@@ -32,7 +32,7 @@ def list_brokers(url: UrlOption = URL, as_json: JsonOption = False) -> None:
 def _write_brokers(rows: list[BrokerReport]) -> None:
     write_table(
         ("BROKER", "VERSION", "UP", "CONNECTIONS", "TOPICS", "SUBSCRIPTIONS", "IN", "OUT",
-         "STORED", "DURABLE WRITES"),
+         "STORED", "DELAYED", "DURABLE WRITES"),
         [
             (
                 row.broker,
@@ -44,6 +44,7 @@ def _write_brokers(rows: list[BrokerReport]) -> None:
                 row.messages_in,
                 row.messages_out,
                 rounded_size(row.stored_bytes),
+                row.delayed.waiting,
                 row.storage_error or "taken",
             )
             for row in rows

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -16,7 +17,28 @@ from ister.base.errors import BadRequestError
 from ister.base.limits import PRODUCER_BATCH_BYTES, PRODUCER_BATCH_COUNT
 from ister.cli.lines import read_lines
 from ister.cli.terminal import URL, JsonOption, UrlOption, parse_pairs, run, say, write_json
+from ister.cli.timeline import SPAN_HELP, TIME_HELP, parse_moment
+from ister.cli.values import parse_span_option
 from ister.client import BatchFuture, Client, CompressionName, Producer, SendFuture, connect
+
+AttributeOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Attribute of every message. Repeatable."),
+]
+DeliverAtOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help=f"Publish it then: {TIME_HELP}. On the disk till then."),
+]
+DeliverAfterOption = Annotated[
+    str | None, typer.Option(metavar="SPAN", help=f"Publish it so long from now: {SPAN_HELP}.")
+]
+
+
+class _Delay(TypedDict, total=False):
+    """When messages are to be published, as `send_nowait` takes it; empty: at once."""
+
+    deliver_at: datetime
+    deliver_after: float | None
 
 
 @dataclass(slots=True)
@@ -38,15 +60,14 @@ def produce(
         Path | None, typer.Option(metavar="FILE", help="Send each line of FILE.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
-    attribute: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Attribute of every message. Repeatable."),
-    ] = None,
+    attribute: AttributeOption = None,
     repeat: Annotated[
         int, typer.Option("--count", "--repeat", min=1, help="Send the whole this many times.")
     ] = 1,
     name: Annotated[str | None, typer.Option(help="Name of the producer.")] = None,
     compression: Annotated[str, typer.Option(help="none, lz4 or zstd.")] = "none",
+    deliver_at: DeliverAtOption = None,
+    deliver_after: DeliverAfterOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,7 +79,9 @@ def produce(
       ister produce /default/hello --count 1000000 ping
       tail -f app.log | ister produce /default/logs --key web-1
       ister produce /default/orders --file orders.jsonl --attribute source=import
+      ister produce /default/orders "remind them" --deliver-after 10m
     """
+    delay = _delay(deliver_at, deliver_after)
     if file is not None and payloads:
         raise typer.BadParameter("give messages or --file, not both")
     from_stdin = file is None and (not payloads or payloads == ["-"])
@@ -81,15 +104,17 @@ def produce(
                 hidden = quiet or as_json or typed
                 with _progress(sent, _total(given, repeat), quiet=hidden) as advance:
                     async for chunk in _source(given, file, repeat):
-                        await _send(producer, chunk, key, attributes, sent)
+                        await _send(producer, chunk, key, attributes, sent, delay)
                         advance()
                     for future in sent.futures:
                         await future
                 elapsed_s = time.perf_counter() - start
             if quiet:
                 return
-            _summarise(topic, sent, elapsed_s, as_json=as_json)
-            if sent.count and not had_readers and not await _has_readers(client, topic):
+            _summarise(topic, sent, elapsed_s, delay, as_json=as_json)
+            if delay or had_readers or not sent.count:
+                return
+            if not await _has_readers(client, topic):
                 say("note: nobody is subscribed; a live topic keeps nothing, so it went nowhere")
 
     run(send_all())
@@ -137,14 +162,17 @@ async def _send(
     key: str | None,
     attributes: dict[str, str],
     sent: _Sent,
+    delay: _Delay | None = None,
 ) -> None:
     await producer.ready()
     # What was lost with a connection must not be counted as sent.
     while sent.futures and sent.futures[0].done():
         await sent.futures.popleft()
-    if attributes:
+    if attributes or delay:
         for payload in chunk:
-            sent.futures.append(producer.send_nowait(payload, key=key, attributes=attributes))
+            sent.futures.append(
+                producer.send_nowait(payload, key=key, attributes=attributes, **(delay or {}))
+            )
     else:
         keys = None if key is None else [key] * len(chunk)
         sent.futures.append(producer.send_batch_nowait(chunk, keys=keys))
@@ -152,7 +180,7 @@ async def _send(
     sent.size_bytes += sum(map(len, chunk))
 
 
-def _summarise(topic: str, sent: _Sent, elapsed_s: float, *, as_json: bool) -> None:
+def _summarise(topic: str, sent: _Sent, elapsed_s: float, delay: _Delay, *, as_json: bool) -> None:
     rate = sent.count / elapsed_s if elapsed_s else 0.0
     if as_json:
         write_json(
@@ -162,6 +190,7 @@ def _summarise(topic: str, sent: _Sent, elapsed_s: float, *, as_json: bool) -> N
                 "bytes": sent.size_bytes,
                 "seconds": round(elapsed_s, 6),
                 "messages_per_second": round(rate, 1),
+                "delayed": bool(delay),
             }
         )
         return
@@ -169,7 +198,19 @@ def _summarise(topic: str, sent: _Sent, elapsed_s: float, *, as_json: bool) -> N
     text = f"sent {messages} ({sent.size_bytes:,} B) to {topic} in {elapsed_s:.2f} s"
     if sent.count > 1:
         text += f", {rate:,.0f} msg/s"
+    if delay:
+        text += "; on the broker's disk until due"
     say(text)
+
+
+def _delay(deliver_at: str | None, deliver_after: str | None) -> _Delay:
+    if deliver_at is not None and deliver_after is not None:
+        raise typer.BadParameter("give --deliver-at or --deliver-after, one of them")
+    if deliver_at is not None:
+        return {"deliver_at": parse_moment(deliver_at, "--deliver-at")}
+    if deliver_after is not None:
+        return {"deliver_after": parse_span_option(deliver_after, "--deliver-after")}
+    return {}
 
 
 async def _has_readers(client: Client, topic: str) -> bool:

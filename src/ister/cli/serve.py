@@ -44,6 +44,14 @@ TierAfterOption = Annotated[
 KeyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Keys for encryption at rest; see `ister keys`.")
 ]
+TimelinesOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="URL",
+        help="PostgreSQL for timelines: postgresql://user@host/db",
+        show_default="in --data",
+    ),
+]
 HostOption = Annotated[
     _Text,
     typer.Option(metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
@@ -135,6 +143,7 @@ _SETTINGS = {
     "tier": "storage.tier",
     "tier_after": "storage.tier_after",
     "key_file": "storage.key_file",
+    "timelines": "storage.timelines",
     "host": "native.host",
     "port": "native.port",
     "heartbeat": "native.heartbeat",
@@ -160,6 +169,7 @@ def serve(
     tier: TierOption = None,
     tier_after: TierAfterOption = None,
     key_file: KeyFileOption = None,
+    timelines: TimelinesOption = None,
     host: HostOption = None,
     port: PortOption = None,
     http_port: HttpPortOption = None,
@@ -185,12 +195,14 @@ def serve(
     Flags win over ISTER_* variables (ISTER_PORT, ISTER_HTTP_PORT, ISTER_LIMITS_TOPICS_MAX …),
     those over the TOML file (tables native, http, grpc, storage, log, shutdown, limits), that over
     defaults. Object stores take their keys from the usual variables (AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL …).
+    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL …). Everybody on the machine sees flags:
+    give a password for --timelines by PGPASSWORD, ~/.pgpass, or the whole URL by ISTER_TIMELINES.
 
     \b
     Examples:
       ister serve --data /var/lib/ister
       ister serve --key-file keys.json --tier s3://bucket/ister-segments
+      ister serve --timelines postgresql://ister@db.local/ister
       ister serve --host 0.0.0.0 --log-format json
       ister serve --port 0 --http-port 0 --ready-file /tmp/ister.json
       ister serve --config ister.toml --limit message_bytes_max=2MiB
@@ -209,7 +221,7 @@ def serve(
 
 
 def places(settings: "ServerConfig") -> list[tuple[str, str]]:
-    """Return where streams are kept, each place with its name."""
+    """Return where streams and timelines are kept, each place with its name."""
     data = str(settings.data_folder)
     if settings.data is None and not settings.data_folder.is_dir():
         data += ", made with the first stream"
@@ -217,6 +229,8 @@ def places(settings: "ServerConfig") -> list[tuple[str, str]]:
         data += f", encrypted with {settings.storage.key_file}"
     rows = [("data", data), ("tier", settings.storage.tier)]
     rows.append(("objects", settings.storage.object_store))
+    # Not the URL: there may be a password in it.
+    rows.append(("timelines", "PostgreSQL" if settings.storage.timelines else ""))
     return [(name, place) for name, place in rows if place]
 
 

@@ -41,7 +41,8 @@ def check(
     """Read everything that is stored and tell what is not as it was written. Changes nothing.
 
     Stop the broker first. Exit code 0: a broker starts and reads all of it. 70: there are
-    problems, each listed with its file, its position and what to do.
+    problems, each listed with its file, its position and what to do. Timelines in PostgreSQL are
+    not here: that has tools of its own, as `pg_amcheck`.
 
     \b
     Examples:
@@ -49,16 +50,21 @@ def check(
       ister storage check ./ister-data --json
       ister storage check s3://bucket/ister --key-file keys.json
     """
-    from ister.log import check_folder
+    from ister.log import CheckReport, check_folder
     from ister.objects import FileKeyring, open_store
     from ister.server import store_options
 
     keyring = FileKeyring.open(key_file) if key_file is not None else None
     options = store_options(os.environ)
     remote = open_store(tier, options) if tier else None
+    facts = messages = 0
     with _opened(place, options) as (backend, size_bytes), _progress(size_bytes) as advance:
-        report = check_folder(backend, keyring=keyring, remote=remote, on_progress=advance)
-        facts = _check_metadata(Path(place), report) if "://" not in place else 0
+        report = CheckReport()
+        if backend is not None:
+            report = check_folder(backend, keyring=keyring, remote=remote, on_progress=advance)
+        if "://" not in place:
+            facts = _check_metadata(Path(place), report)
+            messages = _check_timelines(Path(place), report, advance)
     if as_json:
         write_json(
             {
@@ -66,13 +72,14 @@ def check(
                 "files": report.files,
                 "entries": report.entries,
                 "facts": facts,
+                "messages": messages,
                 "checked_bytes": report.checked_bytes,
                 "problems": [one._asdict() for one in report.problems],
                 "notes": report.notes,
             }
         )
     else:
-        _write(place, report, facts)
+        _write(place, report, facts, messages)
         if tier is None and any("is missing" in one.reason for one in report.problems):
             say("note: segments that were moved to a store are found with --tier URL")
     if report.problems:
@@ -82,21 +89,26 @@ def check(
 @contextmanager
 def _opened(
     place: str, options: dict[str, str]
-) -> "Iterator[tuple[FileBackend | ChunkBackend, int | None]]":
-    """Yield what to check, and how large it is if that is known."""
+) -> "Iterator[tuple[FileBackend | ChunkBackend | None, int | None]]":
+    """Yield where streams are, if there are any, and how large everything is if that is known."""
     from ister.log import ChunkBackend, FileBackend
     from ister.objects import LocalDisk, open_store
+    from ister.timeline import FILE_NAME
 
     if "://" in place:
         yield ChunkBackend(open_store(place, options)), None
         return
     folder = Path(place)
-    if not (folder / "segments").is_dir():
-        raise BadRequestError(f"{place} is no data folder: it has no folder `segments`")
+    has_streams = (folder / "segments").is_dir()
+    # A broker that was not told of a folder makes only what it needs.
+    if not has_streams and not (folder / FILE_NAME).exists():
+        raise BadRequestError(
+            f"{place} is no data folder: it has no folder `segments`, nor a file `{FILE_NAME}`"
+        )
     with _held(folder):
         files = [path for path in folder.rglob("*") if path.is_file()]
         size_bytes = sum(path.stat().st_size for path in files)
-        yield FileBackend(LocalDisk(folder)), size_bytes
+        yield FileBackend(LocalDisk(folder)) if has_streams else None, size_bytes
 
 
 @contextmanager
@@ -135,6 +147,33 @@ def _check_metadata(folder: Path, report: "CheckReport") -> int:
     return found.facts
 
 
+def _check_timelines(
+    folder: Path, report: "CheckReport", advance: Callable[[str, int], None]
+) -> int:
+    """Verify the timelines of a broker and put what is wrong into `report`; return the messages."""
+    from ister.base.errors import CorruptedError
+    from ister.broker.timelines import check_topics
+    from ister.log import Problem
+    from ister.timeline import FILE_NAME, check_timelines
+
+    advice = "restore the file from a copy, with its `-wal` if that has one"
+    file = folder / FILE_NAME
+    if not file.exists():
+        return 0
+    advance(FILE_NAME, 0)
+    found = check_timelines(file, lambda size_bytes: advance(FILE_NAME, size_bytes))
+    faults = list(found.faults)
+    if not faults:
+        try:
+            check_topics(found.topics)
+        except CorruptedError as error:
+            faults.append((0, f"{error.file}: {error.reason}"))
+    report.files += 1
+    report.checked_bytes += found.size_bytes
+    report.problems += [Problem(FILE_NAME, at, reason, advice) for at, reason in faults]
+    return found.messages
+
+
 def _schema_faults(folder: Path) -> list[tuple[int, str]]:
     """Return what keeps a broker from starting with schemas that are intact as bytes."""
     from ister.base.errors import CorruptedError
@@ -155,7 +194,7 @@ def _schema_faults(folder: Path) -> list[tuple[int, str]]:
     return []
 
 
-def _write(place: str, report: "CheckReport", facts: int) -> None:
+def _write(place: str, report: "CheckReport", facts: int, messages: int) -> None:
     for one in report.problems:
         line = f"{one.file}: byte {one.position}: {one.reason}\n    {one.advice}\n"
         write(line.encode())
@@ -165,7 +204,8 @@ def _write(place: str, report: "CheckReport", facts: int) -> None:
     found = {0: "no problems", 1: "1 problem"}.get(count, f"{count} problems")
     say(
         f"{place}: {found} in {report.files:,} files, {report.entries:,} entries, "
-        f"{facts:,} facts of metadata, {rounded_size(report.checked_bytes)}"
+        f"{facts:,} facts of metadata, {messages:,} messages of timelines, "
+        f"{rounded_size(report.checked_bytes)}"
     )
 
 

@@ -87,14 +87,21 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     from rich.table import Table
 
     shown = [[_cell(value) for value in row] for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for slot, name in enumerate(columns):
-        numeric = bool(shown) and all(_is_number(row[slot]) for row in shown)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
-    for row in shown:
-        table.add_row(*row)
+    numeric = [
+        bool(shown) and all(_is_number(row[slot]) for row in shown) for slot in range(len(columns))
+    ]
     # In a pipe there is no width to fit: never cut a name that a script is to read.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000)
+    lines = _plain_lines([columns, *shown], numeric, width=console.width)
+    if lines is not None:
+        console.print(lines[0], style="bold")
+        sys.stdout.writelines(line + "\n" for line in lines[1:])
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for slot, name in enumerate(columns):
+        table.add_column(name, justify="right" if numeric[slot] else "left", no_wrap=True)
+    for row in shown:
+        table.add_row(*row)
     console.print(table)
 
 
@@ -211,6 +218,25 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return str(value)
+
+
+def _plain_lines(
+    rows: Sequence[Sequence[str]], numeric: Sequence[bool], *, width: int
+) -> list[str] | None:
+    """Return a table as lines, or `None` when some text must be cut or made harmless.
+
+    As `rich` makes them, in a fraction of its time: 1.3 ms a row made a thousand of them slow.
+    """
+    if not all(cell.isascii() and cell.isprintable() for row in rows for cell in row):
+        return None
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) > width:
+        return None
+    form = "  ".join(
+        f"{{:{'>' if is_figure else '<'}{size}}}"
+        for size, is_figure in zip(widths, numeric, strict=True)
+    )
+    return [form.format(*row) for row in rows]
 
 
 def _is_number(text: str) -> bool:

@@ -5,7 +5,6 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypeVar
@@ -18,8 +17,6 @@ from ister.base.errors import (
     BusyError,
     IsterError,
     RequestTimeoutError,
-    TopicNotFoundError,
-    WrongKindError,
 )
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
@@ -31,27 +28,45 @@ from ister.cli.terminal import (
     flush,
     json_line,
     parse_pairs,
-    run,
     say,
     write,
     write_json,
     write_table,
 )
-from ister.cli.timeline_rows import COLUMNS, cells, lease_row, timeline_row
+from ister.cli.timeline_calls import (
+    AttributeOption,
+    GroupOption,
+    IdArgument,
+    PayloadArgument,
+    TopicArgument,
+    VersionOption,
+    payload_of,
+    tell_changed,
+    with_timeline,
+    write_version,
+)
+from ister.cli.timeline_cron import cron
+from ister.cli.timeline_rows import (
+    COLUMNS,
+    RULE_COLUMNS,
+    cells,
+    lease_row,
+    rule_cells,
+    rule_row,
+    timeline_row,
+)
 from ister.cli.values import parse_span_option
 from ister.client import (
-    Client,
-    MessageVersion,
     Timeline,
     TimelineConsumer,
     TimelineLease,
     TimelineMessage,
-    connect,
 )
 
 timeline = typer.Typer(
     no_args_is_help=True, help="Messages at a point in time: make, see, change and consume them."
 )
+timeline.add_typer(cron, name="cron")
 
 # Messages of a listing unless more are asked for: what a table may have in memory.
 LISTED_COUNT = 1_000
@@ -66,23 +81,11 @@ FINISH_S = 2.0
 TIME_HELP = "2026-11-15T10:00Z (UTC without a zone)"
 SPAN_HELP = "10s, 5m, 2h, 7d"
 
-TopicArgument = Annotated[str, typer.Argument(help="A timeline, as /default/reminders.")]
-IdArgument = Annotated[str, typer.Argument(help="Id of the message.")]
-PayloadArgument = Annotated[
-    str, typer.Argument(help="What it says. '-', or none, reads all of stdin.")
-]
 AtOption = Annotated[
     str | None, typer.Option("--at", metavar="TIME", help=f"When it is due: {TIME_HELP}.")
 ]
 InOption = Annotated[
     str | None, typer.Option("--in", metavar="SPAN", help=f"Due so long from now: {SPAN_HELP}.")
-]
-GroupOption = Annotated[str, typer.Option(help="Who owns it: only that group changes it.")]
-VersionOption = Annotated[
-    int | None, typer.Option(min=1, help="Only if the message is still at this version.")
-]
-AttributeOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Attribute. Repeatable.")
 ]
 FromOption = Annotated[
     str | None,
@@ -130,8 +133,8 @@ def put(
     """
     due = _due(at, span)
     attributes = parse_pairs(attribute or (), "--attribute")
-    data = _payload(payload)
-    made = _with_timeline(
+    data = payload_of(payload)
+    made = with_timeline(
         url,
         topic,
         group,
@@ -140,7 +143,7 @@ def put(
         ),
     )
     if as_json:
-        _write_version(topic, made)
+        write_version(topic, made)
     else:
         write(made.id.encode() + b"\n")
         say(f"stored in {topic} at version {made.version}")
@@ -157,12 +160,16 @@ def get(
       ister timeline get /default/reminders invoice-7
       ister timeline get /default/reminders invoice-7 --json
     """
-    message = _with_timeline(url, topic, "default", lambda one: one.get(id))
+    message = with_timeline(url, topic, "default", lambda one: one.get(id))
     now_ms = _now_ms()
+    is_rule = message.cron is not None
     if as_json:
-        write_json(timeline_row(topic, message, now_ms))
+        write_json(rule_row(topic, message) if is_rule else timeline_row(topic, message, now_ms))
         return
-    write_table(COLUMNS, [cells(message, now_ms)])
+    if is_rule:
+        write_table(RULE_COLUMNS, [rule_cells(message)])
+    else:
+        write_table(COLUMNS, [cells(message, now_ms)])
     if message.attributes:
         write_table(("ATTRIBUTE", "VALUE"), sorted(message.attributes.items()))
     sys.stdout.flush()
@@ -190,8 +197,8 @@ def move(
     due = _due(at, span)
     if due is None:
         raise typer.BadParameter("say when it is due: --at or --in")
-    moved = _with_timeline(url, topic, group, lambda one: one.move(id, due, version))
-    _tell_changed(topic, moved, "moved", as_json=as_json)
+    moved = with_timeline(url, topic, group, lambda one: one.move(id, due, version))
+    tell_changed(topic, moved, "moved", as_json=as_json)
 
 
 @timeline.command("update")
@@ -212,14 +219,14 @@ def update(
       ister timeline update /default/reminders invoice-7 "invoice, corrected"
     """
     attributes = parse_pairs(attribute or (), "--attribute")
-    data = _payload(payload)
-    updated = _with_timeline(
+    data = payload_of(payload)
+    updated = with_timeline(
         url,
         topic,
         group,
         lambda one: one.update(id, data, attributes=attributes or None, version=version),
     )
-    _tell_changed(topic, updated, "updated", as_json=as_json)
+    tell_changed(topic, updated, "updated", as_json=as_json)
 
 
 @timeline.command("delete")
@@ -239,7 +246,7 @@ def delete(
       ister timeline delete /default/reminders invoice-7 --version 41 --yes
     """
     confirm(f"deletes message {id} of {topic}", yes=yes)
-    _with_timeline(url, topic, group, lambda one: one.delete(id, version))
+    with_timeline(url, topic, group, lambda one: one.delete(id, version))
     say(f"message {id} of {topic} is deleted")
 
 
@@ -281,7 +288,7 @@ def list_messages(
                 found.append(message._replace(payload=b"", attributes={}))
         return found, False
 
-    found, more = _with_timeline(url, topic, "default", collect)
+    found, more = with_timeline(url, topic, "default", collect)
     if not as_json:
         write_table(COLUMNS[:-1], [cells(message, now_ms)[:-1] for message in found])
     flush()
@@ -305,7 +312,7 @@ def count_messages(
       ister timeline count /default/reminders --from 0s --to 24h
     """
     first, last = _moment(start, "--from"), _moment(end, "--to")
-    count = _with_timeline(url, topic, "default", lambda one: one.count(first, last))
+    count = with_timeline(url, topic, "default", lambda one: one.count(first, last))
     if as_json:
         write_json({"topic": topic, "count": count})
     else:
@@ -362,7 +369,7 @@ def consume(
 
     endless = count is None and timeout is None
     code = 0 if endless else EXIT_INTERRUPTED
-    printed = _with_timeline(url, topic, "default", print_all, interrupt_code=code)
+    printed = with_timeline(url, topic, "default", print_all, interrupt_code=code)
     if count is not None and printed < count:
         say(f"ister: {printed:,} of {count:,} messages came, then none for {timeout:g} s")
         raise typer.Exit(BusyError.exit_code)
@@ -439,33 +446,6 @@ async def _print_all(
     return printed
 
 
-def _with_timeline(
-    url: str,
-    topic: str,
-    group: str,
-    work: Callable[[Timeline], Awaitable[_T]],
-    *,
-    interrupt_code: int = EXIT_INTERRUPTED,
-) -> _T:
-    async def call() -> _T:
-        async with connect(url) as client:
-            try:
-                return await work(client.timeline(topic, group=group))
-            except TopicNotFoundError:
-                await _tell_missing(client, topic)
-                raise
-
-    return run(call(), interrupt_code=interrupt_code)
-
-
-async def _tell_missing(client: Client, topic: str) -> None:
-    """Say how a timeline is made; raise `WrongKindError` when the topic is something else."""
-    for row in await client.topics(topic):
-        if row.timeline is None:
-            raise WrongKindError(topic, row.kind, "its messages are not due at a time")
-    say(f"a timeline is made before it is used: ister topics create {topic} --kind timeline")
-
-
 def _due(at: str | None, span: str | None) -> datetime | float | None:
     if at is not None and span is not None:
         raise typer.BadParameter("give --at or --in, one of them")
@@ -484,21 +464,6 @@ def _moment(text: str | None, option: str) -> datetime | timedelta | None:
         return parse_moment(text, option)
     except BadRequestError as error:
         raise BadRequestError(f"{error}, or so long from now: {SPAN_HELP}") from None
-
-
-def _payload(text: str) -> bytes:
-    return sys.stdin.buffer.read() if text == "-" else text.encode()
-
-
-def _tell_changed(topic: str, changed: MessageVersion, verb: str, *, as_json: bool) -> None:
-    if as_json:
-        _write_version(topic, changed)
-    else:
-        say(f"message {changed.id} of {topic} is {verb}, and at version {changed.version}")
-
-
-def _write_version(topic: str, changed: MessageVersion) -> None:
-    write_json({"topic": topic, "id": changed.id, "version": changed.version})
 
 
 def _now_ms() -> int:

@@ -12,6 +12,11 @@ COLUMNS = (
     "ID", "DUE", "STATE", "VERSION", "GROUP", "PRIORITY", "ATTEMPTS", "HOLDER", "UNTIL", "BYTES",
 )  # fmt: skip
 
+RULE_COLUMNS = (
+    "ID", "CRON", "ZONE", "NEXT", "NEXT (UTC)", "LAST", "FIRED", "MISSED", "SKIPPED", "OVERLAP",
+    "VERSION", "GROUP",
+)  # fmt: skip
+
 
 def timeline_row(topic: str, message: TimelineMessage, now_ms: int) -> Row:
     """Return a message of a timeline as a row of JSON."""
@@ -63,6 +68,66 @@ def cells(message: TimelineMessage, now_ms: int) -> tuple[object, ...]:
         _iso(message.until_ms) if is_held else "-",
         len(message.payload),
     )
+
+
+def rule_row(topic: str, message: TimelineMessage) -> Row:
+    """Return a rule of a cron topic as a row of JSON. Times are in its zone, and in UTC."""
+    rule = message.cron
+    assert rule is not None
+    return {
+        "topic": topic,
+        "id": message.id,
+        "version": message.version,
+        "group": message.group,
+        "cron": rule.expression,
+        "tz": rule.tz,
+        "jitter_s": rule.jitter,
+        "catch_up_s": rule.catch_up,
+        "overlap": rule.overlap,
+        "paused": rule.paused,
+        "next": moment_text(rule.next),
+        "next_utc": utc_text(rule.next),
+        "last": moment_text(rule.last),
+        "last_utc": utc_text(rule.last),
+        "buffered": moment_text(rule.buffered),
+        "fired": rule.fired,
+        "missed": rule.missed,
+        "skipped": rule.skipped,
+        "attributes": message.attributes,
+        **_payload_fields(message.payload),
+    }
+
+
+def rule_cells(message: TimelineMessage) -> tuple[object, ...]:
+    """Return a rule as cells under `RULE_COLUMNS`."""
+    rule = message.cron
+    assert rule is not None
+    return (
+        message.id,
+        rule.expression,
+        rule.tz,
+        "paused" if rule.paused else moment_text(rule.next) or "never",
+        utc_text(rule.next) or "-",
+        moment_text(rule.last) or "-",
+        rule.fired,
+        rule.missed,
+        rule.skipped,
+        rule.overlap,
+        str(message.version),
+        message.group,
+    )
+
+
+def moment_text(moment: datetime | None) -> str | None:
+    """Return a time in its own zone, to the second unless there is more to it."""
+    if moment is None:
+        return None
+    return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+
+
+def utc_text(moment: datetime | None) -> str | None:
+    """Return a time in UTC."""
+    return None if moment is None else moment_text(moment.astimezone(UTC))
 
 
 def state_of(message: TimelineMessage, now_ms: int) -> str:

@@ -190,10 +190,12 @@ def _topic_table(before: Sample, now: Sample, elapsed_s: float, rows_max: int) -
         for name, row in now.topics.items()
     ]
     rows.sort(key=lambda pair: (-pair[0].messages_in, -pair[1].messages_in, pair[1].topic))
-    table = _table("TOPIC", "IN/S", "OUT/S", "DROP/S", "IN", "DROPPED", "PRODUCERS", "SUBS")
+    names = ("KIND", "IN/S", "OUT/S", "DROP/S", "IN", "DROPPED", "PRODUCERS", "SUBS")
+    table = _table("TOPIC", *names, texts=("KIND",))
     for rates, row in rows[:rows_max]:
         table.add_row(
             row.topic,
+            row.kind,
             f"{rates.messages_in:,.0f}",
             f"{rates.messages_out:,.0f}",
             f"{rates.messages_dropped:,.0f}",

@@ -1,6 +1,5 @@
 """`ister topics`: list, create, describe, purge and delete topics."""
 
-from math import inf
 from typing import Annotated, get_args
 
 import typer
@@ -73,7 +72,8 @@ KindOption = Annotated[
     str,
     typer.Option(
         help="live: for whoever is there. stream: kept, acknowledged, replayed. timeline: each "
-        "message when it is due. priority: the same, of what is due the lowest level first."
+        "message when it is due. priority: the same, of what is due the lowest level first. cron: "
+        "messages again and again, by rules."
     ),
 ]
 MaxLeaseOption = Annotated[
@@ -393,14 +393,14 @@ def _write_timeline(report: TimelineReport) -> None:
             )
         ],
     )
-    late = report.lateness[-1][1] if report.lateness else 0
     write_table(
-        ("LATENESS P50", "P99", "MEASURED", "MAX LEASE", "MAX LEASES", "LETTERS GO TO"),
+        ("LATENESS P50", "P99", "MEASURED", "DRIFT", "MAX LEASE", "MAX LEASES", "LETTERS GO TO"),
         [
             (
                 _lateness(report, 0.5),
                 _lateness(report, 0.99),
-                late,
+                report.lateness_count,
+                f"{report.drift_us / 1000:g}ms" if report.consumers else "-",
                 rounded_span(report.settings.lease_ms_max),
                 report.settings.max_leases or "-",
                 report.settings.dead_letters or f"{report.topic}-dlq",
@@ -411,11 +411,12 @@ def _write_timeline(report: TimelineReport) -> None:
 
 def _lateness(report: TimelineReport, share: float) -> str:
     """Return the bound that so large a share of the messages was not later than."""
-    total = report.lateness[-1][1] if report.lateness else 0
-    if not total:
+    if not report.lateness_count:
         return "-"
-    bound_s = next(bound_s for bound_s, count in report.lateness if count >= share * total)
-    return f"≤ {1000 * bound_s:g}ms" if bound_s < inf else "> 1m"
+    for bound_s, count in report.lateness:
+        if count >= share * report.lateness_count:
+            return f"≤ {1000 * bound_s:g}ms"
+    return "> 1m"
 
 
 def _span(milliseconds: int) -> str:

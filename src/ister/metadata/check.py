@@ -4,14 +4,13 @@ SQLite makes files beside the one it reads, and folds its write-ahead log into i
 what is looked at is a copy, somewhere else: it also has what only the log holds after a crash.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ister.base.errors import CorruptedError, StorageFailedError
+from ister import database
+from ister.base.errors import CorruptedError
 from ister.metadata.sqlite import FILE_NAME
 from ister.metadata.table import FactTable, Faults
 
@@ -37,15 +36,8 @@ def copied(folder: Path) -> Iterator[Path | None]:
     if not file.exists():
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="ister-check-") as name:
-        try:
-            for part in (file, file.with_name(f"{FILE_NAME}-wal")):
-                if part.exists():
-                    shutil.copyfile(part, Path(name) / part.name)
-        except OSError as error:
-            reason = f"{file} cannot be copied to {name}: {error.strerror or error}"
-            raise StorageFailedError(reason) from error
-        yield Path(name)
+    with database.copied(file) as copy:
+        yield copy.parent
 
 
 def check_facts(folder: Path) -> FactsReport:

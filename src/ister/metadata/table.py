@@ -13,28 +13,18 @@ Always true:
 The format of the file is `FORMAT`, in `PRAGMA user_version`.
 """
 
-import os
-import secrets
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ister import database
 from ister.base.errors import CorruptedError, IsterError, RevisionMismatchError, StorageFailedError
 from ister.metadata.facts import LAST_CHARACTER, Change, Fact, Facts, Put, holds
 
-FORMAT = 1
-# "istr": how `file` tells ours from other databases.
-APPLICATION_ID = 0x69737472
-# Where the two are in the header of the file, for errors.
-FORMAT_POSITION = 60
-APPLICATION_ID_POSITION = 68
 # The write-ahead log is cut to this when a long one has been copied into the file.
 WAL_BYTES_KEPT = 4 * 1024 * 1024
-# Definitions may be secrets of a company, as messages are: nobody else on the machine reads them.
-FOLDER_MODE = 0o700
-FILE_MODE = 0o600
 
 FACTS_COLUMNS = (
     "key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL, crc INTEGER NOT NULL"
@@ -43,26 +33,19 @@ TABLES = (
     f"CREATE TABLE facts ({FACTS_COLUMNS})",
     "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL)",
     "INSERT INTO head VALUES (1, 0)",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT}",
 )
-SETTINGS = (
-    "PRAGMA synchronous = FULL",
-    # Only macOS knows these: `fsync` alone leaves bytes in the cache of the drive there.
-    "PRAGMA fullfsync = ON",
-    "PRAGMA checkpoint_fullfsync = ON",
-    f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}",
-    # The file may have been changed by anybody: nothing in it is run, and pages are looked over.
-    "PRAGMA trusted_schema = OFF",
-    "PRAGMA cell_size_check = ON",
+FORMAT = database.Format(
+    application_id=0x69737472,  # "istr"
+    number=1,
+    tables=TABLES,
+    foreign="it is no table of facts",
 )
+SETTINGS = (*database.SETTINGS, f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
 GET = "SELECT key, value, revision, crc FROM facts WHERE key = ?"
 LIST = (
     "SELECT key, value, revision, crc FROM facts"
     " WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?"
 )
-# What SQLite says when the file is not what we wrote, rather than that the disk does not answer.
-DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 # Each a position in the file, 0 when that is not known, and what is wrong.
 Faults = list[tuple[int, str]]
@@ -99,7 +82,7 @@ class FactTable:
         """Make all changes or none, durably; return their revision."""
         with self._translated():
             connection = self._open_to_write()
-            with transaction(connection):
+            with database.transaction(connection):
                 for change in changes:
                     if not holds(change.revision, revision_of(connection, change.key)):
                         raise RevisionMismatchError(change.key)
@@ -152,7 +135,7 @@ class FactTable:
     def _open_to_write(self) -> sqlite3.Connection:
         """Return the connection; make the file when it is missing."""
         if not self._is_there():
-            make_table(self._file)
+            database.make_file(self._file, FORMAT)
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
@@ -167,25 +150,15 @@ class FactTable:
         return self._was_there
 
     def _connect(self) -> sqlite3.Connection:
-        connection = connect(self._file, timeout_s=self._busy_timeout_s)
+        connection = database.connect(self._file, timeout_s=self._busy_timeout_s)
         try:
-            self._check_format(connection)
+            database.check_format(self._file, connection, FORMAT)
             for setting in SETTINGS:
                 connection.execute(setting)
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _check_format(self, connection: sqlite3.Connection) -> None:
-        """Raise for a file that is not ours, or not yet."""
-        (owner,) = connection.execute("PRAGMA application_id").fetchone()
-        (number,) = connection.execute("PRAGMA user_version").fetchone()
-        if owner != APPLICATION_ID:
-            raise self._damage("it is no table of facts", APPLICATION_ID_POSITION)
-        if number != FORMAT:
-            reason = f"format {number} is not {FORMAT}: use a newer ister"
-            raise self._damage(reason, FORMAT_POSITION)
 
     def _next_revision(self, connection: sqlite3.Connection) -> int:
         match connection.execute("SELECT revision FROM head").fetchall():
@@ -200,21 +173,14 @@ class FactTable:
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
-            yield
-        except sqlite3.Error as error:
+            with database.translated(self._file):
+                yield
+        except (StorageFailedError, CorruptedError):
             self.close()
-            # The upper bytes tell more than we need: SQLITE_IOERR_FSYNC and the like.
-            # Without a code it is the module's own: text that is none, for example.
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-            if code & 0xFF in DAMAGE:
-                raise self._damage(str(error)) from error
-            raise StorageFailedError(f"{self._file}: {error}") from error
-        except OSError as error:
-            self.close()
-            raise StorageFailedError(f"{self._file}: {error.strerror or error}") from error
+            raise
 
-    def _damage(self, reason: str, position: int = 0) -> IsterError:
-        return CorruptedError(str(self._file), position, reason)
+    def _damage(self, reason: str) -> IsterError:
+        return CorruptedError(str(self._file), 0, reason)
 
     def _fact(self, row: tuple[object, ...]) -> Fact:
         match row:
@@ -224,81 +190,6 @@ class FactTable:
                 return Fact(key, value, revision)
             case _:
                 raise self._damage(f"fact {row[0]!r} is not what was written")
-
-
-def make_table(file: Path) -> None:
-    """Make a file without facts, and the folders above it, durably; it may be there by now.
-
-    It is made under another name and then linked to its own: it is whole or absent, whenever the
-    process ends, and of two processes that make it at once both get the same.
-    """
-    make_folder(file.parent)
-    temporary = file.with_name(f".new-{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    try:
-        fill_table(temporary)
-        os.fsync(descriptor)
-        with suppress(FileExistsError):
-            os.link(temporary, file)
-    finally:
-        os.close(descriptor)
-        for name in (temporary.name, f"{temporary.name}-wal", f"{temporary.name}-shm"):
-            temporary.with_name(name).unlink(missing_ok=True)
-    sync_folder(file.parent)
-
-
-def fill_table(file: Path) -> None:
-    """Make a table without facts of an empty file."""
-    connection = connect(file, timeout_s=0)
-    try:
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise StorageFailedError(f"{file.parent} takes no files with a write-ahead log")
-        with transaction(connection):
-            for statement in TABLES:
-                connection.execute(statement)
-    finally:
-        connection.close()
-
-
-def connect(file: Path, *, timeout_s: float) -> sqlite3.Connection:
-    """Open a file that is there."""
-    # `rw`: SQLite itself never makes a file. `None`: transactions begin where we say so.
-    return sqlite3.connect(
-        f"{file.as_uri()}?mode=rw", uri=True, timeout=timeout_s, isolation_level=None
-    )
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably; it may be there."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(FOLDER_MODE, exist_ok=True)
-    sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk: SQLite does that for its own files only."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit what is done inside, or undo it when an error comes out."""
-    # Immediate: two writers wait for each other here, and never in the middle.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
 
 
 def revision_of(connection: sqlite3.Connection, key: str) -> int:

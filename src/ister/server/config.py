@@ -21,6 +21,7 @@ from ister.server.settings import (
     Value,
     choice,
     count,
+    database_url,
     duration_ms,
     folder,
     resolve,
@@ -172,7 +173,7 @@ class GrpcConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
-    """Where and how streams are kept."""
+    """Where and how streams and timelines are kept."""
 
     memory_bytes: int = field(
         default=256 * MIB,
@@ -223,6 +224,16 @@ class StorageConfig:
             flag="--key-file",
             parse=folder,
             why="Keys for encryption at rest; see `ister keys`. New files are encrypted with it.",
+        ),
+    )
+    timelines: str = field(
+        default="",
+        repr=False,
+        metadata=setting(
+            flag="--timelines",
+            parse=database_url,
+            why="URL of a PostgreSQL database for timelines, in place of the data folder.",
+            secret=True,
         ),
     )
 
@@ -398,7 +409,9 @@ def _flag_source(
 ) -> Source:
     by_path = {one.path: one for one in settings}
     values: dict[str, tuple[str, object]] = {
-        path: (f"{by_path[path].flag} {raw}", raw) for path, raw in flags.items() if raw is not None
+        path: (_blame(by_path[path], by_path[path].flag, f" {raw}"), raw)
+        for path, raw in flags.items()
+        if raw is not None
     }
     for words in limit_flags:
         name, equals, raw = words.partition("=")
@@ -419,7 +432,7 @@ def _variable_source(
     for one in settings:
         # An empty variable is how shells and compose files say "not set".
         if raw := environment.get(one.variable):
-            values[one.path] = (f"{one.variable}={raw}", raw)
+            values[one.path] = (_blame(one, one.variable, f"={raw}"), raw)
     known = {one.variable for one in settings}
     for name in sorted(environment):
         # Other variables of our prefix may belong to clients or to Kubernetes; these are ours.
@@ -427,6 +440,11 @@ def _variable_source(
             near = _nearest(name.removeprefix(_LIMIT_VARIABLE).lower(), _limit_names())
             mistakes.append(f"{name}: no such limit{near}")
     return Source(cast("dict[str, tuple[str, object]]", values))
+
+
+def _blame(one: Setting, name: str, value: str) -> str:
+    """Return the words to blame a setting with."""
+    return name if one.secret else name + value
 
 
 def _file_source(settings: list[Setting], file: Path | None, mistakes: list[str]) -> Source:
@@ -440,7 +458,7 @@ def _file_source(settings: list[Setting], file: Path | None, mistakes: list[str]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         mistakes.append(f"{file}: is no TOML: {error}")
         return Source({})
-    paths = {one.path for one in settings}
+    paths = {one.path: one for one in settings}
     values: dict[str, tuple[str, object]] = {}
     for key, value in tables.items():
         if not isinstance(value, dict):
@@ -457,7 +475,7 @@ def _file_source(settings: list[Setting], file: Path | None, mistakes: list[str]
 
 def _take(
     values: dict[str, tuple[str, object]],
-    paths: set[str],
+    paths: Mapping[str, Setting],
     mistakes: list[str],
     *,
     path: str,
@@ -465,7 +483,7 @@ def _take(
     label: str,
 ) -> None:
     if path in paths:
-        values[path] = (f"{label} = {value!r}", value)
+        values[path] = (_blame(paths[path], label, f" = {value!r}"), value)
         return
     part, _, _ = path.rpartition(".")
     siblings = [p.rpartition(".")[2] for p in sorted(paths) if p.rpartition(".")[0] == part]

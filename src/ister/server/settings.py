@@ -28,6 +28,8 @@ class Setting:
     parse: Parse
     default: Value | None
     why: str
+    # Its value is not to be shown: there may be a password in it.
+    secret: bool = False
 
     @property
     def path(self) -> str:
@@ -42,13 +44,16 @@ class Source:
     values: Mapping[str, tuple[str, object]]
 
 
-def setting(*, flag: str, parse: Parse, why: str, key: str = "") -> dict[str, Any]:
+def setting(
+    *, flag: str, parse: Parse, why: str, key: str = "", secret: bool = False
+) -> dict[str, Any]:
     """Return the metadata that makes a dataclass field a setting.
 
     Its variable follows from the flag, its name in the file is `key` or that of the field.
     """
     variable = "ISTER_" + flag.lstrip("-").replace("-", "_").upper()
-    return {"flag": flag, "variable": variable, "key": key, "parse": parse, "why": why}
+    found = {"flag": flag, "variable": variable, "key": key, "parse": parse, "why": why}
+    return found | {"secret": secret}
 
 
 def settings_of(part: type[Any], name: str) -> list[Setting]:
@@ -66,6 +71,7 @@ def settings_of(part: type[Any], name: str) -> list[Setting]:
                     parse=one.metadata["parse"],
                     default=default,
                     why=one.metadata["why"],
+                    secret=one.metadata["secret"],
                 )
             )
     return found
@@ -101,6 +107,13 @@ def text(raw: object) -> str:
     """Any word or sentence that is not empty."""
     if not isinstance(raw, str) or not raw.strip():
         raise ValueError("is empty: give a text")
+    return raw
+
+
+def database_url(raw: object) -> str:
+    """The URL of a database of PostgreSQL; whoever connects to it looks closer."""
+    if not isinstance(raw, str) or not raw.startswith(("postgresql://", "postgres://")):
+        raise ValueError("is no URL of a database: write postgresql://user@host:5432/database")
     return raw
 
 

@@ -1,4 +1,4 @@
-"""Where a broker process keeps streams and timelines: opens data folder and object store.
+"""Where a broker process keeps streams and timelines: data folder, object store, PostgreSQL.
 
 The data folder is opened at the start when it was named or is there already; else when the first
 stream or timeline is made, so that a broker of live topics leaves no folder behind.
@@ -17,7 +17,12 @@ from typing import TypeVar
 import structlog
 
 from ister.base import Clock
-from ister.base.errors import ConfigError, IsterError, StorageFailedError
+from ister.base.errors import (
+    BadRequestError,
+    ConfigError,
+    IsterError,
+    StorageFailedError,
+)
 from ister.broker import (
     Broker,
     Spool,
@@ -31,7 +36,8 @@ from ister.broker import (
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
 from ister.objects import FileKeyring, LocalDisk, open_store, store_options, verify_store
 from ister.server.config import ServerConfig
-from ister.timeline import FILE_NAME, SqliteStore, TopicRow
+from ister.timeline import FILE_NAME, SqliteStore, TopicRow, postgres_timelines
+from ister.timeline import Store as TimelineStore
 
 logger = structlog.get_logger("storage")
 
@@ -61,7 +67,7 @@ class Storage:
         self._disk: LocalDisk | None = None
         self._vaults: list[Vault] = []
         self._keyring: FileKeyring | None = None
-        self._timelines = SqliteStore(self._folder / FILE_NAME)
+        self._timelines = open_timelines(self._config.timelines, self._folder / FILE_NAME)
         # Of staging, which has none before it is used, and of timelines.
         self._threads: list[ThreadWorker] = []
 
@@ -89,9 +95,11 @@ class Storage:
             broker.adopt(local)
         if remote is not None:
             broker.adopt(remote, is_object=True)
+        timelines = await in_thread(self._load_timelines)
+        self._check_names(broker, timelines)
         broker.adopt_timelines(
             self._timelines,
-            await in_thread(self._load_timelines),
+            timelines,
             worker=self._new_worker("timelines", 1),
             call_soon=self._loop.call_soon,
         )
@@ -151,9 +159,26 @@ class Storage:
 
     def _load_timelines(self) -> list[TopicRow]:
         """Return the timelines there are. Runs in a thread."""
-        if not (self._folder / FILE_NAME).exists():
+        file = self._folder / FILE_NAME
+        if self._config.timelines:
+            if file.exists():
+                hint = "what is in it is not handed out by this broker"
+                logger.warning("timelines_unused", file=str(file), hint=hint)
+            try:
+                return self._timelines.topics()
+            except StorageFailedError as error:
+                raise ConfigError([f"--timelines: {error.reason}"]) from error
+        if not file.exists():
             return []  # The first one makes the file.
         return self._timelines.topics()
+
+    def _check_names(self, broker: Broker, timelines: list[TopicRow]) -> None:
+        """Raise `ConfigError` for timelines that do not belong to the streams of this folder."""
+        taken = [row.name for row in timelines if broker.catalog.is_taken(row.name)]
+        if taken:
+            place = "--timelines" if self._config.timelines else FILE_NAME
+            mistake = f"{place}: {taken[0]!r} is a stream in {self._folder} as well"
+            raise ConfigError([f"{mistake}: use the one that belongs to this folder"])
 
     def _open_folder(self) -> Vault:
         """Open the data folder, making it if it is missing."""
@@ -242,6 +267,16 @@ class Replaying:
                 segment=entry.segment,
                 position=entry.position,
             )
+
+
+def open_timelines(url: str, file: Path) -> TimelineStore:
+    """Return the place of timelines, which nobody has connected to yet."""
+    if not url:
+        return SqliteStore(file)
+    try:
+        return postgres_timelines(url, alone=True)
+    except BadRequestError as error:
+        raise ConfigError([f"--timelines: {error.reason}"]) from None
 
 
 def check_tier(vault: Vault, tier: Store | None, folder: Path) -> None:

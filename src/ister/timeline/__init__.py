@@ -1,5 +1,28 @@
 """Messages at a point in time: what may be done to them, and the stores that keep them."""
 
+from ister.timeline.check import TimelinesReport, check_timelines
+from ister.timeline.cron import (
+    CATCH_UP_MS,
+    PREVIEW_COUNT_MAX,
+    CronRule,
+    check_rule_id,
+    firing_id,
+    is_rule_id,
+    parse_rule,
+)
+from ister.timeline.cron_firing import (
+    CronState,
+    Decision,
+    decide,
+    decode_state,
+    encode_state,
+    is_ahead,
+    pause,
+    resume,
+    revise,
+    start_state,
+    take_back,
+)
 from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
     Bury,
@@ -19,13 +42,19 @@ from ister.timeline.model import (
     is_leased,
 )
 from ister.timeline.port import Outcome, Outcomes, Store, TopicRow
+from ister.timeline.postgres import postgres_timelines
 from ister.timeline.sqlite import FILE_NAME, SqliteStore
 
 __all__ = [
+    "CATCH_UP_MS",
     "FILE_NAME",
+    "PREVIEW_COUNT_MAX",
     "Bury",
     "Change",
     "Changed",
+    "CronRule",
+    "CronState",
+    "Decision",
     "Delete",
     "Done",
     "Extend",
@@ -40,8 +69,24 @@ __all__ = [
     "Slot",
     "SqliteStore",
     "Store",
+    "TimelinesReport",
     "TopicRow",
     "Update",
     "Work",
+    "check_rule_id",
+    "check_timelines",
+    "decide",
+    "decode_state",
+    "encode_state",
+    "firing_id",
+    "is_ahead",
     "is_leased",
+    "is_rule_id",
+    "parse_rule",
+    "pause",
+    "postgres_timelines",
+    "resume",
+    "revise",
+    "start_state",
+    "take_back",
 ]

@@ -115,9 +115,16 @@ def parse_rule(
     return CronRule(expression, zone, jitter_ms, catch_up_ms, overlap, pattern, get_zone(zone))
 
 
+def is_rule_id(id: str) -> bool:
+    """Return whether an id is one of a rule, and not of a message that it made."""
+    return "@" not in id
+
+
 def check_rule_id(id: str) -> None:
     """Raise `BadRequestError` when messages of a rule could not be called after it."""
     check_name(id)
+    if not is_rule_id(id):
+        raise BadRequestError(f"the id of a cron rule has no @ in it: {id[:64]!r}")
     if len(id.encode()) > RULE_ID_BYTES_MAX:
         raise BadRequestError(f"the id of a cron rule has 1 to {RULE_ID_BYTES_MAX} bytes")
 

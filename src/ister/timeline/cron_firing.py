@@ -3,7 +3,9 @@
 Always true:
 - a slot is decided once: up to `decided_ms` all of them are, and it never goes back, also when the
   clock does. Whoever makes the messages of a decision stores the new state together with them;
-- slots fire in their order, each as a message of its own id, never before it is due;
+- slots fire in their order, each as a message of its own id. One slot of a rule at most is fired
+  *ahead*: its message is made shortly before it is due, so that it can be sent to a consumer in
+  time. Until then it can be taken back, and the slot is as if it had never been decided;
 - a slot that is due for longer than the catch-up window is missed, and counted;
 - `skip` and `buffer` hold among slots that are caught up with as well: of some that are due at
   once the first fires, and the others meet it running;
@@ -38,8 +40,11 @@ class CronState(msgspec.Struct, frozen=True, kw_only=True):
     # Slots up to here are decided: at first, when the rule was made.
     decided_ms: _Time
     paused: bool = False
-    # The slot that fired last; 0: none has.
+    # The slot that fired last, and the one before it; 0: none has.
     last_slot_ms: _Time = 0
+    prior_slot_ms: _Time = 0
+    # When the message of the last slot is due, if it was made before that; else 0.
+    ahead_due_ms: _Time = 0
     # The slot that waits until the firing before it is done; 0: none does.
     buffered_ms: _Time = 0
     fired: _Count = 0
@@ -47,10 +52,12 @@ class CronState(msgspec.Struct, frozen=True, kw_only=True):
     missed: _Count = 0
     # The firing before was not done in time.
     skipped: _Count = 0
+    # What tells this rule from what it was before its owner changed it; 0: nobody has.
+    revision: _Count = 0
 
 
 class Firing(NamedTuple):
-    """A message to be made, of that id, due at that time, which has come."""
+    """A message to be made, of that id, due at that time."""
 
     id: str
     slot_ms: int
@@ -62,7 +69,7 @@ class Decision(NamedTuple):
 
     state: CronState
     firings: list[Firing]
-    # When the next slot is due; at once if it is not later than now. None: there is none.
+    # When to look again; at once if it is not later than now. None: there is no slot to come.
     wake_ms: int | None
 
 
@@ -111,10 +118,38 @@ def resume(state: CronState, now_ms: int) -> CronState:
     return msgspec.structs.replace(state, paused=False, decided_ms=max(state.decided_ms, now_ms))
 
 
-def decide(rule: CronRule, state: CronState, id: str, *, now_ms: int, is_running: bool) -> Decision:
-    """Return what fires now. `is_running`: the firing before is not done.
+def is_ahead(state: CronState, now_ms: int) -> bool:
+    """Return whether the message of the last slot was made, and is not due yet."""
+    return now_ms < state.ahead_due_ms
 
-    To be asked when it is `wake_ms`, after a start, and when a firing is done.
+
+def take_back(state: CronState, now_ms: int) -> CronState:
+    """Return the state without the slot that was fired ahead, whose message is to be removed."""
+    assert is_ahead(state, now_ms)
+    return msgspec.structs.replace(
+        state,
+        decided_ms=min(state.last_slot_ms - 1, now_ms),
+        last_slot_ms=state.prior_slot_ms,
+        prior_slot_ms=0,
+        ahead_due_ms=0,
+        fired=state.fired - 1,
+    )
+
+
+def decide(
+    rule: CronRule,
+    state: CronState,
+    id: str,
+    *,
+    now_ms: int,
+    is_running: bool,
+    ahead_ms: int = 0,
+) -> Decision:
+    """Return what fires now, and what is due in the next `ahead_ms`.
+
+    `is_running`: the firing before is not done. While it is, nothing fires ahead: whether it will
+    be in time is not known. To be asked when it is `wake_ms`, after a start, and when a firing is
+    done.
     """
     if state.paused:
         return Decision(state, [], None)
@@ -130,7 +165,19 @@ def decide(rule: CronRule, state: CronState, id: str, *, now_ms: int, is_running
         slots += 1
         turn.decide(slot_ms, due_ms, late=now_ms - due_ms > rule.catch_up_ms)
         slot_ms, due_ms = turn.next_slot()
-    return Decision(turn.state(), turn.firings, due_ms)
+    if due_ms is None:
+        return Decision(turn.state(), turn.firings, None)
+    if due_ms - ahead_ms > now_ms:
+        return Decision(turn.state(), turn.firings, due_ms - ahead_ms)
+    if is_ahead(state, now_ms):
+        return Decision(turn.state(), turn.firings, min(state.ahead_due_ms, due_ms))
+    if not turn.is_free:
+        return Decision(turn.state(), turn.firings, due_ms)
+    turn.decide_ahead(slot_ms, due_ms)
+    # No other one is fired ahead before this one is due.
+    _, next_ms = turn.next_slot()
+    wake_ms = None if next_ms is None else max(next_ms - ahead_ms, due_ms)
+    return Decision(turn.state(), turn.firings, wake_ms)
 
 
 def encode_state(state: CronState) -> bytes:
@@ -166,7 +213,13 @@ class _Turn:
         self._buffered_ms = state.buffered_ms
         self._missed = 0
         self._skipped = 0
+        self._ahead_due_ms = state.ahead_due_ms
         self.firings: list[Firing] = []
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a slot that is due fires."""
+        return self._rule.overlap is Overlap.ALLOW or not self._running
 
     def next_slot(self) -> tuple[int, int | None]:
         """Return the next slot and when it is due; that is None when there is no slot."""
@@ -179,7 +232,7 @@ class _Turn:
         """Fire the slot that waits, if it may; return its time when that is still to come."""
         # A rule that was revised to allow overlaps may still have one, and those behind it would
         # overtake it.
-        if self._buffered_ms and (not self._running or self._rule.overlap is Overlap.ALLOW):
+        if self._buffered_ms and self.is_free:
             due_ms = self._rule.due_ms(self._id, self._buffered_ms)
             # The clock has gone back; all slots behind it are due later.
             if due_ms > now_ms:
@@ -192,21 +245,29 @@ class _Turn:
         self._decided_ms = slot_ms
         if late:
             self._missed += 1
-        elif self._rule.overlap is Overlap.ALLOW or not self._running:
+        elif self.is_free:
             self._fire(slot_ms, due_ms)
         elif self._rule.overlap is Overlap.BUFFER and not self._buffered_ms:
             self._buffered_ms = slot_ms
         else:
             self._skipped += 1
 
+    def decide_ahead(self, slot_ms: int, due_ms: int) -> None:
+        self._decided_ms = slot_ms
+        self._fire(slot_ms, due_ms)
+        self._ahead_due_ms = due_ms
+
     def state(self) -> CronState:
         old, fired = self._state, self.firings
         if self._decided_ms == old.decided_ms and not fired:
             return old
+        slots = [old.prior_slot_ms, old.last_slot_ms, *(firing.slot_ms for firing in fired)]
         return msgspec.structs.replace(
             old,
             decided_ms=self._decided_ms,
-            last_slot_ms=fired[-1].slot_ms if fired else old.last_slot_ms,
+            last_slot_ms=slots[-1],
+            prior_slot_ms=slots[-2],
+            ahead_due_ms=self._ahead_due_ms,
             buffered_ms=self._buffered_ms,
             fired=old.fired + len(fired),
             missed=old.missed + self._missed,
@@ -216,6 +277,7 @@ class _Turn:
     def _fire(self, slot_ms: int, due_ms: int) -> None:
         self.firings.append(Firing(firing_id(self._id, slot_ms), slot_ms, due_ms))
         self._running = True
+        self._ahead_due_ms = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -5,6 +5,7 @@ Always true of a message:
   it: a lease lasts a millisecond from the due time at least;
 - what its owner changes is free again, and a lease that was taken back before the message was due
   does not count;
+- a version stands for one state of one message, for ever;
 - a change uses up a version, also when it is refused.
 """
 
@@ -69,13 +70,14 @@ def settle(rows: Rows, now_ms: int, work: Sequence[Work], version: int) -> list[
     """Make changes, the first of which gets `version`; each uses up one."""
     outcomes: list[Outcomes] = []
     for piece in work:
+        begun_ms = max(now_ms, piece.begun_ms)
         if piece.atomic:
-            outcomes.append(_settle_together(rows, now_ms, piece.changes, version))
+            outcomes.append(_settle_together(rows, now_ms, begun_ms, piece.changes, version))
         else:
             found: list[Outcome] = []
             for slot, change in enumerate(piece.changes, version):
                 try:
-                    old, new = decide(rows, change, now_ms, slot)
+                    old, new = decide(rows, change, now_ms, begun_ms, slot)
                 except IsterError as error:
                     found.append(error)
                 else:
@@ -87,13 +89,13 @@ def settle(rows: Rows, now_ms: int, work: Sequence[Work], version: int) -> list[
 
 
 def _settle_together(
-    rows: Rows, now_ms: int, changes: Sequence[Change], version: int
+    rows: Rows, now_ms: int, begun_ms: int, changes: Sequence[Change], version: int
 ) -> list[Outcome] | IsterError:
     found: list[Outcome] = []
     made: list[tuple[Row | None, Row | None]] = []
     for slot, change in enumerate(changes, version):
         try:
-            old, new = decide(rows, change, now_ms, slot)
+            old, new = decide(rows, change, now_ms, begun_ms, slot)
         except IsterError as error:
             for before, after in reversed(made):
                 rows.replace(after, before)
@@ -110,10 +112,14 @@ def outcome_of(change: Change, old: Row | None, new: Row | None, version: int) -
     assert row is not None
     if type(change) is Lease:
         return row
+    if new is not None:
+        version = new.version
     return Changed(row.id, version, row.seq, row.due_ms, row.position_ms)
 
 
-def decide(rows: Rows, change: Change, now_ms: int, version: int) -> tuple[Row | None, Row | None]:
+def decide(
+    rows: Rows, change: Change, now_ms: int, begun_ms: int, version: int
+) -> tuple[Row | None, Row | None]:
     """Return a message as it was and as a change makes it, or raise why it is refused."""
     match change:
         case Put():
@@ -127,10 +133,10 @@ def decide(rows: Rows, change: Change, now_ms: int, version: int) -> tuple[Row |
             row = _held(rows, change, now_ms)
             return row, _given_on(row, change, version)
         case Delete():
-            return _owned(rows, change, now_ms), None
+            return _owned(rows, change, now_ms, begun_ms), None
         case Move() | Update():
-            row = _owned(rows, change, now_ms)
-            return row, _changed(row, change, now_ms, version)
+            row = _owned(rows, change, now_ms, begun_ms)
+            return row, _changed(row, change, begun_ms, version)
         case Bury():
             row = _free(rows, change, now_ms)
             return row, _buried(rows, row, change, now_ms, version)
@@ -169,7 +175,7 @@ def _put(rows: Rows, change: Put, version: int) -> Row:
     )
 
 
-def _owned(rows: Rows, change: OwnersChange, now_ms: int) -> Row:
+def _owned(rows: Rows, change: OwnersChange, now_ms: int, begun_ms: int) -> Row:
     """Return the message that its owner may change now."""
     row = rows.find(change.topic, change.id)
     if row is None:
@@ -178,19 +184,19 @@ def _owned(rows: Rows, change: OwnersChange, now_ms: int) -> Row:
         raise NotOwnerError(change.id, row.group)
     if change.version not in (0, row.version):
         raise MessageChangedError(change.id, row.version)
-    if is_leased(row, now_ms):
+    if is_leased(row, now_ms, begun_ms):
         raise MessageLeasedError(change.id, row.holder, row.position_ms)
     return row
 
 
-def _changed(row: Row, change: Move | Update, now_ms: int, version: int) -> Row:
+def _changed(row: Row, change: Move | Update, begun_ms: int, version: int) -> Row:
     due_ms = row.due_ms
     if isinstance(change, Move):
         check_time(change.due_ms)
         due_ms = change.due_ms
     else:
         row = row._replace(payload=change.payload, attributes=change.attributes)
-    prefetched = bool(row.holder) and now_ms < row.due_ms
+    prefetched = bool(row.holder) and begun_ms < row.due_ms
     return row._replace(
         version=version,
         due_ms=due_ms,
@@ -255,8 +261,9 @@ def _given_on(row: Row, change: Extend | Release, version: int) -> Row:
         check_time(change.until_ms)
         return row._replace(version=version, position_ms=_end_of(change.until_ms, row.due_ms))
     check_time(change.due_ms)
+    is_as_before = change.unused and change.due_ms == row.due_ms
     return row._replace(
-        version=version,
+        version=change.former if is_as_before and change.former else version,
         due_ms=change.due_ms,
         position_ms=change.due_ms,
         holder="",
@@ -276,6 +283,7 @@ def _buried(rows: Rows, row: Row, change: Bury, now_ms: int, version: int) -> Ro
         topic=change.letters,
         id=name,
         version=version,
+        level=0 if change.flat else row.level,
         due_ms=now_ms,
         position_ms=now_ms,
         holder="",

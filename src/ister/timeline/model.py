@@ -9,9 +9,16 @@
 The state is not stored: it follows from `due_ms`, `position_ms`, `holder` and the time. A lease is
 a move: it sets `position_ms` to its end, and one that is over is simply due again.
 
-Every change of a message gives it a new version. Versions rise over all topics of a store and are
-never given twice, so that who comes with an old one is refused also when a message of the same id
-was made anew. The first is the message's `seq`: of those at one position, the older goes first.
+The time is the wall clock's, and that may be set back. A message that was processing does not
+become a prefetched one by that: whoever makes changes says up to when messages have been due
+(`Work.begun_ms`). Everything else goes by the clock as it is: were it held at the latest time it
+ever showed, one that was a year ahead for a minute would end every lease at once for a year.
+
+Every change of a message gives it a new version, except that one which was sent ahead and given
+back before it was due is what it was, with the version its owner knows (`Release.former`). Versions
+rise over all topics of a store and are never given twice, so that who comes with an old one is
+refused also when a message of the same id was made anew. The first is the message's `seq`: of those
+at one position, the older goes first.
 """
 
 from typing import NamedTuple
@@ -123,7 +130,10 @@ class Extend(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Give a message back, to be due at `due_ms`; with `unused`, as if it had not been leased."""
+    """Give a message back, to be due at `due_ms`; with `unused`, as if it had not been leased.
+
+    With `former`, which was its version before a lease that never began, it has that again.
+    """
 
     topic: int
     id: str
@@ -131,6 +141,7 @@ class Release(NamedTuple):
     version: int
     due_ms: int
     unused: bool = False
+    former: int = 0
 
 
 class Done(NamedTuple):
@@ -146,13 +157,14 @@ class Bury(NamedTuple):
     """Move a free message that was leased too often to a topic of dead letters, due now.
 
     It keeps everything but its topic, its place and its id, which gets the version behind it when
-    the other topic has one of that id.
+    the other topic has one of that id; and its level with `flat`, for a topic that has none.
     """
 
     topic: int
     seq: int
     version: int
     letters: int
+    flat: bool = False
 
 
 Change = Put | Move | Update | Delete | Lease | Extend | Release | Done | Bury
@@ -171,13 +183,15 @@ class Changed(NamedTuple):
 class Work(NamedTuple):
     """Changes that are made together, in their order.
 
-    `atomic`: all or nothing, else each for itself.
+    `atomic`: all or nothing, else each for itself. `begun_ms`: leases of messages that were due by
+    then have begun, also when the clock is behind that by now.
     """
 
     changes: "list[Change]"
     atomic: bool = False
+    begun_ms: int = 0
 
 
-def is_leased(row: Row, now_ms: int) -> bool:
+def is_leased(row: Row, now_ms: int, begun_ms: int) -> bool:
     """Return whether a lease of the message is alive: then nobody but its holder changes it."""
-    return bool(row.holder) and row.due_ms <= now_ms < row.position_ms
+    return bool(row.holder) and row.due_ms <= begun_ms and now_ms < row.position_ms

@@ -53,8 +53,12 @@ class Store(Protocol):
     def levels(self, topic: int) -> dict[int, int]:
         """Return the levels that have messages, each with its first position."""
 
-    def held(self, topic: int, holder: str, now_ms: int) -> list[Row]:
-        """Return the messages that a consumer has a lease of, alive or to be, by position."""
+    def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
+        """Return the messages that a consumer has or had a lease of, a page of them.
+
+        By position, where their leases end, and seq, behind `after`: those of leases that are alive
+        or to be are behind now.
+        """
 
     def get(self, topic: int, id: str) -> Row | None:
         """Return a message."""

@@ -6,14 +6,14 @@ from ister.timeline.port import Store
 SCHEMA = "ister"
 
 
-def postgres_store(url: str, *, schema: str = SCHEMA) -> Store:
+def postgres_timelines(url: str, *, schema: str = SCHEMA, alone: bool = False) -> Store:
     """Return the timelines in a schema of a database: `postgresql://user@host:5432/database`.
 
-    Nothing is connected before the first call. Raises `BadRequestError` for a URL or a schema that
-    cannot be, and `ExtraMissingError`.
+    `alone`: nobody else who says so has it at the same time. Nothing is connected before the first
+    call. Raises `BadRequestError` for a URL or a schema that cannot be, and `ExtraMissingError`.
     """
     try:
         from ister.timeline.postgres_store import PostgresStore
     except ImportError:
-        raise ExtraMissingError("a timeline in PostgreSQL", "postgres") from None
-    return PostgresStore(url, schema=schema)
+        raise ExtraMissingError("a store of timelines in PostgreSQL", "postgres") from None
+    return PostgresStore(url, schema=schema, alone=alone)

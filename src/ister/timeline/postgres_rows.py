@@ -2,7 +2,7 @@
 
 Always true:
 - the rules decide in memory about rows as they were read, and a row is written only while it is at
-  the version it was read at. Versions never come again: nothing was changed in between;
+  the version it was read at. A version stands for one state of a message: it is as it was read;
 - whoever finds a row at another version has `OvertakenError`, undoes everything and begins again,
   with locks on what is read;
 - a new message is one of a topic that is there, and stays: the topic is locked against removal;
@@ -52,8 +52,8 @@ WHERE messages.seq = new.seq
 # No topic has such a number: these are in nobody's way.
 _LIFT = "UPDATE messages SET topic = -seq WHERE seq = ANY (%b::bigint[])"
 _LAY = """
-UPDATE messages SET topic = new.topic, id = new.id
-FROM unnest(%b::bigint[], %b::bigint[], %b::text[]) AS new (seq, topic, id)
+UPDATE messages SET topic = new.topic, id = new.id, level = new.level
+FROM unnest(%b::bigint[], %b::integer[], %b::bigint[], %b::text[]) AS new (seq, level, topic, id)
 WHERE messages.seq = new.seq
 """
 _DELETE = """
@@ -199,7 +199,8 @@ class TableRows:
             # One may go where another one was: all are lifted before any is laid down.
             self._connection.execute(_LIFT, (seqs,))
             places = _columns_of([(row.topic, row.id) for row in buried])
-            self._connection.execute(_LAY, (seqs, *places))
+            levels = Integers.of([row.level for row in buried])
+            self._connection.execute(_LAY, (seqs, levels, *places))
 
     def _insert(self, rows: list[Row]) -> None:
         if not rows:

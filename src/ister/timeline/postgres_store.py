@@ -1,10 +1,14 @@
-"""Timelines in a database of PostgreSQL, which several brokers may share: blocking, one connection.
+"""Timelines in a database of PostgreSQL: blocking, one connection.
+
+Several stores may share one: each precondition is checked with its change. A broker does not, as it
+would not hear of what others do; it asks for a store of its own (`alone`).
 
 Always true:
 - what `apply` has returned for is committed, on the disk of the server;
 - after an error of the server or the network nothing is remembered but which session of the server
   was ours. The next call ends that one before it looks at anything: whatever it was about to commit
   is committed or never will be;
+- a server that does not answer is given up, and one that another broker has is not used;
 - what is told of an error has no secrets of the URL in it.
 """
 
@@ -12,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
+from time import monotonic
 from typing import LiteralString
 
 import psycopg
@@ -24,10 +29,14 @@ from ister.timeline.model import Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.postgres_arrays import register_arrays
 from ister.timeline.postgres_rows import OvertakenError, TableRows
-from ister.timeline.postgres_tables import Connection, prepare
+from ister.timeline.postgres_silence import LimitedConnection
+from ister.timeline.postgres_tables import Connection, have_alone, prepare
 
 # A server in the same network answers within milliseconds.
 CONNECT_TIMEOUT_S = 5
+# When a server took long to say nothing, it is not asked again for so long: those who wait behind
+# the first one are told at once, and not one after the other.
+REST_S = 1.0
 # What was sent and nobody confirms for so long is lost, and so is the connection.
 SILENCE_MS_MAX = 10_000
 # How long the session before this one may take to end.
@@ -35,6 +44,8 @@ END_TIMEOUT_MS = 5_000
 # The second time rows are locked, and the third mostly works: only somebody who makes the very
 # same message at the very same moment comes in between.
 ATTEMPTS_MAX = 8
+# Messages of a topic that are deleted at once: a second of the server at most.
+DELETED_MAX = 20_000
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _SESSION = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
@@ -77,10 +88,16 @@ SELECT count(*) FROM unnest(%(levels)s::integer[]) AS wanted (level) JOIN messag
 WHERE topic = %(topic)s AND position_ms >= %(start_ms)s AND position_ms < %(end_ms)s
 """
 _HELD = """
-SELECT * FROM messages WHERE topic = %s AND holder = %s AND holder <> '' AND position_ms > %s
-ORDER BY position_ms, seq
+SELECT * FROM messages WHERE topic = %s AND holder = %s AND holder <> ''
+    AND (position_ms, seq) > (%s, %s)
+ORDER BY position_ms, seq LIMIT %s
 """
 _GET = "SELECT * FROM messages WHERE topic = %s AND id = %s"
+_DELETE_SOME = """
+DELETE FROM messages WHERE seq = ANY(ARRAY(
+    SELECT seq FROM messages WHERE topic = %s ORDER BY topic, level, position_ms LIMIT %s
+))
+"""
 _CREATE_TOPIC = (
     "INSERT INTO topics (name, kind, settings) VALUES (%s, %s, %s)"
     " ON CONFLICT (name) DO NOTHING RETURNING number"
@@ -96,15 +113,18 @@ _COLLISIONS = (
 
 
 class PostgresStore:
-    """See `Store`. Several brokers may use one database."""
+    """See `Store`, and the module."""
 
-    def __init__(self, url: str, *, schema: str) -> None:
+    def __init__(self, url: str, *, schema: str, alone: bool) -> None:
         """Nothing is connected before the first call."""
         self._url, self._where = parse_url(url)
         if not _SCHEMA.fullmatch(schema):
             raise BadRequestError(f"{schema!r} is no name of a schema: use a-z, 0-9 and _")
         self._schema = schema
+        self._alone = alone
         self._connection: Connection | None = None
+        # Until then nobody is connected to.
+        self._rest_until_s = 0.0
         # Whether the tables were there once.
         self._known = False
         # The session of the server that was ours last: its process, and when it began.
@@ -128,6 +148,10 @@ class PostgresStore:
         """See `Store`."""
         with self._translated():
             connection = self._open()
+            # Most of them before, in pieces: one statement for millions takes minutes, and nobody
+            # would know whether the server is at work.
+            while connection.execute(_DELETE_SOME, (number, DELETED_MAX)).rowcount == DELETED_MAX:
+                pass
             with connection.transaction():
                 # Waits for those who put messages into it, and nobody does after this.
                 connection.execute("DELETE FROM topics WHERE number = %s", (number,))
@@ -156,11 +180,12 @@ class PostgresStore:
         """See `Store`."""
         return dict(self._fetch(_LEVELS, {"topic": topic}))
 
-    def held(self, topic: int, holder: str, now_ms: int) -> list[Row]:
+    def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
         if not is_text(holder):
             return []
-        return [Row(*row) for row in self._fetch(_HELD, (near(topic), holder, near(now_ms)))]
+        values = (near(topic), holder, *map(near, after), limit)
+        return [Row(*row) for row in self._fetch(_HELD, values)]
 
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
@@ -212,6 +237,8 @@ class PostgresStore:
             connection = self._connect()
             try:
                 self._end_former_session(connection)
+                if self._alone:
+                    have_alone(connection, self._schema)
                 prepare(connection, self._schema, known=self._known)
                 self._known = True
                 self._session = connection.execute(_SESSION).fetchone()
@@ -222,9 +249,14 @@ class PostgresStore:
         return self._connection
 
     def _connect(self) -> Connection:
+        begun_s = monotonic()
+        if begun_s < self._rest_until_s:
+            raise StorageFailedError(f"PostgreSQL at {self._where} does not answer")
         try:
-            connection = psycopg.connect(self._url, autocommit=True)
+            connection = LimitedConnection.connect(self._url, autocommit=True)
         except psycopg.Error as error:
+            if monotonic() - begun_s > REST_S:
+                self._rest_until_s = monotonic() + REST_S
             # Without its cause: it knows the URL.
             reason = f"PostgreSQL at {self._where} cannot be reached: {self._told(error)}"
             raise StorageFailedError(f"{reason}; start it, or correct its URL") from None

@@ -3,8 +3,11 @@
 Always true:
 - everything is in one schema; one that has tables of others, or of another format, is not touched;
 - brokers that come first at the same time make the tables once;
+- of those who want a schema alone, one has it, until its session of the server ends;
 - a commit that has returned is on the server's disk: a server that does not promise it is refused.
 """
+
+import zlib
 
 import psycopg
 from psycopg import sql
@@ -20,6 +23,17 @@ WHAT = "ister timelines"
 SERVER_VERSION_MIN = 140_000
 # "ister": whoever makes the tables has this lock of the database.
 MAKING_LOCK = 0x6973746572
+
+# "istr", with a number made of the schema's name: who has it has the schema alone.
+ALONE_LOCK = 0x69737472
+# A broker that was killed has its session for a moment longer.
+ALONE_TIMEOUT = "5s"
+_ALONE_OWNER = """
+SELECT pid, coalesce(host(client_addr), 'the same machine') FROM pg_locks
+    JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND classid = %s AND objid = %s AND granted
+    AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 # "C" is the order of bytes: nobody sorts by the rules of a language here.
 TABLES = (
@@ -85,8 +99,12 @@ SETTINGS = {
     "enable_mergejoin": "off",
     "jit": "off",
     # How long to wait for rows that another broker changes, and for one that hangs while it does.
-    "lock_timeout": "10s",
+    "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "10s",
+    # A broker whose machine is gone does not keep what it had for hours.
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
 }
 
 
@@ -105,6 +123,23 @@ def prepare(connection: Connection, schema: str, *, known: bool) -> None:
             raise StorageFailedError(f"the tables of schema {schema!r} are gone: put them back")
         make_tables(connection, schema)
     check_format(connection, schema)
+
+
+def have_alone(connection: Connection, schema: str) -> None:
+    """Have a schema for this session of the server alone, or raise `StorageFailedError`."""
+    number = zlib.crc32(schema.encode())
+    # As the server counts: the numbers of a lock have a sign, and those it shows have none.
+    signed = number - 2**32 if number >= 2**31 else number
+    connection.execute("SELECT set_config('lock_timeout', %s, false)", (ALONE_TIMEOUT,))
+    try:
+        connection.execute("SELECT pg_advisory_lock(%s, %s)", (ALONE_LOCK, signed))
+    except psycopg.errors.LockNotAvailable:
+        owner = connection.execute(_ALONE_OWNER, (ALONE_LOCK, number)).fetchone()
+        who = "" if owner is None else f" (process {owner[0]} of the server, from {owner[1]})"
+        raise StorageFailedError(
+            f"another broker has the timelines in schema {schema!r}{who}: stop it, or use another "
+            "database"
+        ) from None
 
 
 def check_server(connection: Connection) -> None:

@@ -17,12 +17,17 @@ class Writes(NamedTuple):
     """What must be done to the file, in this order: an id is left before another one takes it."""
 
     removed: list[int]
-    # Each with another topic or another id.
+    # Nobody has them any more.
+    freed: list[int]
+    # Each with another topic, another level or another id.
     moved: list[Row]
+    # With another time, or as nobody has them.
     changed: list[Row]
-    # Those of them that have another payload, or other attributes.
+    # With another payload, or other attributes.
     updated: list[Row]
     added: list[Row]
+    # Somebody has or had them: what is in `changed` of these may be out of date.
+    leased: list[Row]
 
 
 class Sheet:
@@ -63,16 +68,22 @@ class Sheet:
     def writes(self) -> Writes:
         """Return what must be done to the file."""
         before, now = self._before, self._rows
-        writes = Writes([], [new for _, new in self._moved], [], [], [])
+        writes = Writes([], [], [new for _, new in self._moved], [], [], [], [])
         for seq, row in now.items():
             old = before.get(seq)
+            if old is row:
+                continue
+            if row.position_ms != row.due_ms:
+                writes.leased.append(row)
             if old is None:
                 writes.added.append(row)
-            elif old is not row:
-                writes.changed.append(row)
-                if old.payload is not row.payload or old.attributes is not row.attributes:
-                    writes.updated.append(row)
-        writes.removed.extend(seq for seq in before if seq not in now)
+            else:
+                _write_change(writes, old, row)
+        for seq, old in before.items():
+            if seq not in now:
+                writes.removed.append(seq)
+                if old.position_ms != old.due_ms:
+                    writes.freed.append(seq)
         return writes
 
     # See `Rows`
@@ -123,3 +134,14 @@ class Sheet:
             self._moved.pop()
         else:
             self._moved.append((old, new))
+
+
+def _write_change(writes: Writes, old: Row, row: Row) -> None:
+    if row.position_ms == row.due_ms:
+        writes.changed.append(row)
+        if old.position_ms != old.due_ms:
+            writes.freed.append(row.seq)
+    elif row.due_ms != old.due_ms:
+        writes.changed.append(row)
+    if old.payload is not row.payload or old.attributes is not row.attributes:
+        writes.updated.append(row)

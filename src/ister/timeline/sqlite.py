@@ -21,8 +21,9 @@ from typing import Any
 from zlib import crc32
 
 from ister.base.errors import CorruptedError, IsterError, StorageFailedError, TopicExistsError
+from ister.database import transaction, translated
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
-from ister.timeline.file import open_file, transaction, translated
+from ister.timeline.file import open_file
 from ister.timeline.model import Bury, Lease, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.sheet import UNREAD, Sheet, Writes
@@ -31,53 +32,83 @@ FILE_NAME = "timelines.db"
 # Of values that were checked: a third of what calling the class takes.
 new_row: Callable[[type[Row], tuple[Any, ...]], Row] = tuple.__new__
 
+BEFORE_ALL = (-NUMBER_MAX, 0)
 # A message takes about 10 µs to remove, and others wait for 2 ms at most.
 REMAINS_PER_CALL = 200
 
-SLIM = "SELECT topic, seq, id, version, level, due, position, owner, holder, leases"
-WHOLE = f"{SLIM}, payload, attributes, crc"
+SLIM = (
+    "SELECT m.topic, m.seq, m.id, coalesce(l.version, m.version), m.level, m.due,"
+    " coalesce(l.position, m.due), m.owner, coalesce(l.holder, ''), coalesce(l.leases, m.leases)"
+)
+WHOLE = f"{SLIM}, m.payload, m.attributes, m.crc"
 SLIM_KINDS = (int, int, str, int, int, int, int, str, str, int)
 KINDS = (*SLIM_KINDS, bytes, bytes, int)
-FIND = f"{WHOLE} FROM messages WHERE topic = ? AND id = ?"
-FIND_SEQ = f"{WHOLE} FROM messages WHERE seq = ?"
+ALL = "FROM messages AS m LEFT JOIN leases AS l ON l.seq = m.seq"
+FREE = "NOT EXISTS (SELECT 1 FROM leases AS l WHERE l.seq = m.seq)"
+LEASED = "JOIN messages AS m ON m.seq = l.seq"
+FIND = f"{WHOLE} {ALL} WHERE m.topic = ? AND m.id = ?"
+FIND_SEQ = f"{WHOLE} {ALL} WHERE m.seq = ?"
 # Of a list in JSON: one statement for however many.
 AMONG = "IN (SELECT value FROM json_each(?))"
-FIND_IDS = f"{SLIM} FROM messages WHERE topic = ? AND id {AMONG}"
-FIND_SEQS = f"{WHOLE} FROM messages WHERE seq {AMONG}"
+FIND_IDS = f"{SLIM} {ALL} WHERE m.topic = ? AND m.id {AMONG}"
+FIND_SEQS = f"{WHOLE} {ALL} WHERE m.seq {AMONG}"
+# What stands in a range of a level, in order: first of those that nobody has, then of the others.
+FREE_ORDER = "FROM messages AS m INDEXED BY message_order"
+IN_FREE = f"WHERE m.topic = ? AND m.level = ? AND (m.due, m.seq) > (?, ?) AND m.due <= ? AND {FREE}"
+FREE_LIMIT = "ORDER BY m.due, m.seq LIMIT ?"
+LEASE_ORDER = "FROM leases AS l INDEXED BY lease_order"
+IN_LEASED = "WHERE l.topic = ? AND l.level = ? AND (l.position, l.seq) > (?, ?) AND l.position <= ?"
+LEASED_LIMIT = "ORDER BY l.position, l.seq LIMIT ?"
 SCAN = (
-    "SELECT position, seq, version, due, position > due FROM messages INDEXED BY message_order"
-    " WHERE topic = ? AND level = ? AND (position, seq) > (?, ?) AND position <= ?"
-    " ORDER BY position, seq LIMIT ?"
+    f"SELECT m.due, m.seq, m.version, m.due {FREE_ORDER} {IN_FREE} {FREE_LIMIT}",
+    f"SELECT l.position, l.seq, l.version, l.due {LEASE_ORDER} {IN_LEASED} {LEASED_LIMIT}",
+)
+FREE_WHOLE = (
+    "SELECT m.topic, m.seq, m.id, m.version, m.level, m.due, m.due, m.owner, '', m.leases,"
+    " m.payload, m.attributes, m.crc"
 )
 PAGE = (
-    f"{WHOLE} FROM messages INDEXED BY message_order"
-    " WHERE topic = ? AND level = ? AND (position, seq) > (?, ?) AND position < ?"
-    " ORDER BY position, seq LIMIT ?"
+    f"{FREE_WHOLE} {FREE_ORDER} {IN_FREE} {FREE_LIMIT}",
+    f"{WHOLE} {LEASE_ORDER} {LEASED} {IN_LEASED} {LEASED_LIMIT}",
 )
 COUNT = (
     "SELECT count(*) FROM messages INDEXED BY message_order"
+    " WHERE topic = ? AND level = ? AND due >= ? AND due < ?"
+)
+# Of those, how many stand elsewhere; and how many stand there instead.
+COUNT_LEFT = "SELECT count(*) FROM leases WHERE topic = ? AND level = ? AND due >= ? AND due < ?"
+COUNT_LEASED = (
+    "SELECT count(*) FROM leases INDEXED BY lease_order"
     " WHERE topic = ? AND level = ? AND position >= ? AND position < ?"
 )
 NEXT_LEVEL = (
-    "SELECT level, position FROM messages INDEXED BY message_order"
-    " WHERE topic = ? AND level > ? ORDER BY level, position LIMIT 1"
+    "SELECT level FROM messages INDEXED BY message_order"
+    " WHERE topic = ? AND level > ? ORDER BY level LIMIT 1"
 )
 HELD = (
-    f"{WHOLE} FROM messages INDEXED BY message_holders"
-    " WHERE topic = ? AND holder = ? AND position > ? AND position > due ORDER BY position, seq"
+    f"{WHOLE} FROM leases AS l INDEXED BY lease_holders {LEASED}"
+    " WHERE l.topic = ? AND l.holder = ? AND (l.position, l.seq) > (?, ?)"
+    " ORDER BY l.position, l.seq LIMIT ?"
 )
 ADD = (
-    "INSERT INTO messages (topic, seq, id, version, level, due, position, owner, holder, leases,"
-    " payload, attributes, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO messages (topic, seq, id, version, level, due, owner, leases, payload, attributes,"
+    " crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-CHANGE = (
-    "UPDATE messages SET version = ?, due = ?, position = ?, holder = ?, leases = ? WHERE seq = ?"
-)
+CHANGE = "UPDATE messages SET version = ?, due = ?, leases = ? WHERE seq = ?"
 UPDATE = "UPDATE messages SET payload = ?, attributes = ?, crc = ? WHERE seq = ?"
-MOVE = "UPDATE messages SET topic = ?, id = ? WHERE seq = ?"
+MOVE = "UPDATE messages SET topic = ?, id = ?, level = ? WHERE seq = ?"
 REMOVE = "DELETE FROM messages WHERE seq = ?"
+LEASE = (
+    "REPLACE INTO leases (seq, topic, level, due, position, version, holder, leases)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+FREE_AGAIN = "DELETE FROM leases WHERE seq = ?"
 CLEAR = (
     "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY message_order"
+    " WHERE topic = ? LIMIT ?)"
+)
+CLEAR_LEASES = (
+    "DELETE FROM leases WHERE seq IN (SELECT seq FROM leases INDEXED BY lease_order"
     " WHERE topic = ? LIMIT ?)"
 )
 
@@ -151,22 +182,36 @@ class SqliteStore:
             if topic not in self._topics:
                 return []
             values = (topic, level, *after, until_ms, limit)
-            return [
-                Slot(position_ms, seq, version, due_ms, bool(held))
-                for position_ms, seq, version, due_ms, held in connection.execute(SCAN, values)
+            free, leased = (connection.execute(query, values).fetchall() for query in SCAN)
+            slots = [Slot(due_ms, seq, version, due_ms, False) for due_ms, seq, version, _ in free]
+            slots += [
+                Slot(position_ms, seq, version, due_ms, True)
+                for position_ms, seq, version, due_ms in leased
             ]
+            if leased:
+                slots.sort()
+                del slots[limit:]
+            return slots
 
     def levels(self, topic: int) -> dict[int, int]:
         """See `Store`."""
         with self._opened() as connection:
-            return dict(self._levels(connection, topic))
+            everything = (*BEFORE_ALL, NUMBER_MAX, 1)
+            return {
+                level: min(
+                    position_ms
+                    for query in SCAN
+                    for position_ms, *_ in connection.execute(query, (topic, level, *everything))
+                )
+                for level in self._levels(connection, topic)
+            }
 
-    def held(self, topic: int, holder: str, now_ms: int) -> list[Row]:
+    def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
         with self._opened() as connection:
             if topic not in self._topics or not is_text(holder):
                 return []
-            return self._whole(connection.execute(HELD, (topic, holder, now_ms)))
+            return self._whole(connection.execute(HELD, (topic, holder, *after, limit)))
 
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
@@ -183,9 +228,10 @@ class SqliteStore:
         after = max(after, (start_ms, -1))
         with self._opened() as connection:
             found: list[Row] = []
-            for level, _ in self._levels(connection, topic):
-                values = (topic, level, *after, end_ms, limit)
-                found += self._whole(connection.execute(PAGE, values))
+            for level in self._levels(connection, topic):
+                values = (topic, level, *after, end_ms - 1, limit)
+                for query in PAGE:
+                    found += self._whole(connection.execute(query, values))
                 found.sort(key=lambda row: (row.position_ms, row.seq))
                 del found[limit:]
             return found
@@ -194,9 +240,13 @@ class SqliteStore:
         """See `Store`. Takes longer the more there are: a second for 2 to 5 million."""
         with self._opened() as connection:
             count = 0
-            for level, _ in self._levels(connection, topic):
+            for level in self._levels(connection, topic):
                 values = (topic, level, start_ms, end_ms)
-                count += int(connection.execute(COUNT, values).fetchone()[0])
+                all_, left, leased = (
+                    int(connection.execute(query, values).fetchone()[0])
+                    for query in (COUNT, COUNT_LEFT, COUNT_LEASED)
+                )
+                count += all_ - left + leased
             return count
 
     def close(self) -> None:
@@ -242,14 +292,14 @@ class SqliteStore:
             return row
         return None
 
-    def _levels(self, connection: sqlite3.Connection, topic: int) -> Iterator[tuple[int, int]]:
+    def _levels(self, connection: sqlite3.Connection, topic: int) -> Iterator[int]:
         level = -1
         while topic in self._topics:
             found = connection.execute(NEXT_LEVEL, (topic, level)).fetchone()
             if found is None:
                 return
-            level, position_ms = found
-            yield level, position_ms
+            (level,) = found
+            yield level
 
     def _whole(self, found: Iterable[tuple[Any, ...]]) -> list[Row]:
         """Return messages that are what was written, or raise."""
@@ -310,8 +360,9 @@ class SqliteStore:
     def _clear(self, connection: sqlite3.Connection) -> set[int]:
         """Remove some messages of a topic that is gone; return it when it has no more."""
         for number in self._remains:
-            removed = connection.execute(CLEAR, (number, REMAINS_PER_CALL)).rowcount
-            if removed == REMAINS_PER_CALL:
+            values = (number, REMAINS_PER_CALL)
+            left = [connection.execute(query, values).rowcount for query in (CLEAR, CLEAR_LEASES)]
+            if REMAINS_PER_CALL in left:
                 break
             connection.execute("DELETE FROM remains WHERE number = ?", (number,))
             return {number}
@@ -322,17 +373,15 @@ def write(connection: sqlite3.Connection, writes: Writes) -> None:
     """Do to the file what was decided."""
     if writes.removed:
         connection.executemany(REMOVE, [(seq,) for seq in writes.removed])
+    if writes.freed:
+        connection.executemany(FREE_AGAIN, [(seq,) for seq in writes.freed])
     if writes.moved:
-        connection.executemany(MOVE, [(row.topic, row.id, row.seq) for row in writes.moved])
+        connection.executemany(
+            MOVE, [(row.topic, row.id, row.level, row.seq) for row in writes.moved]
+        )
     if writes.changed:
         connection.executemany(
-            CHANGE,
-            [
-                (version, due_ms, position_ms, holder, leases, seq)
-                for _, seq, _, version, _, due_ms, position_ms, _, holder, leases, _, _ in (
-                    writes.changed
-                )
-            ],
+            CHANGE, [(row.version, row.due_ms, row.leases, row.seq) for row in writes.changed]
         )
     if writes.updated:
         connection.executemany(
@@ -340,7 +389,19 @@ def write(connection: sqlite3.Connection, writes: Writes) -> None:
             [(row.payload, row.attributes, checksum(row), row.seq) for row in writes.updated],
         )
     if writes.added:
-        connection.executemany(ADD, [(*row, checksum(row)) for row in writes.added])
+        connection.executemany(
+            ADD, [(*row[:6], row.group, *row[9:], checksum(row)) for row in writes.added]
+        )
+    if writes.leased:
+        connection.executemany(
+            LEASE,
+            [
+                (seq, topic, level, due_ms, position_ms, version, holder, leases)
+                for topic, seq, _, version, level, due_ms, position_ms, _, holder, leases, _, _ in (
+                    writes.leased
+                )
+            ],
+        )
 
 
 def is_whole(values: tuple[Any, ...]) -> bool:

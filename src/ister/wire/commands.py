@@ -20,6 +20,8 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
+from ister.wire.cron import CronCommand
+from ister.wire.delayed import SendDelayed
 from ister.wire.layouts import LayoutCommand
 from ister.wire.schemas import SchemaCommand
 from ister.wire.staging import StagingCommand
@@ -463,6 +465,8 @@ Command: TypeAlias = (
     | LayoutCommand
     | StagingCommand
     | TimelineCommand
+    | CronCommand
+    | SendDelayed
 )
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -127,11 +127,11 @@ class TimelineOpened(Tagged):
     now_us: int
 
 
-class TimelineDue(Tagged):
+class TimelineDue(Tagged, omit_defaults=True):
     """Messages for the consumer on this frame's channel, leased to it, due now or soon.
 
     A notice. `until_ms` is when their leases end, `attempts` how often they were handed out, with
-    this time.
+    this time. `again`: leases that the consumer's name had; one may have begun with them before.
     """
 
     ids: list[str]
@@ -142,6 +142,7 @@ class TimelineDue(Tagged):
     payloads: list[bytes]
     attributes: list[bytes] = msgspec.field(default_factory=list)
     levels: list[int] = msgspec.field(default_factory=list)
+    again: bool = False
 
 
 class FinishLeases(Tagged):
@@ -176,8 +177,14 @@ class LeasesRevoked(Tagged):
     kept: list[bool]
 
 
-class AskTime(Tagged):
-    """Ask for the time of the broker."""
+class AskTime(Tagged, omit_defaults=True):
+    """Ask for the time of the broker.
+
+    `drift_us` is how far its clock is ahead of the client's, as the client knows from answers
+    before; absent when it does not.
+    """
+
+    drift_us: int = 0
 
 
 class TimeTold(Tagged):

@@ -107,7 +107,7 @@ async def test_a_newer_format_is_refused(metadata: SqliteMetadata, file: Path) -
     await closed_with(file, Put("a", b"1"))
     change(file, "PRAGMA user_version = 2")
 
-    await assert_refused(metadata, file, "format 2 is not 1: use a newer ister")
+    await assert_refused(metadata, file, "format 2 is not 1: use the ister that wrote it")
 
 
 async def test_a_database_of_another_program_is_refused(

@@ -30,6 +30,10 @@ UNSAID = ("'-part-N'", "bytes")
 # A request that is wrong for a reason that no shape can say has no place of a mistake in its text.
 SHAPES = ("body:", "query:", "path:")
 
+# Requests with a topic from an earlier answer. With letters beyond ASCII it is written as paths
+# have it, in which no shape knows it again.
+MENDED: set[str] = set()
+
 chance = random.Random(1)
 
 
@@ -54,12 +58,15 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     whole = unquote(str((case.path_parameters or {}).get("topic", "")))
     if whole.startswith("/"):
         _, namespace, topic = whole.split("/", 2)
+        MENDED.add(case.id)
         case.path_parameters |= {"namespace": quote(namespace), "topic": quote(topic)}
 
 
 @schemathesis.hook
 def filter_failure(context: Any, failure: Any, case: Any, response: Any) -> bool:
     """Return whether a failure is one."""
+    if case.id in MENDED and "AcceptedNegativeData" in type(failure).__name__:
+        return False
     if response.status_code != 400 or "RejectedPositiveData" not in type(failure).__name__:
         return True
     error = json.loads(response.content)["error"]

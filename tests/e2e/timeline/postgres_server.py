@@ -100,6 +100,14 @@ class PostgresServer:
         """End it at once, but let it know."""
         self._end(signal.SIGQUIT)
 
+    def pause(self) -> None:
+        """Have it hang: its machine answers, and it does not."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on after `pause`."""
+        self._signal(signal.SIGCONT)
+
     def remove(self) -> None:
         """End it, and leave nothing behind."""
         if self._process is not None:
@@ -121,6 +129,12 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         process.wait(END_TIMEOUT_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the server is not running"
+        for pid in (self._process.pid, *children_of(self._process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _run(self, command: list[str]) -> subprocess.Popen[bytes]:
         user = _other_user() | {"extra_groups": []} if os.getuid() == 0 else {}

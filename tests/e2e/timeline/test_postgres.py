@@ -8,6 +8,7 @@ from itertools import chain
 import pytest
 from psycopg.sql import SQL, Identifier
 from tests.e2e.timeline.postgres_server import PASSWORD, TEST_TIMEOUT_S, USER, PostgresServer
+from tests.unit.timeline.acts import behind
 
 from ister.base.errors import (
     BadRequestError,
@@ -19,7 +20,7 @@ from ister.base.errors import (
 )
 from ister.timeline import Changed, Delete, Lease, Move, Put, Row, Store, Update, Work
 from ister.timeline.port import Outcome, Outcomes
-from ister.timeline.postgres import postgres_store
+from ister.timeline.postgres import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 
@@ -33,7 +34,7 @@ def open_store(server: PostgresServer, schema: str) -> Iterator[OpenStore]:
     opened: list[Store] = []
 
     def open_one() -> Store:
-        opened.append(postgres_store(server.url, schema=schema))
+        opened.append(postgres_timelines(server.url, schema=schema))
         return opened[-1]
 
     yield open_one
@@ -100,7 +101,7 @@ def test_stores_that_race_for_the_same_leases_get_each_message_once(
         leased = list(chain.from_iterable(pool.map(lease, "abc")))
 
     assert sorted(leased) == sorted(f"m-{number}" for number in range(400))
-    assert sum(len(store.held(topic, holder, 1_000)) for holder in "abc") == 400
+    assert sum(len(store.held(topic, holder, behind(1_000), 999)) for holder in "abc") == 400
 
 
 def test_stores_that_make_the_same_messages_at_once_make_each_once(
@@ -192,7 +193,7 @@ def test_nothing_is_put_into_a_topic_that_another_store_removed(
 def test_schemas_in_one_database_know_nothing_of_each_other(
     server: PostgresServer, store: Store, topic: int
 ) -> None:
-    other = postgres_store(server.url)
+    other = postgres_timelines(server.url)
 
     assert other.topics() == []
     other.close()
@@ -217,7 +218,7 @@ def test_an_id_that_is_no_text_is_refused_and_the_others_are_not(
     assert isinstance(bad, BadRequestError)
     assert isinstance(absent, MessageNotFoundError)
     assert store.get(topic, id) is None
-    assert store.held(topic, id, 0) == []
+    assert store.held(topic, id, behind(0), 999) == []
 
 
 def test_times_beyond_every_table_are_all_times(store: Store, topic: int) -> None:
@@ -243,7 +244,7 @@ def secretly_failed(call: Callable[[], object], *secrets: str) -> str:
 
 
 def test_a_wrong_password_is_told_without_it(server: PostgresServer) -> None:
-    store = postgres_store(server.url_of("postgres", password="wr0ng-secret"))
+    store = postgres_timelines(server.url_of("postgres", password="wr0ng-secret"))
 
     told = secretly_failed(store.topics, "wr0ng-secret", PASSWORD)
     assert "password authentication failed" in told
@@ -251,7 +252,7 @@ def test_a_wrong_password_is_told_without_it(server: PostgresServer) -> None:
 
 
 def test_a_server_that_is_not_there_is_told_with_what_to_do(server: PostgresServer) -> None:
-    store = postgres_store("postgresql://u:hidden-w0rd@127.0.0.1:1/shop")
+    store = postgres_timelines("postgresql://u:hidden-w0rd@127.0.0.1:1/shop")
 
     told = secretly_failed(store.topics, "hidden-w0rd")
     assert "127.0.0.1:1/shop cannot be reached" in told
@@ -259,7 +260,7 @@ def test_a_server_that_is_not_there_is_told_with_what_to_do(server: PostgresServ
 
 
 def test_a_database_that_is_not_there_is_told(server: PostgresServer) -> None:
-    told = secretly_failed(postgres_store(server.url_of("nowhere")).topics, PASSWORD)
+    told = secretly_failed(postgres_timelines(server.url_of("nowhere")).topics, PASSWORD)
 
     assert 'database "nowhere" does not exist' in told
 
@@ -279,7 +280,7 @@ def test_a_database_that_is_not_there_is_told(server: PostgresServer) -> None:
     ],
 )
 def test_a_url_that_is_none_is_refused_without_a_word_of_it(url: str) -> None:
-    told = secretly_failed(lambda: postgres_store(url), "hidden")
+    told = secretly_failed(lambda: postgres_timelines(url), "hidden")
 
     assert "postgresql://user:password@host:5432/database" in told
 
@@ -287,7 +288,7 @@ def test_a_url_that_is_none_is_refused_without_a_word_of_it(url: str) -> None:
 @pytest.mark.parametrize("schema", ["", "a b", 'a"; drop', "A", "x" * 64])
 def test_a_schema_that_cannot_be_is_refused(schema: str) -> None:
     with pytest.raises(BadRequestError, match="no name of a schema"):
-        postgres_store("postgresql://localhost", schema=schema)
+        postgres_timelines("postgresql://localhost", schema=schema)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +344,7 @@ def test_a_database_of_another_encoding_is_refused(server: PostgresServer) -> No
     server.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
 
     with pytest.raises(StorageFailedError, match="encoding LATIN1"):
-        postgres_store(server.url_of("latin")).topics()
+        postgres_timelines(server.url_of("latin")).topics()
 
 
 def test_a_server_that_forgets_is_refused(server: PostgresServer, store: Store) -> None:
@@ -379,6 +380,6 @@ def test_a_user_without_rights_is_told(server: PostgresServer, schema: str) -> N
     url = server.url.replace(f"{USER}:{PASSWORD}", "guest:guest")
     try:
         with pytest.raises(StorageFailedError, match="permission denied for database"):
-            postgres_store(url, schema=schema).topics()
+            postgres_timelines(url, schema=schema).topics()
     finally:
         server.execute("DROP ROLE guest")

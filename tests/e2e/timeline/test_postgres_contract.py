@@ -8,7 +8,7 @@ from tests.unit.timeline.acts import Open
 from tests.unit.timeline.contract import StoreContract
 
 from ister.timeline import Store
-from ister.timeline.postgres import postgres_store
+from ister.timeline.postgres import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 
@@ -21,7 +21,7 @@ class TestPostgresStore(StoreContract):
         opened: list[Store] = []
 
         def open_one() -> Store:
-            opened.append(postgres_store(server.url, schema=schema))
+            opened.append(postgres_timelines(server.url, schema=schema))
             return opened[-1]
 
         yield open_one

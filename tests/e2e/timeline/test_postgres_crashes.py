@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from tests.e2e.timeline.postgres_server import TEST_TIMEOUT_S, PostgresServer
+from tests.unit.timeline.acts import behind
 
 from ister.base.errors import StorageFailedError
 from ister.timeline import Changed, Done, Lease, Move, Put, Row, Store, Work
-from ister.timeline.postgres import postgres_store
+from ister.timeline.postgres import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 
@@ -21,7 +22,7 @@ FAR_MS = 10**15
 @pytest.fixture
 def store(server: PostgresServer, schema: str) -> Iterator[Store]:
     """A store without topics."""
-    one = postgres_store(server.url, schema=schema)
+    one = postgres_timelines(server.url, schema=schema)
     yield one
     one.close()
 
@@ -114,7 +115,7 @@ def test_a_lease_survives_a_crash_and_its_holder_finishes_it(
     server.start()
     with pytest.raises(StorageFailedError):
         store.topics()
-    [held] = store.held(topic, "w", 6)
+    [held] = store.held(topic, "w", behind(6), 999)
     assert isinstance(held, Row)
     store.apply(6, [Work([Done(topic, held.id, "w", held.version)])])
 

@@ -6,7 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.e2e.timeline.postgres_server import TEST_TIMEOUT_S, PostgresServer
 from tests.unit.timeline.test_model import Stores
 
-from ister.timeline.postgres import postgres_store
+from ister.timeline.postgres import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 
@@ -17,7 +17,7 @@ def test_any_work_comes_to_the_same_as_in_memory(server: PostgresServer) -> None
     class PostgresStores(Stores):
         def __init__(self) -> None:
             super().__init__()
-            self._sqlite = postgres_store(server.url, schema=SCHEMA)  # type: ignore[assignment]
+            self._sqlite = postgres_timelines(server.url, schema=SCHEMA)  # type: ignore[assignment]
 
         def teardown(self) -> None:
             super().teardown()

@@ -139,3 +139,15 @@ def test_a_base_class_with_a_text_survives_pickling() -> None:
 
 def test_a_timeout_is_also_the_timeout_of_python() -> None:
     assert issubclass(RequestTimeoutError, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "told"),
+    [
+        (1_700_000_000_123, "at 2023-11-14T22:13:20.123Z"),
+        (2**62, f"at {2**62} ms since 1970"),
+        (-(2**62), f"at {-(2**62)} ms since 1970"),
+    ],
+)
+def test_the_end_of_a_lease_is_told_as_a_time(until_ms: int, told: str) -> None:
+    assert str(errors.MessageLeasedError("a", "w", until_ms)).endswith(told)

@@ -297,3 +297,30 @@ def test_two_places_that_write_files_cannot_be_one(flags: dict[str, str], words:
     [mistake] = mistakes(flags)
 
     assert words in mistake
+
+
+@pytest.mark.parametrize("url", ["mysql://u:hidden@h/d", "hidden"])
+def test_a_setting_that_may_hold_a_password_is_blamed_without_its_value(
+    tmp_path: Path, url: str
+) -> None:
+    file = tmp_path / "ister.toml"
+    file.write_text(f'[storage]\ntimelines = "{url}"\n')
+    told = [
+        *mistakes({"storage.timelines": url}),
+        *mistakes(environment={"ISTER_TIMELINES": url}),
+        *mistakes(file=file),
+    ]
+
+    assert [words.partition(": is no URL")[0] for words in told] == [
+        "--timelines",
+        "ISTER_TIMELINES",
+        f"{file}: [storage] timelines",
+    ]
+    assert "hidden" not in "".join(told)
+
+
+def test_a_password_is_not_shown_with_the_configuration() -> None:
+    config = read({"storage.timelines": "postgresql://u:hidden@h/d"})
+
+    assert config.storage.timelines == "postgresql://u:hidden@h/d"
+    assert "hidden" not in repr(config)

@@ -12,6 +12,7 @@ from ister.base import (
     CursorReport,
     StreamReport,
     SubscriptionReport,
+    TimelineReport,
     TopicReport,
 )
 from ister.broker import CommitFigures
@@ -254,3 +255,40 @@ async def test_a_snapshot_has_more_subscriptions_than_a_page_of_a_listing() -> N
 
     snapshot = take_snapshot(bench.broker, NativeDoor(bench.broker))
     assert len(snapshot.subscriptions) == 400
+
+
+def test_a_timeline_has_its_lateness_what_is_due_and_the_drift_of_clocks() -> None:
+    timeline = TimelineReport(
+        topic="/default/t",
+        consumers=2,
+        due=3,
+        due_ms=1_500,
+        leases=4,
+        prefetched=5,
+        delivered=6,
+        lost=7,
+        buried=8,
+        lateness=[(0.001, 1)],
+        lateness_count=3,
+        lateness_s=2.5,
+        window=9,
+        drift_us=-250_000,
+    )
+    row = replace(topic_report("/default/t"), kind="timeline", timeline=timeline)
+    others = [topic_report("/default/a")]
+    found = samples(
+        Snapshot(broker=broker_report(topics=2), topics=[*others, row], timelines_failures=1)
+    )
+
+    assert found["ister_timeline_lateness_seconds_bucket", "/default/t", "0.001"] == 1
+    assert found["ister_timeline_lateness_seconds_bucket", "+Inf", "/default/t"] == 3
+    assert found["ister_timeline_lateness_seconds_sum", "/default/t"] == 2.5
+    gauges = ("consumers", "due", "due_seconds", "leases", "prefetched", "window")
+    assert [found[f"ister_timeline_{name}", "/default/t"] for name in gauges] == [
+        2, 3, 1.5, 4, 5, 9,
+    ]  # fmt: skip
+    assert found["ister_timeline_clock_drift_seconds", "/default/t"] == -0.25
+    counters = ("delivered", "leases_lost", "dead_letters")
+    assert [found[f"ister_timeline_{name}_total", "/default/t"] for name in counters] == [6, 7, 8]
+    assert found["ister_timelines_failures_total",] == 1
+    assert ("ister_timeline_due", "/default/a") not in found

@@ -32,6 +32,11 @@ START = (-(2**62), 0)
 END = 2**62 - 1
 
 
+def behind(time_ms: int) -> tuple[int, int]:
+    """Return the last place at a time."""
+    return time_ms, END
+
+
 def apply(store: Store, *changes: Change, now: int = NOW) -> list[Outcome]:
     """Make changes, each for itself; return their outcomes."""
     (outcomes,) = store.apply(now, [Work(list(changes))])

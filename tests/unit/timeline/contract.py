@@ -9,6 +9,7 @@ from tests.unit.timeline.acts import (
     START,
     Open,
     apply,
+    behind,
     everything,
     ids,
     lease,
@@ -269,7 +270,7 @@ class StoreContract(LeasingContract):
 
         late = owners_change(kind, topic, "b", "shop", 0)
         assert refused(store, late, now=NOW + 5) is MessageLeasedError
-        assert store.held(topic, "c-1", NOW + 5) == [rows[1]]
+        assert store.held(topic, "c-1", behind(NOW + 5), 999) == [rows[1]]
         if kind != "delete":
             row = store.get(topic, "a")
             assert row is not None

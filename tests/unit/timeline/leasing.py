@@ -7,9 +7,11 @@ from tests.unit.timeline.acts import (
     END,
     NOW,
     START,
+    Like,
     Open,
     StoreTests,
     apply,
+    behind,
     everything,
     holders_change,
     ids,
@@ -40,6 +42,7 @@ from ister.timeline import (
     Slot,
     Store,
     Update,
+    Work,
 )
 
 
@@ -133,7 +136,7 @@ class LeasingContract(StoreTests):
         done = make(store, Done(topic, "a", "c-1", shorter.version), now=NOW + 19)
         assert done.version > shorter.version
         assert everything(store, topic) == []
-        assert store.held(topic, "c-1", NOW) == []
+        assert store.held(topic, "c-1", behind(NOW), 999) == []
 
     @pytest.mark.parametrize("unused", [False, True])
     def test_a_released_message_is_due_when_its_holder_says(
@@ -192,15 +195,84 @@ class LeasingContract(StoreTests):
 
         again = open_store()
 
-        assert ids(again.held(topic, "c-1", NOW)) == ["b", "a"]
-        assert ids(again.held(topic, "c-1", NOW + 19)) == ["b", "a"]
-        assert ids(again.held(topic, "c-1", NOW + 20)) == ["a"]
-        assert ids(again.held(topic, "c-2", NOW)) == ["c"]
-        assert again.held(topic, "", NOW) == []
-        assert again.held(topic + 1, "c-1", NOW) == []
+        assert ids(again.held(topic, "c-1", behind(NOW), 999)) == ["b", "a"]
+        assert ids(again.held(topic, "c-1", behind(NOW + 19), 999)) == ["b", "a"]
+        assert ids(again.held(topic, "c-1", behind(NOW + 20), 999)) == ["a"]
+        assert ids(again.held(topic, "c-2", behind(NOW), 999)) == ["c"]
+        assert again.held(topic, "", behind(NOW), 999) == []
+        assert again.held(topic + 1, "c-1", behind(NOW), 999) == []
         again.close()
 
+    def test_what_a_consumer_has_is_found_a_page_at_a_time(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        for name in "abcde":
+            lease(store, make(store, put(name, due=NOW)), "c-1", NOW + 10)
+
+        first = store.held(topic, "c-1", behind(NOW), 3)
+        rest = store.held(topic, "c-1", (first[-1].position_ms, first[-1].seq), 3)
+
+        assert (ids(first), ids(rest)) == (["a", "b", "c"], ["d", "e"])
+
+    # Clocks that are set back
+
+    def test_a_lease_that_has_begun_is_alive_also_when_the_clock_is_behind_its_beginning(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        lease(store, make(store, put("a", due=NOW)), "c-1", NOW + 10)
+        change = Delete(topic, "a", "shop")
+
+        refusal = Like(MessageLeasedError("a", "c-1", NOW + 10))
+        work = [Work([change], begun_ms=NOW), Work([change], atomic=True, begun_ms=NOW)]
+        assert store.apply(NOW - 5, work) == [[refusal], refusal]
+
+        (outcomes,) = store.apply(NOW - 5, [Work([change], begun_ms=NOW - 1)])
+        assert isinstance(outcomes, list)
+        assert isinstance(outcomes[0], Changed)
+
+    # What was given back before it was due
+
+    def test_a_message_given_back_unused_has_the_version_its_owner_knows(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        made = make(store, put("a", due=NOW + 50))
+        before = store.get(topic, "a")
+        row = lease(store, made, "c-1", NOW + 60)
+        release = Release(topic, "a", "c-1", row.version, row.due_ms, True, made.version)
+
+        assert make(store, release) == made
+
+        assert store.get(topic, "a") == before
+        assert refused(store, release) is TimelineLeaseLostError
+        again = lease(store, made, "c-2", NOW + 60)
+        assert again.version > row.version > made.version
+
+    def test_a_message_that_was_used_or_put_off_has_a_new_version(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        for due_ms, unused in ((NOW, False), (NOW + 1, True)):
+            made = make(store, put("a", due=NOW))
+            row = lease(store, made, "c-1", NOW + 60)
+
+            release = Release(topic, "a", "c-1", row.version, due_ms, unused, made.version)
+            given = make(store, release)
+
+            assert given.version > row.version
+            make(store, Delete(topic, "a", "shop"))
+
     # Dead letters
+
+    def test_a_dead_letter_has_no_level_where_there_are_none(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        letters = store.create_topic("/default/letters", "timeline", b"").number
+        made = make(store, put("a", due=NOW, level=3))
+
+        make(store, Bury(topic, made.seq, made.version, letters, flat=True))
+
+        assert [row.level for row in everything(store, letters)] == [0]
+        assert store.levels(letters) == {0: NOW}
+        assert [slot.seq for slot in store.scan(letters, 0, START, END, 9)] == [made.seq]
 
     def test_a_buried_message_is_a_dead_letter_that_is_due_now(
         self, store: Store, put: Callable[..., Put], topic: int

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.unit.timeline.acts import END, START, everything
+from tests.unit.timeline.acts import END, START, behind, everything
 
 from ister.base.errors import IsterError
 from ister.timeline import (
@@ -77,8 +77,9 @@ class Picks:
             Lease(topic, row.seq, row.version, "c-1", time_ms),
             Extend(topic, name, holder, row.version, time_ms),
             Release(topic, name, holder, row.version, time_ms, pick(st.booleans())),
+            Release(topic, name, holder, row.version, row.due_ms, True, pick(numbers)),
             Done(topic, name, holder, row.version),
-            Bury(topic, row.seq, row.version, pick(topics)),
+            Bury(topic, row.seq, row.version, pick(topics), pick(st.booleans())),
             Put(topic, name, row.group, time_ms, b"again"),
         ]
         return pick(st.sampled_from(changes))
@@ -109,6 +110,7 @@ class Stores(RuleBasedStateMachine):
             Work(
                 [picks.change() for _ in range(draw.draw(st.integers(0, 5)))],
                 atomic=draw.draw(st.booleans()),
+                begun_ms=self._now_ms + draw.draw(st.integers(-5, 5)),
             )
             for _ in range(draw.draw(st.integers(1, 3)))
         ]
@@ -139,8 +141,8 @@ class Stores(RuleBasedStateMachine):
                 slots = one.scan(topic, level, START, END, 99)
                 assert two.scan(topic, level, START, END, 99) == slots
             for holder in ("c-1", "c-2"):
-                held = one.held(topic, holder, self._now_ms)
-                assert two.held(topic, holder, self._now_ms) == held
+                held = one.held(topic, holder, behind(self._now_ms), 999)
+                assert two.held(topic, holder, behind(self._now_ms), 999) == held
             for row in rows:
                 assert (row.holder == "") == (row.position_ms == row.due_ms)
                 assert row.position_ms >= row.due_ms

@@ -7,6 +7,7 @@ from ister.base import (
     BrokerReport,
     ConsumerReport,
     CursorReport,
+    DelayReport,
     Position,
     SchemaBinding,
     SchemaSubject,
@@ -76,6 +77,7 @@ from ister.wire import (
     SchemaVersions,
     Seek,
     SegmentRow,
+    SendDelayed,
     SetSchemaMode,
     SlowConsumer,
     StageClosed,
@@ -179,6 +181,7 @@ BROKER_REPORT = BrokerReport(
     storage_error="no space left on device",
     stored_bytes=10_000,
     tail_bytes=1_000,
+    delayed=DelayReport(waiting=5, published=6, refused=7, dropped=8),
 )
 
 DEFINITION = b'{"type":"integer"}'
@@ -395,5 +398,12 @@ COMMANDS: dict[str, Command] = {
     "unbind_schema": UnbindSchema(topic="/default/orders"),
     "get_schema_binding": GetSchemaBinding(topic="/default/orders"),
     "schema_bound": SchemaBound(binding=SCHEMA_BINDING),
+    "send_delayed": SendDelayed(
+        channel=4,
+        word="c0ffee-4-1",
+        batch=b"a batch",
+        due_ms=[1_700_000_060_000, 0],
+        delays_ms=[0, 60_000],
+    ),
     **TIMELINE_COMMANDS,
 }

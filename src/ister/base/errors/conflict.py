@@ -1,6 +1,7 @@
 """Errors 4xxx: somebody else was there."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 from ister.base.errors.tree import ConflictError
@@ -302,7 +303,7 @@ class MessageLeasedError(ConflictError):
     def __str__(self) -> str:
         return (
             f"message {self.id!r} is leased to {self.holder!r}: wait until it is done, or until "
-            f"{self.until_ms} (ms since 1970), when the lease ends"
+            f"the lease ends at {_utc(self.until_ms)}"
         )
 
 
@@ -330,3 +331,15 @@ class TimelineLeaseLostError(ConflictError):
             f"message {self.id!r} is not leased to this consumer any more: it is or was delivered "
             "again; take a longer lease, or extend it in time"
         )
+
+
+def _utc(time_ms: int) -> str:
+    """Return a time as people read it. It may come from a peer, and be anything."""
+    try:
+        time = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms} ms since 1970"
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -2,18 +2,22 @@
 
 from ister.broker.timelines.committer import Committer
 from ister.broker.timelines.consumer import HoldersChange, TimelineConsumer, TimelineSink
+from ister.broker.timelines.cron import CronRules, RuleRow
 from ister.broker.timelines.figures import TimelineFigures
 from ister.broker.timelines.owners import OwnersChange
-from ister.broker.timelines.timelines import Timelines
+from ister.broker.timelines.timelines import Timelines, check_topics
 from ister.broker.timelines.topic import TimelineTopic
 
 __all__ = [
     "Committer",
+    "CronRules",
     "HoldersChange",
     "OwnersChange",
+    "RuleRow",
     "TimelineConsumer",
     "TimelineFigures",
     "TimelineSink",
     "TimelineTopic",
     "Timelines",
+    "check_topics",
 ]

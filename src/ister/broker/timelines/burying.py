@@ -69,8 +69,10 @@ class Burial:
         if isinstance(letters, IsterError):
             self._retry_later(bodies, letters)
             return
+        # Better in any order among other dead letters than nowhere.
+        flat = letters.levels < self._topic.levels
         changes = [
-            Bury(self._topic.number, slot.seq, slot.version, letters.number)
+            Bury(self._topic.number, slot.seq, slot.version, letters.number, flat)
             for _, _, slot in bodies
         ]
         self._topic.committer.add(Work([*changes]), partial(self._on_buried, bodies, letters))
@@ -83,7 +85,8 @@ class Burial:
         for body, outcome in zip(bodies, outcomes, strict=True):
             if isinstance(outcome, Changed):
                 self._topic.figures.buried += 1
-                letters.note(free_slot(outcome), body.level)
+                self._topic.forget(body.slot.seq)
+                letters.note(free_slot(outcome), min(body.level, letters.levels - 1))
                 self._logger.warning(
                     "message_buried", topic=self._topic.name, id=body.id, letters=letters.name
                 )

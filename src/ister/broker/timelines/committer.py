@@ -71,7 +71,9 @@ class Committer:
         self._busy = False
         self._scheduled = False
         self._closed = False
+        # How often the storage failed, and whether it did the last time.
         self.failures = 0
+        self._failing = False
 
     @property
     def full(self) -> bool:
@@ -129,7 +131,7 @@ class Committer:
         outcomes: list[Outcomes] = []
         if pieces:
             outcomes = self._store.apply(now_ms, [piece.work for piece in pieces])
-        return _Told(outcomes, [try_call(look.call) for look in looks])
+        return _Told(outcomes, try_all([look.call for look in looks]))
 
     def _end(self, pieces: list[_Piece], looks: list[_Look], told: _Told | Exception) -> None:
         self._busy = False
@@ -143,12 +145,16 @@ class Committer:
                 self._tell(piece.done, outcomes)
             for look, found in zip(looks, told.found, strict=True):
                 self._tell(look.done, found)
+            self._note([one for one in told.found if isinstance(one, StorageFailedError)])
         self._after_group()
 
     def _fail(self, pieces: list[_Piece], looks: list[_Look], error: Exception) -> None:
-        self.failures += 1
         told = as_ister_error(error)
-        self._logger.error("timelines_failed", reason=str(told), exc_info=error)
+        if isinstance(told, StorageFailedError):
+            self._note([told])
+        else:
+            self.failures += 1
+            self._logger.error("timelines_failed", reason=str(told), exc_info=error)
         pieces += self._pieces
         looks += self._looks
         self._pieces, self._looks, self._waiting_bytes = [], [], 0
@@ -157,12 +163,36 @@ class Committer:
         for look in looks:
             self._tell(look.done, told)
 
+    def _note(self, failed: list[StorageFailedError]) -> None:
+        """Log when the storage begins to fail, and when it has come back."""
+        self.failures += bool(failed)
+        if failed and not self._failing:
+            self._logger.error("timelines_failed", reason=failed[0].reason)
+        elif self._failing and not failed:
+            self._logger.info("timelines_recovered")
+        self._failing = bool(failed)
+
     def _tell(self, done: Callable[[Any], object], told: object) -> None:
         """Tell one: who fails on it must not keep it from the others."""
         try:
             done(told)
         except Exception:  # A bug costs one answer, not those of a group.
             self._logger.exception("internal_error")
+
+
+def try_all(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Return what calls of the store return or raise. When it fails, the others are not made.
+
+    Each might wait as long as the first one did.
+    """
+    found: list[Any] = []
+    failed: StorageFailedError | None = None
+    for call in calls:
+        one = try_call(call) if failed is None else failed
+        if isinstance(one, StorageFailedError):
+            failed = one
+        found.append(one)
+    return found
 
 
 def try_call(call: Callable[[], T]) -> T | IsterError:

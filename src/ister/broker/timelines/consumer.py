@@ -25,6 +25,7 @@ from ister.broker.timelines.window import FAR
 from ister.timeline import Done, Extend, Outcomes, Release, Row
 
 if TYPE_CHECKING:
+    from ister.broker.timelines.claiming import Claim
     from ister.broker.timelines.owners import OwnersCall
     from ister.broker.timelines.topic import TimelineTopic
 
@@ -34,8 +35,12 @@ HoldersChange = Extend | Release | Done
 class TimelineSink(Protocol):
     """The outside end of a connection."""
 
-    def deliver(self, channel: int, rows: list[Row]) -> None:
-        """Messages for a consumer, leased to it: due now, or to be kept back until they are."""
+    def deliver(self, channel: int, rows: list[Row], *, again: bool = False) -> None:
+        """Messages for a consumer, leased to it: due now, or to be kept back until they are.
+
+        `again`: leases that its name had. One of that name may have begun with them before this
+        one was opened, and their versions are in no order.
+        """
 
     def revoke(self, channel: int, messages: list[tuple[str, int]]) -> None:
         """Ask for messages (id and version) that are not due yet: `revoked` is to be called."""
@@ -88,8 +93,8 @@ class Held:
         self.until_ms = row.position_ms
         # Whether it was not due yet when somebody last looked.
         self.early = early
-        # Owners that want it back.
-        self.calls: list[OwnersCall] = []
+        # Owners that want it back, in order.
+        self.calls: dict[OwnersCall, None] = {}
 
 
 class TimelineConsumer:
@@ -99,8 +104,10 @@ class TimelineConsumer:
         "_dues",
         "_first_end_ms",
         "channel",
+        "claim",
         "closed",
         "credit",
+        "drift_us",
         "early",
         "early_reserved",
         "held",
@@ -132,11 +139,15 @@ class TimelineConsumer:
         self.lease_ms = lease_ms
         self.prefetch_ms = prefetch_ms
         self.credit = credit
+        # How far our clock is ahead of its own, by its own account.
+        self.drift_us = 0
         # Whether it has been handed the leases its name has; whether it is gone, and whether
         # another connection of its name has taken its place.
         self.opened = False
         self.closed = False
         self.replaced = False
+        # The leases of its name that it is yet to be handed.
+        self.claim: Claim | None = None
         self.held: dict[str, Held] = {}
         # Of these, how many are not due yet.
         self.early = 0
@@ -188,9 +199,9 @@ class TimelineConsumer:
             return 0
         return min(self.room, PREFETCH_COUNT_MAX) - self.early - self.early_reserved
 
-    def hold(self, row: Row, former: int, now_ms: int) -> Held:
+    def hold(self, row: Row, former: int, begun_ms: int) -> Held:
         """It has a message now."""
-        early = now_ms < row.due_ms
+        early = begun_ms < row.due_ms
         held = self.held[row.id] = Held(self, row, former, early=early)
         if early:
             self.early += 1
@@ -233,7 +244,7 @@ class TimelineConsumer:
             return self._dues[0][0]
         return FAR
 
-    def deliver(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def deliver(self, rows: Sequence[Row], *, again: bool) -> Sequence[Row]:
         """Send messages, in batches that a door can send as they are.
 
         Returns those that are left because the door closed it meanwhile.
@@ -243,11 +254,11 @@ class TimelineConsumer:
             row_size = len(row.payload) + len(row.attributes) + len(row.id)
             is_full = slot - start == TIMELINE_CHANGES_MAX or size + row_size > TIMELINE_BYTES
             if is_full and slot > start:
-                self.sink.deliver(self.channel, list(rows[start:slot]))
+                self.sink.deliver(self.channel, list(rows[start:slot]), again=again)
                 start, size = slot, 0
                 if self.closed:
                     return rows[start:]
             size += row_size
         if start < len(rows):
-            self.sink.deliver(self.channel, list(rows[start:]))
+            self.sink.deliver(self.channel, list(rows[start:]), again=again)
         return ()

@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from math import inf
 
 # Upper bounds in seconds: from what the clock can tell to a consumer that was away.
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 60.0)
@@ -23,8 +22,8 @@ class TimelineFigures:
         self.counts = [0] * (len(BOUNDS_S) + 1)
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Return how many were no later than each bound; the last one is infinite."""
-        return list(zip((*BOUNDS_S, inf), accumulate(self.counts), strict=True))
+        """Return how many were no later than each bound."""
+        return list(zip(BOUNDS_S, accumulate(self.counts[:-1]), strict=True))
 
     def add_lateness(self, lateness_us: Sequence[int]) -> None:
         """Count how much later than due messages were handed to their application."""

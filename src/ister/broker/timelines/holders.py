@@ -13,7 +13,7 @@ from ister.base.errors import (
 from ister.base.limits import TIMELINE_CHANGES_MAX
 from ister.broker.timelines.consumer import Held, HoldersChange, TimelineConsumer
 from ister.broker.timelines.window import free_slot
-from ister.timeline import Changed, Done, Extend, Outcomes, Work
+from ister.timeline import Changed, Done, Extend, Outcomes, Release, Work
 
 if TYPE_CHECKING:
     from ister.broker.timelines.topic import TimelineTopic
@@ -51,12 +51,21 @@ class HoldersCall:
         """Return a change as the store takes it. No lease is longer than the topic allows."""
         topic = self._topic
         change = change._replace(topic=topic.number, holder=self._consumer.name)
+        if isinstance(change, Release):
+            return self._release(change) if change.unused else change
         if not isinstance(change, Extend):
             return change
         held = topic.out.get(change.id)
         start_ms = max(topic.clock.now_ms(), held.due_ms if held is not None else 0)
         until_ms = min(change.until_ms, start_ms + topic.settings.lease_ms_max)
         return change._replace(until_ms=until_ms)
+
+    def _release(self, release: Release) -> Release:
+        """Return what giving back a message unused comes to: it is due when it was."""
+        held = self._consumer.held.get(release.id)
+        if held is None or held.version != release.version or not self._topic.is_spared(held):
+            return release._replace(unused=False)
+        return release._replace(due_ms=held.due_ms, former=held.former)
 
     def _on_committed(self, outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):

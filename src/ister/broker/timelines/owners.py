@@ -54,7 +54,12 @@ def check_change(change: OwnersChange, *, topic: str, levels: int) -> None:
     if isinstance(change, Put | Move) and not 0 <= change.due_ms < FAR:
         raise BadRequestError(f"{change.due_ms} is no time in milliseconds since 1970")
     if isinstance(change, Put) and not 0 <= change.level < levels:
-        raise BadRequestError(f"priority is 0 to {levels - 1} here, not {change.level}")
+        if levels == 1:
+            raise BadRequestError(
+                f"{topic!r} has no priorities, and {change.level} is one: leave it out, or make a "
+                "topic of kind 'priority'"
+            )
+        raise BadRequestError(f"priority is 0 (goes first) to {levels - 1}, not {change.level}")
     if isinstance(change, Put | Update):
         size = len(change.payload) + len(change.attributes)
         if size > TIMELINE_MESSAGE_BYTES_MAX:
@@ -78,6 +83,8 @@ class OwnersCall:
         self._done = done
         # Why changes are not made, by slot.
         self._refused: dict[int, IsterError] = {}
+        # The slots of changes of each message.
+        self._slots: dict[str, list[int]] = {}
         # Messages that consumers are asked for, and those that they let go of.
         self._asked: dict[str, Held] = {}
         self._taken: dict[str, Held] = {}
@@ -94,7 +101,10 @@ class OwnersCall:
             except IsterError as error:
                 self._refused[slot] = error
             else:
-                self._changes[slot] = change._replace(topic=topic.number)
+                # A rule, whose message it is about, has its topic already.
+                self._changes[slot] = change._replace(topic=change.topic or topic.number)
+                if not isinstance(change, Put):
+                    self._slots.setdefault(change.id, []).append(slot)
         self.advance()
 
     def advance(self) -> None:
@@ -130,7 +140,7 @@ class OwnersCall:
 
     def _ask(self) -> bool:
         """Ask consumers for messages that are not due yet; return whether to wait for them."""
-        now_ms = self._topic.clock.now_ms()
+        now_ms, begun_ms = self._topic.clock.now_ms(), self._topic.begun_ms()
         wanted: dict[str, Held] = {}
         for slot, change in enumerate(self._changes):
             if isinstance(change, Put) or slot in self._refused:
@@ -145,7 +155,7 @@ class OwnersCall:
                 self._changes[slot] = change._replace(version=version)
             if version not in (0, held.version) or held.until_ms <= now_ms:
                 continue  # The store knows what to say.
-            if held.early and now_ms < held.due_ms and not self._late:
+            if held.early and begun_ms < held.due_ms and not self._late:
                 wanted[held.id] = held
             else:
                 self._refused[slot] = leased_error(held)
@@ -173,15 +183,14 @@ class OwnersCall:
         self._timer = None
         self._late = True
         for held in self._asked.values():
-            held.calls.remove(self)
+            held.calls.pop(self, None)
             self._refuse(held)
         self._asked.clear()
         self.advance()
 
     def _refuse(self, held: Held) -> None:
-        for slot, change in enumerate(self._changes):
-            if change.id == held.id and not isinstance(change, Put):
-                self._refused.setdefault(slot, leased_error(held))
+        for slot in self._slots[held.id]:
+            self._refused.setdefault(slot, leased_error(held))
 
     # Making the changes
 
@@ -193,7 +202,8 @@ class OwnersCall:
         if not made:
             self._end([self._refused[slot] for slot in range(len(self._changes))])
             return
-        self._topic.committer.add(Work([*made], self._atomic), self._on_committed)
+        work = Work([*made], self._atomic, self._topic.begun_ms())
+        self._topic.committer.add(work, self._on_committed)
 
     def _on_committed(self, outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):
@@ -213,6 +223,8 @@ class OwnersCall:
         self._end(merged)
 
     def _note(self, change: OwnersChange, changed: Changed) -> None:
+        if change.topic != self._topic.number:
+            return  # A rule, whose message it is.
         if isinstance(change, Delete):
             self._topic.forget(changed.seq)
             return

@@ -25,22 +25,34 @@ from ister.base.errors import (
 from ister.base.limits import TIMELINE_PAGE_MAX, TIMELINES_MAX
 from ister.broker.timelines.committer import WAITING_BYTES_MAX, Committer, as_ister_error
 from ister.broker.timelines.consumer import TimelineConsumer, TimelineSink
+from ister.broker.timelines.cron import CronRules
+from ister.broker.timelines.cron_topics import (
+    change_with_rules,
+    create_topics,
+    delete_topics,
+    find_rules,
+)
+from ister.broker.timelines.high_water import HighWater
 from ister.broker.timelines.owners import OwnersChange, check_changes
+from ister.broker.timelines.reading import Reads
 from ister.broker.timelines.topic import TimelineTopic
-from ister.broker.timelines.window import Room
+from ister.broker.timelines.window import FAR, Room
 from ister.broker.workers import Worker
-from ister.timeline import Outcomes, Row, Store, TopicRow
+from ister.timeline import CronRule, Outcomes, Row, Store, TopicRow
 
 # The machine's clock may be set forward or back under our timers: how often that is looked for, and
 # by how much it must have been.
 BEAT_S = 1.0
 JUMP_MS = 2
+# What the broker itself keeps in timelines. A broker that does not know a kind leaves it alone.
+DELAYED = "delayed"
+HIDDEN_KINDS = frozenset({DELAYED})
 
 T = TypeVar("T")
 
 
 class Timelines:
-    """See the module. `is_taken` tells whether a topic of another kind has a name.
+    """See the module. `find_kind` tells the kind of a topic that is no timeline.
 
     `worker` has one thread, which nobody else uses the store from.
     """
@@ -52,18 +64,25 @@ class Timelines:
         clock: Clock,
         worker: Worker,
         call_soon: Callable[[Callable[[], object]], object],
-        is_taken: Callable[[str], bool] = lambda _: False,
+        find_kind: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._worker = worker
-        self._is_taken = is_taken
+        self._reads = Reads(worker)
+        self._find_kind = find_kind
         self._committer = Committer(
             store, clock=clock, worker=worker, call_soon=call_soon, after_group=self._look
         )
         self._logger: Any = structlog.get_logger("timelines")
         self._room = Room()
+        # The latest time there was: leases of messages that were due by then have begun.
+        self.high_water = HighWater(clock)
         self._topics: dict[str, TimelineTopic] = {}
+        # Of cron topics.
+        self._rules: dict[str, CronRules] = {}
+        # What the broker itself keeps in timelines, by kind: users know nothing of these.
+        self._hidden: dict[str, TimelineTopic] = {}
         # Being made or deleted: their names are taken.
         self._reserved: set[str] = set()
         # To be looked at when everybody was told of a commit.
@@ -86,9 +105,14 @@ class Timelines:
 
     def adopt(self, rows: Sequence[TopicRow]) -> None:
         """Take over the topics that the store had at the start; raise for what cannot be read."""
+        rules, remains = find_rules(rows)
         for row in rows:
             if row.kind in set(TimelineKind):
-                self._add(row, decode_settings(row))
+                self._add(row, decode_settings(row), rules.get(row.number))
+            elif row.kind in HIDDEN_KINDS:
+                self._hidden[row.kind] = self._made(row, decode_settings(row))
+        for number in remains:
+            self._committer.look(partial(self._store.delete_topic, number), lambda _: None)
 
     def create(
         self, name: str, settings: TimelineSettings, done: Callable[[IsterError | None], object]
@@ -98,7 +122,7 @@ class Timelines:
             settings.check()
             if settings.dead_letters == name:
                 raise BadRequestError("a topic is not its own topic of dead letters")
-            if self.has(name) or name in self._reserved or self._is_taken(name):
+            if self.is_taken(name) or self._find_kind(name) is not None:
                 raise TopicExistsError(name, "")
             if len(self._topics) + len(self._reserved) >= TIMELINES_MAX:
                 raise LimitReachedError("timelines_max", TIMELINES_MAX)
@@ -108,15 +132,18 @@ class Timelines:
         self._reserved.add(name)
         encoded = msgspec.msgpack.encode(settings)
 
-        def on_created(row: TopicRow | Exception) -> None:
+        def on_created(made: tuple[TopicRow, int | None] | Exception) -> None:
             self._reserved.discard(name)
-            if isinstance(row, Exception):
-                done(as_ister_error(row))
+            if isinstance(made, Exception):
+                done(as_ister_error(made))
                 return
-            self._add(row, settings)
+            row, rules = made
+            self._add(row, settings, rules)
             done(None)
 
-        self._worker.run(lambda: self._store.create_topic(name, settings.kind, encoded), on_created)
+        self._worker.run(
+            lambda: create_topics(self._store, name, settings.kind, encoded), on_created
+        )
 
     def delete(self, name: str, done: Callable[[IsterError | None], object]) -> None:
         """Remove a topic with all its messages. Its consumers are gone at once."""
@@ -125,17 +152,21 @@ class Timelines:
             done(TopicNotFoundError(name))
             return
         self._reserved.add(name)
+        cron = self._rules.pop(name, None)
+        rules = None if cron is None else cron.number
+        if cron is not None:
+            cron.stop()
         topic.close("its topic was deleted")
 
         def on_deleted(error: IsterError | None) -> None:
             self._reserved.discard(name)
             if error is not None:
                 # It is still there, or may be.
-                self._add(TopicRow(topic.number, name, topic.settings.kind), topic.settings)
+                self._add(TopicRow(topic.number, name, topic.settings.kind), topic.settings, rules)
             done(error)
 
         # Behind the work that was asked for before.
-        self._committer.look(lambda: self._store.delete_topic(topic.number), on_deleted)
+        self._committer.look(lambda: delete_topics(self._store, topic.number, rules), on_deleted)
 
     def has(self, name: str) -> bool:
         """Return whether there is such a topic."""
@@ -148,6 +179,10 @@ class Timelines:
     def names(self) -> list[str]:
         """Return the names of all topics, in order."""
         return sorted(self._topics)
+
+    def settings(self, name: str) -> TimelineSettings:
+        """Return how a topic was made, or raise `TopicNotFoundError`."""
+        return self._get(name).settings
 
     def report(self, name: str) -> TimelineReport:
         """Return what to tell of a topic, or raise `TopicNotFoundError`."""
@@ -163,8 +198,10 @@ class Timelines:
         self._committer.close()
         if self._beat is not None:
             self._beat.cancel()
-        for topic in self._topics.values():
+        for topic in (*self._topics.values(), *self._hidden.values()):
             topic.stop()
+        for rules in self._rules.values():
+            rules.stop()
 
     # Messages
 
@@ -184,12 +221,40 @@ class Timelines:
         except IsterError as error:
             done(error)
             return
-        topic.change(changes, done, atomic=atomic)
+        rules = self._rules.get(name)
+        if rules is None:
+            topic.change(changes, done, atomic=atomic)
+        else:
+            change_with_rules(rules, changes, done, atomic=atomic)
+
+    def find_rules(self, name: str) -> CronRules | None:
+        """Return the rules of a cron topic; none of other topics, and of none."""
+        return self._rules.get(name)
+
+    def get_rules(self, name: str) -> CronRules:
+        """Return the rules of a cron topic, or raise `WrongKindError`."""
+        rules = self._rules.get(name)
+        if rules is None:
+            kind = self._get(name).settings.kind
+            raise WrongKindError(name, kind, "it has no rules; make a topic of kind cron for them")
+        return rules
+
+    def preview(
+        self,
+        rule: CronRule,
+        count: int,
+        done: Callable[[tuple[str, list[int]] | IsterError], object],
+    ) -> None:
+        """Tell the zone of a rule that is in no topic, and its next slots."""
+        now_ms = self._clock.now_ms()
+        self._committer.look(lambda: (rule.zone, rule.preview(now_ms, count)), done)
 
     def get(self, name: str, id: str, done: Callable[[Row | IsterError], object]) -> None:
         """Find a message."""
 
         def on_read(row: Row | IsterError | None) -> None:
+            if isinstance(row, Row):
+                row = self._as_known(name, row)
             done(MessageNotFoundError(id) if row is None else row)
 
         self._read(name, lambda number: self._store.get(number, id), on_read)
@@ -207,8 +272,14 @@ class Timelines:
         if not 0 < limit <= TIMELINE_PAGE_MAX:
             done(BadRequestError(f"a page has 1 to {TIMELINE_PAGE_MAX} messages, not {limit}"))
             return
+
+        def on_read(rows: list[Row] | IsterError) -> None:
+            if isinstance(rows, list):
+                rows = [self._as_known(name, row) for row in rows]
+            done(rows)
+
         self._read(
-            name, lambda number: self._store.page(number, start_ms, end_ms, after, limit), done
+            name, lambda number: self._store.page(number, start_ms, end_ms, after, limit), on_read
         )
 
     def count(
@@ -235,7 +306,7 @@ class Timelines:
         """
         topic = self._topics.get(name)
         if topic is None:
-            done(TopicNotFoundError(name))
+            done(self._missing(name))
             return
         topic.consume(
             consumer,
@@ -246,6 +317,37 @@ class Timelines:
             credit=credit,
             done=done,
         )
+
+    # Timelines of the broker's own
+
+    def find_hidden(self, kind: str) -> TimelineTopic | None:
+        """Return the timeline that the broker keeps for a purpose of its own, if there is one."""
+        return self._hidden.get(kind)
+
+    def create_hidden(
+        self,
+        name: str,
+        kind: str,
+        settings: TimelineSettings,
+        done: Callable[[TimelineTopic | IsterError], object],
+    ) -> None:
+        """Make one. `name` is none that a topic of users can have."""
+
+        def on_created(row: TopicRow | Exception) -> None:
+            if isinstance(row, Exception):
+                done(as_ister_error(row))
+                return
+            topic = self._hidden[kind] = self._made(row, settings)
+            done(topic)
+
+        encoded = msgspec.msgpack.encode(settings)
+        self._worker.run(lambda: self._store.create_topic(name, kind, encoded), on_created)
+
+    def count_hidden(
+        self, topic: TimelineTopic, done: Callable[[int | IsterError], object]
+    ) -> None:
+        """Count the messages of one."""
+        self._committer.look(lambda: self._store.count(topic.number, 0, FAR), done)
 
     # For topics
 
@@ -263,9 +365,6 @@ class Timelines:
             letters = self._topics.get(name)
             if letters is None:
                 done(error or TopicNotFoundError(name))
-            elif letters.levels < topic.levels:
-                kind = letters.settings.kind
-                done(WrongKindError(name, kind, "it has no priorities, as its messages would"))
             else:
                 done(letters)
 
@@ -273,7 +372,9 @@ class Timelines:
             on_created(None)
         else:
             settings = TimelineSettings(
-                kind=topic.settings.kind, lease_ms_max=topic.settings.lease_ms_max, max_leases=0
+                kind=TimelineKind.PRIORITY if topic.levels > 1 else TimelineKind.TIMELINE,
+                lease_ms_max=topic.settings.lease_ms_max,
+                max_leases=0,
             )
             self.create(name, settings, on_created)
 
@@ -282,11 +383,29 @@ class Timelines:
     def _get(self, name: str) -> TimelineTopic:
         topic = self._topics.get(name)
         if topic is None:
-            raise TopicNotFoundError(name)
+            raise self._missing(name)
         return topic
 
-    def _add(self, row: TopicRow, settings: TimelineSettings) -> None:
-        topic = self._topics[row.name] = TimelineTopic(
+    def _as_known(self, name: str, row: Row) -> Row:
+        topic = self._topics.get(name)
+        return row if topic is None else topic.as_known(row)
+
+    def _missing(self, name: str) -> IsterError:
+        kind = self._find_kind(name)
+        if kind is None:
+            return TopicNotFoundError(name)
+        reason = "its messages are not due at a time; timelines are made with kind='timeline'"
+        return WrongKindError(name, kind, reason)
+
+    def _add(self, row: TopicRow, settings: TimelineSettings, rules: int | None) -> None:
+        topic = self._topics[row.name] = self._made(row, settings)
+        if rules is not None:
+            cron = self._rules[row.name] = CronRules(topic, rules, self._store)
+            topic.on_gone = cron.on_gone
+            cron.look()
+
+    def _made(self, row: TopicRow, settings: TimelineSettings) -> TimelineTopic:
+        topic = TimelineTopic(
             row.name,
             row.number,
             settings,
@@ -300,19 +419,20 @@ class Timelines:
         if self._beat is None:
             self._wall_ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
             self._beat = self._clock.call_later(BEAT_S, self._on_beat)
+        return topic
 
     def _read(
         self, name: str, call: Callable[[int], T], done: Callable[[T | IsterError], object]
     ) -> None:
         topic = self._topics.get(name)
         if topic is None:
-            done(TopicNotFoundError(name))
+            done(self._missing(name))
             return
 
         def on_read(found: T | Exception) -> None:
             done(as_ister_error(found) if isinstance(found, Exception) else found)
 
-        self._worker.run(partial(call, topic.number), on_read)
+        self._reads.add(partial(call, topic.number), on_read)
 
     def _look(self) -> None:
         touched, self._touched = self._touched, {}
@@ -324,13 +444,24 @@ class Timelines:
         if self._closed:
             return
         self._beat = self._clock.call_later(BEAT_S, self._on_beat)
+        self.high_water.look()
         ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
         if abs(ahead_ms - self._wall_ahead_ms) < JUMP_MS:
             return
         self._logger.info("clock_set", by_ms=ahead_ms - self._wall_ahead_ms)
         self._wall_ahead_ms = ahead_ms
-        for topic in list(self._topics.values()):
+        for topic in (*self._topics.values(), *self._hidden.values()):
             topic.look()
+        for rules in list(self._rules.values()):
+            rules.look()
+
+
+def check_topics(rows: Sequence[TopicRow]) -> None:
+    """Raise `CorruptedError` for topics of a store that `Timelines.adopt` would raise for."""
+    find_rules(rows)
+    for row in rows:
+        if row.kind in {*TimelineKind, *HIDDEN_KINDS}:
+            decode_settings(row)
 
 
 def decode_settings(row: TopicRow) -> TimelineSettings:
@@ -338,6 +469,6 @@ def decode_settings(row: TopicRow) -> TimelineSettings:
     try:
         settings = msgspec.msgpack.decode(row.settings, type=TimelineSettings)
         settings.check()
-    except (msgspec.MsgspecError, BadRequestError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, BadRequestError) as error:
         raise CorruptedError(f"timeline {row.name!r}", 0, f"its settings: {error}") from error
     return settings

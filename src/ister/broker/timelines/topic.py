@@ -5,7 +5,8 @@ Always true:
 - the message that is due first, of the lowest level that has any, is leased first;
 - at most one round of leases is with the store. While it is, and while somebody is being handed
   the leases of its name (*unsettled*), changes of owners wait: whether a consumer has a message
-  that they are about is not known until then;
+  that they are about is not known until then. While any of them waits nothing of this is begun
+  anew, or those who open consumers all the time would have owners wait for ever;
 - what is known of the store is void after it failed: everything is loaded anew.
 """
 
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
 from ister.base.errors import (
-    ConsumerNameTakenError,
     CorruptedError,
     IsterError,
     LimitReachedError,
@@ -25,6 +25,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import KIB, MIB, TIMELINE_CONSUMERS_MAX
 from ister.broker.timelines.burying import Burial
+from ister.broker.timelines.claiming import Claim
 from ister.broker.timelines.committer import Committer
 from ister.broker.timelines.consumer import (
     Held,
@@ -37,6 +38,7 @@ from ister.broker.timelines.figures import TimelineFigures
 from ister.broker.timelines.holders import HoldersCall
 from ister.broker.timelines.owners import OwnersCall, OwnersChange
 from ister.broker.timelines.rounds import Pick, pick, reach_ms
+from ister.broker.timelines.sparing import Spared
 from ister.broker.timelines.wake import Wake
 from ister.broker.timelines.window import FAR, Room, Scan, Window, free_slot
 from ister.timeline import Changed, Lease, Outcome, Outcomes, Release, Row, Slot, Store, Work
@@ -52,6 +54,8 @@ ROUND_BYTES = 16 * MIB
 ROW_BYTES = 64 * KIB
 # When the storage is tried again after it failed.
 RETRY_S = 1.0
+# When to look again while consumers of all topics have as many messages as they may.
+FULL_MS = 100
 
 
 class TimelineTopic:
@@ -79,10 +83,14 @@ class TimelineTopic:
         # Every message that a connected consumer has, by id.
         self.out: dict[str, Held] = {}
         self.closed = False
+        # Told the number of every message that is gone.
+        self.on_gone: Callable[[int], object] = lambda _: None
+        self._spared = Spared(settings.max_leases)
         # On their way to be everybody's: id and version.
         self._returning: set[tuple[str, int]] = set()
         self._timelines = timelines
         self._store = store
+        self._room = room
         self._window = Window(room, self.levels)
         self._consumers: dict[str, TimelineConsumer] = {}
         # Those that are opened; who is first in the next round.
@@ -114,7 +122,10 @@ class TimelineTopic:
             lost=self.figures.lost,
             buried=self.figures.buried,
             lateness=self.figures.buckets(),
+            lateness_count=sum(self.figures.counts),
             lateness_s=self.figures.seconds,
+            window=len(self._window),
+            drift_us=max((c.drift_us for c in self._consumers.values()), key=abs, default=0),
         )
 
     @property
@@ -138,6 +149,7 @@ class TimelineTopic:
         self._consumers.clear()
         self._rotation.clear()
         calls = {call: None for held in self.out.values() for call in held.calls}
+        self._room.leases -= len(self.out)
         self.out.clear()
         self._window.clear()
         waiting, self._calls = self._calls, deque()
@@ -182,7 +194,8 @@ class TimelineTopic:
             credit=credit,
         )
         self._consumers[name] = consumer
-        self._claim(consumer, done)
+        consumer.claim = Claim(self, consumer, self._store, done)
+        consumer.claim.advance()
         if former is not None:
             self._replace(former)
 
@@ -193,94 +206,43 @@ class TimelineTopic:
         consumer.closed = True
         self._leave(consumer)
         del self._consumers[consumer.name]
-        self._unsettled += 1
+        self.unsettle()
         given = []
+        begun_ms = self.begun_ms()
         for held in list(consumer.held.values()):
-            early = held.early and self.clock.now_ms() < held.due_ms
+            early = held.early and begun_ms < held.due_ms
             if early and not held.calls:
                 given.append(held)
             # It does not have those any more either that owners want to have.
             self.drop(held, kept=not early)
         self.give_back(given)
-        self._settle()
-        self.look()
+        self.settle()
 
     def _replace(self, former: TimelineConsumer) -> None:
         former.closed = former.replaced = True
         self._leave(former)
-        self._unsettled += 1
+        self.unsettle()
         for held in list(former.held.values()):
             # It may not know yet that it is replaced, and hand these out.
             self.drop(held, kept=True)
-        self._settle()
+        self.settle()
         former.sink.consumer_closed(former.channel, "another connection has taken its name")
 
     def _leave(self, consumer: TimelineConsumer) -> None:
         if consumer.opened:
             self._rotation.remove(consumer)
 
-    def _claim(
-        self,
-        consumer: TimelineConsumer,
-        done: Callable[[TimelineConsumer | IsterError], object] | None = None,
-    ) -> None:
-        """Hand a consumer the leases of its name that it does not know of."""
-        self._unsettled += 1
-        now_ms = self.clock.now_ms()
-        self.committer.look(
-            lambda: self._store.held(self.number, consumer.name, now_ms),
-            lambda rows: self._on_claimed(consumer, rows, done),
-        )
+    def on_opened(self, consumer: TimelineConsumer) -> None:
+        """A consumer may be given messages from now on."""
+        consumer.opened = True
+        self._rotation.append(consumer)
 
-    def _on_claimed(
-        self,
-        consumer: TimelineConsumer,
-        rows: list[Row] | IsterError,
-        done: Callable[[TimelineConsumer | IsterError], object] | None,
-    ) -> None:
-        try:
-            if consumer.closed:
-                self._on_claimed_late(consumer, rows, done)
-            elif isinstance(rows, IsterError):
-                self._on_not_claimed(consumer, rows, done)
-            else:
-                if not consumer.opened:
-                    consumer.opened = True
-                    self._rotation.append(consumer)
-                if done is not None:
-                    done(consumer)
-                self._hand_over({consumer: [(row, 0) for row in rows if self._is_unknown(row)]})
-        finally:
-            # Also when a door fails on it: others wait.
-            self._settle()
+    def on_not_opened(self, consumer: TimelineConsumer) -> None:
+        """The storage failed before a consumer was handed the leases of its name."""
+        consumer.closed = True
+        del self._consumers[consumer.name]
 
-    def _on_not_claimed(
-        self,
-        consumer: TimelineConsumer,
-        error: IsterError,
-        done: Callable[[TimelineConsumer | IsterError], object] | None,
-    ) -> None:
-        self.fail()
-        if done is not None:
-            consumer.closed = True
-            del self._consumers[consumer.name]
-            done(error)
-
-    def _on_claimed_late(
-        self,
-        consumer: TimelineConsumer,
-        rows: list[Row] | IsterError,
-        done: Callable[[TimelineConsumer | IsterError], object] | None,
-    ) -> None:
-        if not consumer.replaced and isinstance(rows, list) and not self.closed:
-            now_ms = self.clock.now_ms()
-            early = [row for row in rows if row.due_ms > now_ms and self._is_unknown(row)]
-            self.give_back([Held(consumer, row, 0, early=True) for row in early])
-        if done is not None:
-            gone: IsterError = ConsumerNameTakenError(self.name, consumer.name)
-            done(TopicNotFoundError(self.name) if self.closed else gone)
-
-    def _is_unknown(self, row: Row) -> bool:
+    def is_unknown(self, row: Row) -> bool:
         """Return whether nobody has a message, and nobody is giving it back."""
         return row.id not in self.out and (row.id, row.version) not in self._returning
 
@@ -313,7 +275,7 @@ class TimelineTopic:
         for held in messages:
             if not held.calls:
                 asked.setdefault(held.consumer, []).append((held.id, held.version))
-            held.calls.append(call)
+            held.calls[call] = None
         for consumer, names in asked.items():
             consumer.sink.revoke(consumer.channel, names)
 
@@ -325,32 +287,46 @@ class TimelineTopic:
         if held is None or held.version != version:
             return
         if kept:
-            calls, held.calls = held.calls, []
+            calls, held.calls = held.calls, {}
             for call in calls:
                 call.answered(held, kept=True)
             return
         wanted = bool(held.calls)
         self.drop(held, kept=False)
         if not wanted:
-            self.give_back([held])
-        self.look()
+            # It is due by now, or nobody asked: its consumer has let go of it all the same.
+            self.give_back([held], unused=self.is_spared(held))
+        self.touch()
 
     def drop(self, held: Held, *, kept: bool) -> None:
         """A consumer does not have a message any more; `kept` if it might have dealt with it."""
         held.consumer.drop(held)
         if self.out.get(held.id) is held:
             del self.out[held.id]
-        calls, held.calls = held.calls, []
+            self._room.leases -= 1
+        calls, held.calls = held.calls, {}
         for call in calls:
             call.answered(held, kept=kept)
 
-    def give_back(self, messages: Sequence[Held]) -> None:
+    def is_spared(self, held: Held) -> bool:
+        """Return whether a message that its consumer gives back unused counts as no attempt."""
+        return self.begun_ms() < held.due_ms or self._spared.spare(held.seq)
+
+    def as_known(self, row: Row) -> Row:
+        """Return a message as its owner knows it: being sent ahead makes no other version."""
+        held = self.out.get(row.id)
+        if held is None or not held.former or held.version != row.version:
+            return row
+        is_early = held.early and self.begun_ms() < held.due_ms
+        return row._replace(version=held.former) if is_early else row
+
+    def give_back(self, messages: Sequence[Held], *, unused: bool = True) -> None:
         """Have messages that nobody was handed be everybody's again."""
         given = [held for held in messages if not self._is_out(held)]
         if not given or self.closed:
             return
         releases = [
-            Release(self.number, h.id, h.consumer.name, h.version, h.due_ms, unused=True)
+            Release(self.number, h.id, h.consumer.name, h.version, h.due_ms, unused, h.former)
             for h in given
         ]
         # One of its name that comes meanwhile is not handed these.
@@ -384,6 +360,8 @@ class TimelineTopic:
     def forget(self, seq: int) -> None:
         """A message is gone by a commit."""
         self._window.forget(seq)
+        self._spared.forget(seq)
+        self.on_gone(seq)
 
     # Handing out
 
@@ -391,10 +369,13 @@ class TimelineTopic:
         """Do what is to be done now, and set the timer for the next thing."""
         if self.closed or self._failed:
             return
+        self._serve()
         now_ms = self.clock.now_ms()
-        for consumer in list(self._rotation):
+        for consumer in list(self._consumers.values()):
             for held in consumer.refresh(now_ms):
                 self.drop(held, kept=True)
+            if consumer.claim is not None:
+                consumer.claim.advance()
         self._load(now_ms)
         self._lease(now_ms)
         self._wake.set(self._next_ms(now_ms), now_ms)
@@ -417,7 +398,7 @@ class TimelineTopic:
         self._failed = False
         for consumer in list(self._rotation):
             # Leases may have been written that nobody was told of.
-            self._claim(consumer)
+            consumer.claim = Claim(self, consumer, self._store)
         self.look()
 
     def _load(self, now_ms: int) -> None:
@@ -440,11 +421,12 @@ class TimelineTopic:
 
     def _lease(self, now_ms: int) -> None:
         """Begin a round of leases, unless one is under way."""
-        if self._leasing or not self._rotation:
+        if self._leasing or self.is_awaited or not self._rotation:
             return
-        limit = max(1, min(ROUND_COUNT_MAX, int(ROUND_BYTES / self._row_bytes)))
         self._rotation.rotate(-1)
-        picks = pick(self._window, self._rotation, now_ms=now_ms, limit=limit)
+        consumers = [consumer for consumer in self._rotation if consumer.claim is None]
+        limit = min(self.round_max(), self._room.leases_left)
+        picks = pick(self._window, consumers, now_ms=now_ms, limit=limit)
         if not picks:
             return
         leases = [
@@ -458,7 +440,7 @@ class TimelineTopic:
             for consumer, _, slot, _ in picks
         ]
         self._leasing = True
-        self._unsettled += 1
+        self.unsettle()
         self.committer.add(Work([*leases]), lambda outcomes: self._on_leased(picks, outcomes))
 
     def _on_leased(self, picks: list[Pick], outcomes: Outcomes) -> None:
@@ -472,10 +454,10 @@ class TimelineTopic:
             if isinstance(outcomes, IsterError):
                 self.fail()
             else:
-                self._hand_over(self._leased(picks, outcomes))
+                self.hand_over(self._leased(picks, outcomes))
         finally:
             # Also when a door fails on it: others wait.
-            self._settle()
+            self.settle()
 
     def _leased(
         self, picks: list[Pick], outcomes: list[Outcome]
@@ -485,15 +467,22 @@ class TimelineTopic:
         for (consumer, level, slot, _), outcome in zip(picks, outcomes, strict=True):
             if isinstance(outcome, Row):
                 self.figures.lost += slot.held
-                handed.setdefault(consumer, []).append((outcome, slot.version))
+                # Of one that was lost its owner knows nothing: it was handed out since.
+                former = 0 if slot.held else slot.version
+                handed.setdefault(consumer, []).append((outcome, former))
             elif isinstance(outcome, MessageLeasedError) and outcome.until_ms == slot.position_ms:
                 # The clock went back. Of any other lease we were told.
                 self.note(slot, level)
         return handed
 
-    def _hand_over(self, handed: dict[TimelineConsumer, list[tuple[Row, int]]]) -> None:
-        """Send messages that are leased, each with its version before, to their consumers."""
-        now_ms = self.clock.now_ms()
+    def hand_over(
+        self, handed: dict[TimelineConsumer, list[tuple[Row, int]]], *, again: bool = False
+    ) -> None:
+        """Send messages that are leased, each with its version before, to their consumers.
+
+        `again`: they may have been handed over before, under the same leases, and were counted.
+        """
+        now_ms, begun_ms = self.clock.now_ms(), self.begun_ms()
         count = size = 0
         for consumer, pairs in handed.items():
             rows = []
@@ -507,13 +496,14 @@ class TimelineTopic:
                     if row.id in self.out:
                         # It was finished without anybody being told: the storage failed then.
                         self.drop(self.out[row.id], kept=True)
-                    self.out[row.id] = consumer.hold(row, former, now_ms)
+                    self.out[row.id] = consumer.hold(row, former, begun_ms)
+                    self._room.leases += 1
                     rows.append(row)
                 elif not consumer.replaced:
                     unsent.append(Held(consumer, row, former, early=False))
             count += len(pairs)
-            self.figures.delivered += len(rows)
-            left = consumer.deliver(rows)
+            self.figures.delivered += 0 if again else len(rows)
+            left = consumer.deliver(rows, again=again)
             unsent += [Held(consumer, row, 0, early=False) for row in left]
             self.give_back(unsent)
         if count:
@@ -523,20 +513,47 @@ class TimelineTopic:
     def _is_worn(self, row: Row) -> bool:
         return 0 < self.settings.max_leases < row.leases
 
-    def _settle(self) -> None:
+    def round_max(self) -> int:
+        """Return how many messages may be loaded with their payloads at once."""
+        return max(1, min(ROUND_COUNT_MAX, int(ROUND_BYTES / self._row_bytes)))
+
+    def has_room(self, consumer: TimelineConsumer) -> bool:
+        """Return whether a consumer may have more messages."""
+        return consumer.room > 0 and self._room.leases_left > 0
+
+    def unsettle(self) -> None:
+        """It is not known who has which message, until `settle` is called."""
+        self._unsettled += 1
+
+    def settle(self) -> None:
         """It is known who has what again: let changes of owners go on that waited for it."""
         self._unsettled -= 1
         self.touch()
+        self._serve()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether owners wait until it is known who has which message."""
+        return bool(self._calls)
+
+    def _serve(self) -> None:
         while self._calls and not self._unsettled:
             self._calls.popleft().advance()
 
     # Time
+
+    def begun_ms(self) -> int:
+        """Return up to when messages have been due, whatever the clock says by now."""
+        return self._timelines.high_water.look()
 
     def _next_ms(self, now_ms: int) -> int:
         """Return when there is something to do, unless something is told to us before."""
         next_ms = FAR if self._loading else self._window.load_ms()
         if self._leasing:
             return next_ms
+        if not self._room.leases_left:
+            # Nobody tells us when consumers of other topics have finished some.
+            next_ms = min(next_ms, now_ms + FULL_MS)
         if any(consumer.room > 0 for consumer in self._rotation):
             due_ms = self._window.next_ms()
             if due_ms > now_ms:

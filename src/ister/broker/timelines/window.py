@@ -27,6 +27,9 @@ PRIORITY_SLOTS_MAX = 2_000
 # Of all topics together: 70 MB. When there are more, each level has a few only.
 SLOTS_TOTAL = 200_000
 SLOTS_MIN = 100
+# Messages that consumers have, of all topics together: 570 B each, 285 MB. Five of the largest
+# credits; beyond that nobody is given more before somebody has finished some.
+LEASES_TOTAL = 500_000
 # Loaded at once: a millisecond of the thread, which others wait for.
 SCAN_SLOTS = 2_000
 # Slots that are out of date in the heaps of a level, beside as many as are good.
@@ -40,12 +43,18 @@ LAST_KEY: Key = (FAR, FAR)
 
 
 class Room:
-    """How many slots all topics of a broker have in memory."""
+    """What all topics of a broker have in memory: slots, and leases of connected consumers."""
 
-    __slots__ = ("used",)
+    __slots__ = ("leases", "used")
 
     def __init__(self) -> None:
         self.used = 0
+        self.leases = 0
+
+    @property
+    def leases_left(self) -> int:
+        """How many messages more may be handed out."""
+        return max(0, LEASES_TOTAL - self.leases)
 
 
 class Scan(NamedTuple):
@@ -267,6 +276,8 @@ class Window:
 
     def count_due(self, now_ms: int) -> int:
         """Return how many messages are due, of those in memory."""
+        if self.next_ms() > now_ms:
+            return 0
         return sum(
             slot.position_ms <= now_ms for level in self.levels for slot in level.known.values()
         )

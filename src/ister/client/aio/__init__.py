@@ -24,6 +24,7 @@ from ister.client.aio.timeline import (
     TimelineTransaction,
 )
 from ister.client.aio.timeline_consumer import TimelineConsumer, TimelineLease
+from ister.client.aio.timeline_cron import CronRule
 from ister.client.aio.transaction import Transaction
 from ister.client.aio.view import View, ViewEntry
 
@@ -32,6 +33,7 @@ __all__ = [
     "Client",
     "CompressionName",
     "Connector",
+    "CronRule",
     "DurabilityName",
     "Message",
     "MessageVersion",

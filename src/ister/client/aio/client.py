@@ -459,9 +459,9 @@ class Client:
         (the default), 'memory', 'os' or 'object'. `retention` says what is kept: 'limits' (the
         default: everything within `max_age`, `max_bytes` and `max_messages`), 'interest',
         'workqueue' or 'compact'. A message older than `ttl` is not delivered any more. Message
-        ids are remembered for `dedup_window` (2 minutes). Of the kinds 'timeline' and 'priority',
-        no lease is longer than `max_lease`, and a message that was leased `max_leases` times goes
-        to `dead_letter_topic`.
+        ids are remembered for `dedup_window` (2 minutes). Of the kinds 'timeline', 'priority' and
+        'cron', no lease is longer than `max_lease`, and a message that was leased `max_leases`
+        times goes to `dead_letter_topic`.
         """
         command = topic_command(
             topic,

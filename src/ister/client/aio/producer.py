@@ -21,6 +21,9 @@ from ister.client.aio.link import BrokerLink, finish, settler
 from ister.client.aio.schemas import Schemas
 from ister.client.session import (
     MESSAGE_OVERHEAD_BYTES,
+    DeliverAfter,
+    DeliverAt,
+    Due,
     MessageId,
     MessageIds,
     ProducerChannel,
@@ -30,6 +33,7 @@ from ister.client.session import (
     as_bytes,
     check_expected_offset,
     check_extras,
+    due_of,
     places_of,
     registration_of,
     with_ttl,
@@ -159,6 +163,8 @@ class Producer(Generic[ValueT]):
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        deliver_at: DeliverAt | None = None,
+        deliver_after: DeliverAfter | None = None,
     ) -> SendFuture:
         """Send without waiting: the message leaves at the end of this turn of the event loop.
 
@@ -167,6 +173,9 @@ class Producer(Generic[ValueT]):
         """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
+        if deliver_at is not None or deliver_after is not None:
+            due = self.due(deliver_at, deliver_after)
+            return self.send_delayed(self.encode(payload), key, attributes, id, due)
         channel = self._channel or self._route(key)
         batch = channel.plain
         if (
@@ -187,6 +196,22 @@ class Producer(Generic[ValueT]):
         if room <= 0:
             channel.close_batch(batch)
         return SendFuture(batch, slot)
+
+    def send_delayed(
+        self,
+        payload: bytes,
+        key: str | None,
+        attributes: Attributes | None,
+        id: str | None,
+        due: Due,
+    ) -> SendFuture:
+        """Send without waiting what is to be published when it is due."""
+        channel = self._channel or self._route(key)
+        return channel.send_delayed(payload, key, attributes, id, due, SendFuture)
+
+    def due(self, deliver_at: DeliverAt | None, deliver_after: DeliverAfter | None) -> Due:
+        """Return when a message is due, as `send_delayed` takes it; one of the two is given."""
+        return due_of(deliver_at, deliver_after, self._link.session.now_ms())
 
     def send_encoded(
         self,
@@ -225,6 +250,8 @@ class Producer(Generic[ValueT]):
         id: str | None = None,
         ttl: float | None = None,
         expected_offset: int | None = None,
+        deliver_at: DeliverAt | None = None,
+        deliver_after: DeliverAfter | None = None,
     ) -> MessageId:
         """Send one message and return its id once the broker has acknowledged it.
 
@@ -234,9 +261,21 @@ class Producer(Generic[ValueT]):
         again, and gets the offset of the first (`MessageId.duplicate`). After `ttl` seconds a
         message is not delivered any more. With `expected_offset` the message is stored at that
         offset, or `OffsetMismatchError` says that somebody else was there.
+
+        With `deliver_at` (a `datetime`, or seconds since 1970) or `deliver_after` (seconds from
+        now) the broker keeps the message on its disk and publishes it then. What is returned has
+        no offset yet (`MessageId.delayed`).
         """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
+        if deliver_at is not None or deliver_after is not None:
+            if expected_offset is not None:
+                raise BadRequestError("what is published later expects no offset")
+            due = self.due(deliver_at, deliver_after)
+            await self.ready()
+            delayed = self.send_delayed(self.encode(payload), key, attributes, id, due)
+            self._link.flush()
+            return await delayed
         if expected_offset is not None:
             encoded = self.encode(payload)
             return await self._send_expecting(encoded, key, attributes, id, expected_offset)

@@ -8,10 +8,12 @@ from itertools import count
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from ister.base import CronReport
 from ister.base.errors import BadRequestError, IsterError, ProtocolError
 from ister.base.limits import TIMELINE_PAGE_MAX
 from ister.client.aio.link import BrokerLink
 from ister.client.aio.timeline_consumer import CREDIT, LEASE_S, PREFETCH_S, TimelineConsumer
+from ister.client.aio.timeline_cron import CronRule, in_zone, rule_of
 from ister.client.session import (
     Change,
     ChangeBox,
@@ -19,26 +21,39 @@ from ister.client.session import (
     When,
     atomic_command,
     check_list,
+    check_no_rule,
     check_text,
     cut_changes,
     delete_change,
     due_ms_of,
     move_change,
     outcomes_for,
+    pausing_command,
+    preview_command,
     put_change,
+    rule_command,
     unpacked_attributes,
     update_change,
 )
 from ister.codec import Attributes
 from ister.wire import (
+    PAUSE_RULE,
+    PUT_RULE,
+    RESUME_RULE,
+    UPDATE_RULE,
     AskTime,
+    ChangeCron,
     CountTimeline,
+    CronPreview,
+    CronRows,
     GetFromTimeline,
+    ListCron,
     ListTimeline,
     TimelineChanged,
     TimelineCount,
     TimelineRows,
     TimeTold,
+    crons_of,
 )
 
 # Commands of one `put_many` under way: 8 MiB at most, which keeps a disk busy.
@@ -57,6 +72,7 @@ class MessageVersion(NamedTuple):
 
 # `list` is a method below.
 Versions = list[MessageVersion]
+Moments = list[datetime]
 Outcomes = list[int | IsterError]
 
 
@@ -85,6 +101,8 @@ class TimelineMessage(NamedTuple):
     holder: str
     until_ms: int
     priority: int
+    # Of a rule of a cron topic: then it is due when it fires next, or never, which is 0.
+    cron: CronRule | None = None
 
     @property
     def due(self) -> datetime:
@@ -126,12 +144,41 @@ class Timeline:
         id: str | None = None,
         attributes: Attributes | None = None,
         priority: int = 0,
+        cron: str | None = None,
+        tz: str | None = None,
+        jitter: Seconds | None = None,
+        catch_up: Seconds | None = None,
+        overlap: str | None = None,
     ) -> MessageVersion:
         """Make a message that is due at a time, or in so many seconds; return when it is safe.
 
         Without an `id` it gets one. Raises `MessageExistsError` when there is one of that id.
         `priority` is for priority topics: 0, which goes first, to 31.
+
+        On a topic of kind cron: make a rule, which makes a message at every time of `cron` in the
+        zone `tz` ("UTC"), up to `jitter` seconds later (0). Times that nobody was there for are
+        caught up with for `catch_up` seconds (an hour). While the message before is not done,
+        `overlap` has the next one dropped ("skip"), has one wait ("buffer"), or made ("allow").
         """
+        if cron is not None:
+            if at != 0.0 or priority:
+                raise BadRequestError("a rule is due when cron= says, and has no priority")
+            return await self._change_rule(
+                rule_command(
+                    self.topic,
+                    self.group,
+                    PUT_RULE,
+                    self._named(id),
+                    payload,
+                    cron=cron,
+                    tz=tz,
+                    jitter=jitter,
+                    catch_up=catch_up,
+                    overlap=overlap,
+                    attributes=attributes,
+                )
+            )
+        check_no_rule(tz, jitter, catch_up, overlap)
         await self._know_time(at)
         return await self._change(self.put_change(payload, at, id, attributes, priority))
 
@@ -167,7 +214,7 @@ class Timeline:
         return results
 
     async def get(self, id: str) -> TimelineMessage:
-        """Return a message, or raise `MessageNotFoundError`."""
+        """Return a message, or raise `MessageNotFoundError`. That of a rule has `cron`."""
         rows = await self._link.call(GetFromTimeline(topic=self.topic, id=id), TimelineRows)
         return next(iter(_messages(rows)))
 
@@ -183,13 +230,80 @@ class Timeline:
         *,
         attributes: Attributes | None = None,
         version: int | None = None,
+        cron: str | None = None,
+        tz: str | None = None,
+        jitter: Seconds | None = None,
+        catch_up: Seconds | None = None,
+        overlap: str | None = None,
     ) -> MessageVersion:
-        """Give a message another payload and other attributes."""
-        return await self._change(update_change(self.topic, id, payload, attributes, version))
+        """Give a message another payload and other attributes.
+
+        So with a rule, of its messages to come; with `cron` it is replaced in all: see `put`.
+        """
+        if cron is None:
+            check_no_rule(tz, jitter, catch_up, overlap)
+            return await self._change(update_change(self.topic, id, payload, attributes, version))
+        return await self._change_rule(
+            rule_command(
+                self.topic,
+                self.group,
+                UPDATE_RULE,
+                id,
+                payload,
+                cron=cron,
+                tz=tz,
+                jitter=jitter,
+                catch_up=catch_up,
+                overlap=overlap,
+                attributes=attributes,
+                version=version,
+            )
+        )
 
     async def delete(self, id: str, version: int | None = None) -> None:
-        """Remove a message. After that it is not handed to anybody."""
+        """Remove a message. After that it is not handed to anybody.
+
+        Or a rule: after that it makes no messages. Those that are due by then stay.
+        """
         await self._change(delete_change(id, version))
+
+    # Rules of cron topics
+
+    async def pause(self, id: str, version: int | None = None) -> MessageVersion:
+        """Have a rule make no messages until `resume`; those of that time are not made later."""
+        command = pausing_command(self.topic, self.group, PAUSE_RULE, id, version)
+        return await self._change_rule(command)
+
+    async def resume(self, id: str, version: int | None = None) -> MessageVersion:
+        """Have a rule go on. Harmless when it is not paused."""
+        command = pausing_command(self.topic, self.group, RESUME_RULE, id, version)
+        return await self._change_rule(command)
+
+    async def rules(self) -> AsyncIterator[TimelineMessage]:
+        """Go through the rules of a cron topic, in the order they were made."""
+        after: tuple[int, int] | None = (-1, 0)
+        while after is not None:
+            command = ListCron(topic=self.topic, after=after, limit=TIMELINE_PAGE_MAX)
+            page = await self._link.call(command, CronRows)
+            for message in _messages(page):
+                yield message
+            after = page.after
+
+    async def preview(
+        self,
+        id: str | None = None,
+        count: int = 5,
+        *,
+        cron: str | None = None,
+        tz: str | None = None,
+    ) -> Moments:
+        """Return when the next messages of a rule will be due; or those of `cron` in `tz`.
+
+        Times are in the zone of the rule. A rule that is paused is told as if it was not.
+        """
+        command = preview_command(self.topic, id, count, cron, tz)
+        told = await self._link.call(command, CronPreview)
+        return [in_zone(due_ms, told.zone) for due_ms in told.due_ms]
 
     # Many
 
@@ -281,10 +395,20 @@ class Timeline:
         priority: int,
     ) -> Change:
         """Return what makes a message, with an id if it has none."""
-        named = id if id is not None else f"{self._prefix}-{next(self._numbers):08x}"
-        return put_change(self.topic, named, self.due_ms(at), payload, attributes, priority)
+        due_ms = self.due_ms(at)
+        return put_change(self.topic, self._named(id), due_ms, payload, attributes, priority)
 
     # Inner workings
+
+    def _named(self, id: str | None) -> str:
+        return id if id is not None else f"{self._prefix}-{next(self._numbers):08x}"
+
+    async def _change_rule(self, command: ChangeCron) -> MessageVersion:
+        reply = await self._link.call(command, TimelineChanged)
+        [outcome] = outcomes_for(reply, 1)
+        if isinstance(outcome, IsterError):
+            raise outcome
+        return MessageVersion(command.id, outcome)
 
     async def _know_time(self, at: When) -> None:
         if not isinstance(at, datetime):
@@ -418,6 +542,7 @@ def _messages(rows: TimelineRows) -> "list[TimelineMessage]":
             rows.levels,
             rows.payloads,
             rows.attributes,
+            crons_of(rows),
             strict=True,
         )
         return [_message(*row) for row in columns]
@@ -436,6 +561,7 @@ def _message(
     level: int,
     payload: bytes,
     attributes: bytes,
+    cron: CronReport | None,
 ) -> TimelineMessage:
     return TimelineMessage(
         id=id,
@@ -448,4 +574,5 @@ def _message(
         holder=holder,
         until_ms=position_ms if holder else 0,
         priority=level,
+        cron=None if cron is None else rule_of(cron),
     )

@@ -114,7 +114,8 @@ class TimelineLease:
     def done(self) -> "asyncio.Future[None]":
         """Remove the message: it was dealt with. Await it to know that the broker has stored that.
 
-        Then raises `TimelineLeaseLostError` when the lease was over.
+        Then raises `TimelineLeaseLostError` when the lease was over, and `MessageNotFoundError`
+        when the message is gone by now: maybe by this very call, before a connection was lost.
         """
         return self._finish(DONE, 0)
 

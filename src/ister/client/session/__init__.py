@@ -11,6 +11,7 @@ from ister.client.session.checks import (
     check_timeout,
     with_ttl,
 )
+from ister.client.session.delayed import DeliverAfter, DeliverAt, Due, due_of
 from ister.client.session.inbox import Inbox
 from ister.client.session.leases import MAX_RENEWAL_MS, Lease, LeasedBatch
 from ister.client.session.message import Answer, BaseMessage, Delivery, MessageId
@@ -55,6 +56,12 @@ from ister.client.session.timeline_changes import (
     update_change,
 )
 from ister.client.session.timeline_clock import ClockOffset, Lateness
+from ister.client.session.timeline_cron import (
+    check_no_rule,
+    pausing_command,
+    preview_command,
+    rule_command,
+)
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
 from ister.client.session.url import backoff_s, parse_url
 from ister.client.session.values import (
@@ -77,8 +84,11 @@ __all__ = [
     "Change",
     "ChangeBox",
     "ClockOffset",
+    "DeliverAfter",
+    "DeliverAt",
     "Delivery",
     "Draft",
+    "Due",
     "Event",
     "Future",
     "Held",
@@ -118,6 +128,7 @@ __all__ = [
     "check_expected_offset",
     "check_extras",
     "check_list",
+    "check_no_rule",
     "check_receiving",
     "check_text",
     "check_timeout",
@@ -127,6 +138,7 @@ __all__ = [
     "definition_of",
     "delete_change",
     "due_ms_of",
+    "due_of",
     "ignore",
     "milliseconds",
     "move_change",
@@ -135,10 +147,13 @@ __all__ = [
     "outcomes_for",
     "parse_url",
     "parsed",
+    "pausing_command",
     "places_of",
     "position_of",
+    "preview_command",
     "put_change",
     "registration_of",
+    "rule_command",
     "stream_settings",
     "time_ms",
     "topic_command",

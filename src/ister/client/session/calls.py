@@ -24,6 +24,7 @@ from ister.wire import (
     Command,
     FinishLeases,
     PublishStages,
+    SendDelayed,
     control_frame,
     decode_command,
 )
@@ -42,7 +43,7 @@ LONG = (CloseStage, PublishStages)
 
 
 # Made of columns, a thousand messages each: whoever makes them has checked every value.
-CHECKED = (ChangeTimeline, FinishLeases)
+CHECKED = (ChangeTimeline, FinishLeases, SendDelayed)
 
 
 def ignore(_: object) -> None:

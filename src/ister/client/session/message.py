@@ -36,6 +36,11 @@ class MessageId(NamedTuple):
         """Whether a message of the same id was there before, so that this one was not stored."""
         return False
 
+    @property
+    def delayed(self) -> bool:
+        """Whether it waits for its time, on the broker's disk: until then `offset` is -1."""
+        return False
+
 
 class DuplicateId(MessageId):
     """Where the message is that was sent before under the same id. Equal to its own id."""
@@ -44,6 +49,17 @@ class DuplicateId(MessageId):
 
     @property
     def duplicate(self) -> bool:
+        """See `MessageId`."""
+        return True
+
+
+class DelayedId(MessageId):
+    """The topic that a message will be published to. It gets an offset when it is due."""
+
+    __slots__ = ()
+
+    @property
+    def delayed(self) -> bool:
         """See `MessageId`."""
         return True
 

@@ -32,6 +32,7 @@ from ister.base.limits import (
     PRODUCER_WINDOW_BYTES,
 )
 from ister.client.session.checks import as_bytes, attributes_size, check_extras
+from ister.client.session.delayed import DelayBox, Due
 from ister.client.session.numbering import number_anew
 from ister.client.session.pending import ANY_OFFSET, UNNUMBERED, PendingBatch, Sent
 from ister.client.session.results import OFFSET_FORGOTTEN
@@ -111,6 +112,8 @@ class ProducerChannel:
         self._messages = 0
         self.message_bytes_max = session.message_bytes_max
         self._batch_bytes = session.batch_bytes
+        # What is to be published later; most producers have nothing of that.
+        self._delays: DelayBox | None = None
 
     @property
     def collecting(self) -> bool:
@@ -238,6 +241,20 @@ class ProducerChannel:
         sent.batch.expected_offset = expected_offset
         self.cut()
         return sent
+
+    def send_delayed(
+        self,
+        payload: bytes,
+        key: str | None,
+        attributes: Attributes | None,
+        message_id: str | None,
+        due: Due,
+        receipt: "type[_Receipt]",
+    ) -> "_Receipt":
+        """Send a message that the broker keeps until it is due."""
+        if self._delays is None:
+            self._delays = DelayBox(self._session, self)
+        return self._delays.add(payload, key, attributes, message_id, due, receipt)
 
     def send_batch(
         self,
@@ -376,6 +393,8 @@ class ProducerChannel:
         self.message_bytes_max = self._session.message_bytes_max
         self._set_batch_bytes(self._session.batch_bytes)
         self.pump()
+        if self._delays is not None:
+            self._delays.pump()
 
     def on_disconnected(self, error: IsterError) -> None:
         """The connection is lost: fail what was in flight, or get ready to send it again."""
@@ -387,7 +406,7 @@ class ProducerChannel:
             self._queue.extendleft(reversed(flying))
             return
         for batch in flying:
-            self._finish(batch, error)
+            self.finish(batch, error)
 
     def expire(self, now_ms: int, timeout_ms: int) -> None:
         """Fail what has waited too long for a connection or an acknowledgement."""
@@ -395,7 +414,9 @@ class ProducerChannel:
         for batch in [b for b in self.in_flight.values() if now_ms - b.queued_ms >= timeout_ms]:
             self.on_refused(batch.sequence, error)
         while self._queue and now_ms - self._queue[0].queued_ms >= timeout_ms:
-            self._finish(self._queue.popleft(), error)
+            self.finish(self._queue.popleft(), error)
+        if self._delays is not None:
+            self._delays.expire(now_ms, timeout_ms)
 
     def fail(self, error: IsterError) -> None:
         """Fail everything that is pending, now and later. The first error stays."""
@@ -403,16 +424,20 @@ class ProducerChannel:
             self.closed = error
         self.opened = False
         for batch in list(self.pending()):
-            self._finish(batch, error)
+            self.finish(batch, error)
         self.in_flight.clear()
         self._queue.clear()
         self._in_flight_bytes = 0
+        if self._delays is not None:
+            self._delays.clear()
 
     def pending(self) -> Iterator[PendingBatch]:
         """Yield every batch that is not done."""
         self.cut()
         yield from self.in_flight.values()
         yield from self._queue
+        if self._delays is not None:
+            yield from self._delays.pending()
 
     def _set_batch_bytes(self, batch_bytes: int) -> None:
         """Make batches of another size; an open one goes on with what that leaves it."""
@@ -446,9 +471,10 @@ class ProducerChannel:
 
     def _settle(self, batch: PendingBatch, error: IsterError | None) -> None:
         self._in_flight_bytes -= batch.size_bytes
-        self._finish(batch, error)
+        self.finish(batch, error)
 
-    def _finish(self, batch: PendingBatch, error: IsterError | None) -> None:
+    def finish(self, batch: PendingBatch, error: IsterError | None) -> None:
+        """A batch is done: tell everybody who waits for it."""
         self.pending_bytes -= batch.size_bytes
         if error is not None:
             if batch.replies is not None:

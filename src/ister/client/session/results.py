@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import overload
 
-from ister.client.session.message import DuplicateId, MessageId
+from ister.client.session.message import DelayedId, DuplicateId, MessageId
 
 # What the broker answers about a message that it stored so long ago that it forgot where.
 OFFSET_FORGOTTEN = 2**64 - 1
+# What a message has that waits to be published.
+OFFSET_DELAYED = 2**64 - 2
 # What the application is told then.
 OFFSET_UNKNOWN = -1
 
@@ -39,6 +41,8 @@ def message_id(topic: str, offset: int) -> MessageId:
     """Return the id for an offset as `PublishedEach` has it: inverted when it was known before."""
     if offset < 0:
         return DuplicateId(topic, ~offset)
+    if offset == OFFSET_DELAYED:
+        return DelayedId(topic, OFFSET_UNKNOWN)
     return MessageId(topic, OFFSET_UNKNOWN if offset == OFFSET_FORGOTTEN else offset)
 
 

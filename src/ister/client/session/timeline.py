@@ -1,10 +1,11 @@
 """One consumer of a timeline, without I/O: messages that wait for their time, and their leases.
 
     waiting --due by the broker's clock--> ready --take()--> live --finish()--> gone
-    waiting, ready --revoked, connection lost, left--> gone
+    waiting, ready --revoked, connection lost, left, lease over--> gone
 
 Always true:
-- nothing is handed over before it is due by the broker's clock, as far as that is known;
+- nothing is handed over before it is due by the broker's clock, as far as that is known, nor when
+  its lease may be over by that clock: this process may have been stopped for a while;
 - a message that was revoked before it was handed over never is;
 - on a lost connection what was not handed over is dropped, because the broker gives it back; what
   was stays the application's, and is claimed again under the same name of the consumer. What the
@@ -16,6 +17,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from ister.base.errors import (
+    BadRequestError,
     ConflictError,
     ConnectionLostError,
     IsterError,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 # Finished futures are swept out when more than this have gathered.
 WAITERS_KEPT = 16
+# Messages that the application has and leaves to others are swept out when there are more.
+LIVE_KEPT = 1_000
 # What a broker may send beyond the credit: messages that are not due yet, and leases of a former
 # life of the consumer.
 BEYOND_CREDIT_MAX = 2 * TIMELINE_CREDIT_MAX
@@ -60,6 +64,7 @@ class Held:
     """A message that the broker has leased to us."""
 
     __slots__ = (
+        "again",
         "attempt",
         "attributes",
         "due_ms",
@@ -93,6 +98,8 @@ class Held:
         self.level = level
         # Whether it is not to be handed over any more.
         self.gone = False
+        # Whether another life of its consumer may have been handed it.
+        self.again = False
         self.lateness_us = NO_LATENESS
 
 
@@ -119,8 +126,9 @@ class TimelineChannel:
         self.closed: IsterError | None = None
         self.lateness = Lateness()
         self._session = session
-        # Whether the broker knows of this consumer.
+        # Whether the broker knows of this consumer, and how often it has been opened.
         self._open = False
+        self._lives = 0
         self._offline_ms = session.now_ms()
         # By time; and those whose time has come, by priority.
         self._waiting: list[tuple[int, int, Held]] = []
@@ -129,6 +137,7 @@ class TimelineChannel:
         # Those in the two, and those that the application has, by id.
         self._held: dict[str, Held] = {}
         self._live: dict[str, Held] = {}
+        self._live_max = LIVE_KEPT
         self._outbox: list[Finish] = []
         self._waiters: list[Future] = []
 
@@ -148,19 +157,30 @@ class TimelineChannel:
         while waiting and waiting[0][0] <= now_ms:
             due_ms, number, held = heappop(waiting)
             heappush(ready, (held.level, due_ms, number, held))
+        latest_ms = (now_us + self._session.timelines.clock.spread_us) // 1000
         while ready:
             held = heappop(ready)[3]
-            if not held.gone:
+            if held.gone:
+                continue
+            if latest_ms < held.until_ms:
                 return self._hand_over(held, now_us)
+            del self._held[held.id]  # It is somebody else's by now, or may be.
         return None
 
     def _hand_over(self, held: Held, now_us: int) -> Held:
         del self._held[held.id]
         self._live[held.id] = held
-        if held.attempt <= 1:
+        if len(self._live) > self._live_max:
+            self._sweep(now_us // 1000)
+        if held.attempt <= 1 and not held.again:
             held.lateness_us = now_us - held.due_ms * 1000
             self.lateness.add(held.lateness_us)
         return held
+
+    def _sweep(self, now_ms: int) -> None:
+        """Forget messages that the application left to others: their leases are over."""
+        self._live = {name: held for name, held in self._live.items() if held.until_ms > now_ms}
+        self._live_max = max(LIVE_KEPT, 2 * len(self._live))
 
     @property
     def next_due_ms(self) -> int | None:
@@ -217,6 +237,7 @@ class TimelineChannel:
     def on_opened(self) -> None:
         """The broker knows of this consumer, for the first time or again."""
         self._open = True
+        self._lives += 1
         self.flush()
 
     def on_disconnected(self) -> None:
@@ -243,7 +264,11 @@ class TimelineChannel:
             strict=True,
         )
         for row in rows:
-            self._hold(Held(*row))
+            held = Held(*row)
+            if not (due.again and self._is_live(held)):
+                # After a reconnect we know ourselves what was handed over.
+                held.again = due.again and self._lives <= 1
+                self._hold(held)
         if self._waiters:
             self.wake()
 
@@ -279,12 +304,25 @@ class TimelineChannel:
 
     # Inner workings
 
-    def _hold(self, held: Held) -> None:
+    def _is_alive(self, held: Held) -> bool:
+        """Return whether the lease of a message cannot be over."""
+        timelines = self._session.timelines
+        now_us = timelines.find_now_us()
+        if now_us is None:
+            return self._session.now_ms() < held.until_ms
+        return (now_us + timelines.clock.spread_us) // 1000 < held.until_ms
+
+    def _is_live(self, held: Held) -> bool:
+        """Return whether the application has a message that was claimed again."""
         live = self._live.get(held.id)
-        if live is not None and live.attempt == held.attempt:
-            # Claimed again after a reconnect. What was said before may have changed it.
-            live.version, live.until_ms = held.version, held.until_ms
-            return
+        if live is None or (live.attempt, live.due_ms) != (held.attempt, held.due_ms):
+            # It has none of that id, or left the one it had to others.
+            return False
+        # What was said before the connection was lost may have changed it.
+        live.version, live.until_ms = held.version, held.until_ms
+        return True
+
+    def _hold(self, held: Held) -> None:
         former = self._held.get(held.id)
         if former is not None:
             former.gone = True
@@ -305,6 +343,9 @@ class TimelineChannel:
                 # It is told on the next connection, before anything that was said since.
                 self._outbox[:0] = finishes
                 return
+            if isinstance(reply, BadRequestError) and self.closed is not None:
+                # The broker had ended it by then, and knows nothing of it any more.
+                reply = self.closed
             outcomes = outcomes_for(reply, len(finishes))
             for finish, outcome in zip(finishes, outcomes, strict=True):
                 self._on_outcome(finish, outcome)
@@ -321,11 +362,14 @@ class TimelineChannel:
 
     def _on_outcome(self, finish: Finish, outcome: int | IsterError) -> None:
         held = finish.held
-        if finish.repeated and finish.kind == DONE and isinstance(outcome, MessageNotFoundError):
-            # It was carried out the first time, and the answer got lost.
+        is_repeated = finish.repeated and finish.kind == DONE and self._is_alive(held)
+        if is_repeated and isinstance(outcome, MessageNotFoundError):
+            # It was carried out the first time, and the answer got lost: nobody else could do so.
             outcome = held.version
         if finish.kind == EXTEND and not isinstance(outcome, IsterError):
             held.version = outcome
+            # It was alive until now, so it ends no later than this.
+            held.until_ms += finish.time_ms
         elif _is_final(outcome) and self._live.get(held.id) is held:
             del self._live[held.id]
         finish.done(outcome)

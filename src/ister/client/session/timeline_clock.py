@@ -2,23 +2,21 @@
 
 Always true: of a question that left at `sent` and was answered at `received`, the broker has told
 a time from between the two. So its clock is ahead of ours by `told - received` at least, and by
-`told - sent` at most; the shorter the round trip, the better we know it.
+`told - sent` at most. What counts for handing over messages is the least, of all rounds the
+largest: nothing is early by the broker's clock, however slow or uneven the connection, and later
+only by what the quickest answer took on its way.
 """
 
 from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
 
-# The last rounds, of which the quickest counts: one a second, in which clocks of two machines part
-# by 50 µs each at most.
+from ister.base.limits import DRIFT_US_MAX
+
+# The last rounds: one a second, in which clocks of two machines part by 50 µs each at most.
 SAMPLES = 8
-# A message is handed over later by what we do not know, but not by more than this.
-DELAY_US_MAX = 2_000
 # What two rounds may contradict each other by before one of the clocks must have been set anew.
-JUMP_US = 5_000
-# What clocks may differ by before somebody should be told: times that an application makes from
-# its own clock are wrong by as much.
-DRIFT_US_MAX = 500_000
+JUMP_US = 1_000
 
 # Upper bounds of a histogram of lateness, in microseconds; what is above the last counts, too.
 LATENESS_BOUNDS_US = (
@@ -30,15 +28,21 @@ LATENESS_BOUNDS_US = (
 class ClockOffset:
     """How far the broker's clock is ahead of ours, in microseconds."""
 
-    __slots__ = ("_samples", "jumps", "offset_us", "uncertainty_us")
+    __slots__ = ("_least_us", "_most_us", "_samples", "jumps")
 
     def __init__(self) -> None:
-        # Each with its round trip, and the least and the most that the offset can be.
-        self._samples: deque[tuple[int, int, int]] = deque(maxlen=SAMPLES)
-        self.offset_us = 0
-        self.uncertainty_us = 0
+        # Each the least and the most that the offset can be.
+        self._samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES)
+        # By all of them.
+        self._least_us = 0
+        self._most_us = 0
         # How often one of the clocks was found to have been set anew.
         self.jumps = 0
+
+    @property
+    def offset_us(self) -> int:
+        """The middle of what it can be."""
+        return (self._least_us + self._most_us) // 2
 
     @property
     def known(self) -> bool:
@@ -47,35 +51,34 @@ class ClockOffset:
 
     @property
     def drifted(self) -> bool:
-        """Whether the clocks differ by more than is good for anybody."""
-        return abs(self.offset_us) > DRIFT_US_MAX
+        """Whether the clocks certainly differ by more than is good for anybody."""
+        return self._least_us > DRIFT_US_MAX or self._most_us < -DRIFT_US_MAX
 
     def add(self, *, sent_us: int, told_us: int, received_us: int) -> None:
         """Take in an answer of the broker; the times at both ends of it are ours."""
         if received_us < sent_us:
             return  # Our own clock was set back meanwhile: this says nothing.
         least, most = told_us - received_us, told_us - sent_us
-        if self._samples:
-            _, known_least, known_most = min(self._samples)
-            if least > known_most + JUMP_US or most < known_least - JUMP_US:
-                self.forget()
-                self.jumps += 1
-        self._samples.append((most - least, least, most))
-        round_trip_us, least, most = min(self._samples)
-        self.offset_us = (least + most) // 2
-        self.uncertainty_us = (round_trip_us + 1) // 2
+        if self._samples and (least > self._most_us + JUMP_US or most < self._least_us - JUMP_US):
+            self.forget()
+            self.jumps += 1
+        self._samples.append((least, most))
+        self._least_us = max(least for least, _ in self._samples)
+        # Rounds may contradict each other a little.
+        self._most_us = max(self._least_us, min(most for _, most in self._samples))
 
     def forget(self) -> None:
         """A clock was set anew: nothing is known until the next answer."""
         self._samples.clear()
 
     def now_us(self, own_us: int) -> int:
-        """Return the time of the broker, or a little less: never more than it can be.
+        """Return the time of the broker, or a little less: never more than it can be."""
+        return own_us + self._least_us
 
-        On slow connections that would be too much less, and it may be more by what is beyond
-        `DELAY_US_MAX`.
-        """
-        return own_us + self.offset_us - min(self.uncertainty_us, DELAY_US_MAX)
+    @property
+    def spread_us(self) -> int:
+        """How much later than `now_us` it can be for the broker."""
+        return self._most_us - self._least_us
 
 
 class Lateness:

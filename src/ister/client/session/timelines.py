@@ -91,7 +91,8 @@ class Timelines:
                 if more:
                     self.ask_time(more - 1)
 
-        self._session.call(AskTime(), on_told)
+        drift_us = self.clock.offset_us if self.clock.known else 0
+        self._session.call(AskTime(drift_us=drift_us), on_told)
 
     def on_told(self, sent_us: int, told_us: int) -> None:
         """The broker has told its time, when it was asked at `sent_us`."""

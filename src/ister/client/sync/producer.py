@@ -18,6 +18,9 @@ from ister.base.limits import PRODUCER_PENDING_BYTES_MAX, PRODUCER_WINDOW_BYTES
 from ister.client import aio
 from ister.client.session import (
     MESSAGE_OVERHEAD_BYTES,
+    DeliverAfter,
+    DeliverAt,
+    Due,
     MessageId,
     MessageIds,
     check_timeout,
@@ -30,8 +33,8 @@ from ister.codec import Attributes, SchemaRef
 if TYPE_CHECKING:
     from ister.client.sync.client import Client
 
-# Payload, key, attributes, id.
-_Item = tuple[bytes, str | None, Attributes | None, str | None]
+# Payload, key, attributes, id, and when it is due if it is to be published later.
+_Item = tuple[bytes, str | None, Attributes | None, str | None, Due | None]
 # What became of it on the loop: on its way, or refused.
 _Handed = aio.SendFuture | IsterError
 
@@ -173,6 +176,8 @@ class Producer(Blocking[aio.Producer[Any]]):
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        deliver_at: DeliverAt | None = None,
+        deliver_after: DeliverAfter | None = None,
     ) -> SendFuture:
         """Send without waiting: the message leaves with the others of the last moment.
 
@@ -181,6 +186,9 @@ class Producer(Blocking[aio.Producer[Any]]):
         """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
+        due = None
+        if deliver_at is not None or deliver_after is not None:
+            due = self._inner.due(deliver_at, deliver_after)
         # Values are encoded here, in the caller's thread.
         payload = self._inner.check(payload, key, attributes, id)
         outbox = self._outbox
@@ -191,7 +199,7 @@ class Producer(Blocking[aio.Producer[Any]]):
             run = outbox.run()
             slot = len(run.items)
             # A copy, because the loop looks at it later.
-            run.items.append((payload, key, attributes and dict(attributes), id))
+            run.items.append((payload, key, attributes and dict(attributes), id, due))
             self._waiting_bytes += len(payload) + MESSAGE_OVERHEAD_BYTES
         return SendFuture(self, run, slot)
 
@@ -248,10 +256,13 @@ class Producer(Blocking[aio.Producer[Any]]):
         send = inner.send_encoded if inner.encodes else inner.send_nowait
         handed: list[_Handed] = []
         size_bytes = 0
-        for payload, key, attributes, id_ in items:
+        for payload, key, attributes, id_, due in items:
             size_bytes += len(payload) + MESSAGE_OVERHEAD_BYTES
             try:
-                handed.append(send(payload, key=key, attributes=attributes, id=id_))
+                if due is not None:
+                    handed.append(inner.send_delayed(payload, key, attributes, id_, due))
+                else:
+                    handed.append(send(payload, key=key, attributes=attributes, id=id_))
             except IsterError as error:
                 self._refusal = self._refusal or error
                 handed.append(error)

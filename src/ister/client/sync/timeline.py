@@ -1,7 +1,7 @@
 """Timelines of the blocking client."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -214,6 +214,9 @@ class Timeline(Blocking[aio.Timeline]):
     move = blocking(aio.Timeline.move)
     update = blocking(aio.Timeline.update)
     delete = blocking(aio.Timeline.delete)
+    pause = blocking(aio.Timeline.pause)
+    resume = blocking(aio.Timeline.resume)
+    preview = blocking(aio.Timeline.preview)
     count = blocking(aio.Timeline.count)
     transaction = wrapping(aio.Timeline.transaction, TimelineTransaction)
     consume = wrapping(aio.Timeline.consume, TimelineConsumer)
@@ -222,8 +225,13 @@ class Timeline(Blocking[aio.Timeline]):
         self, start: When | None = None, end: When | None = None
     ) -> Iterator[aio.TimelineMessage]:
         """Go through the messages from `start` up to before `end`, the earliest first."""
-        listing = self._inner.list(start, end)
+        return self._listed(self._inner.list(start, end))
 
+    def rules(self) -> Iterator[aio.TimelineMessage]:
+        """Go through the rules of a cron topic, in the order they were made."""
+        return self._listed(self._inner.rules())
+
+    def _listed(self, listing: AsyncIterator[aio.TimelineMessage]) -> Iterator[aio.TimelineMessage]:
         async def some() -> "tuple[aio.TimelineMessage, ...]":
             found: list[aio.TimelineMessage] = []
             while len(found) < LISTED_AT_ONCE:

@@ -22,7 +22,11 @@ class Namespaces:
         start = f"/{namespace}/"
         return NamespaceReport(
             namespace=namespace,
-            topics=sum(name.startswith(start) for name in self._broker.catalog.topics),
+            topics=sum(
+                name.startswith(start)
+                for names in (self._broker.catalog.topics, self._broker.catalog.timeline_names())
+                for name in names
+            ),
             policies=self.policies(namespace),
         )
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from ister.base import StreamSettings, SubscriptionReport, TopicReport
+from ister.base import StreamSettings, SubscriptionReport, TimelineSettings, TopicReport
 
 
 class NamespacePolicies(Struct, frozen=True, kw_only=True):
@@ -67,6 +67,8 @@ class TopicDescription(Struct, frozen=True, kw_only=True):
     # By name, those by pattern included.
     subscriptions: list[str]
     settings: StreamSettings | None = None
+    # Of a timeline, priority or cron topic.
+    timeline: TimelineSettings | None = None
     schema: SchemaUse | None = None
 
 

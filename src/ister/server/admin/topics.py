@@ -9,7 +9,9 @@ from msgspec import structs
 from ister.base import (
     Pattern,
     StreamSettings,
+    TimelineSettings,
     find_partition,
+    matches,
     parse_pattern,
     parse_topic,
     partition_name,
@@ -49,23 +51,40 @@ class Topics:
         limit: int = 100,
     ) -> TopicPage:
         """Return some topics and partitions by name: those a pattern, namespace and kind allow."""
-        found = self.find(pattern=pattern, namespace=namespace)
-        names = {t.name: t for t in found if (not kind or t.kind == kind) and t.name > after}
+        kinds = {t.name: t.kind for t in self.find(pattern=pattern, namespace=namespace)}
+        kinds |= self._timelines(pattern, namespace)
+        names = [n for n, one in kinds.items() if (not kind or one == kind) and n > after]
         limit = max(1, min(limit, PAGE_MAX))
         page = nsmallest(limit, names)
         more = page[-1] if len(names) > len(page) else ""
-        return TopicPage(rows=[names[name].report() for name in page], next=more)
+        return TopicPage(rows=[self._broker.topic_report(name) for name in page], next=more)
+
+    def _timelines(self, pattern: str, namespace: str) -> dict[str, str]:
+        """Return the timelines that a pattern and a namespace cover, each with its kind."""
+        catalog, start = self._broker.catalog, f"/{namespace}/" if namespace else ""
+        if catalog.timelines is None:
+            return {}
+        return {
+            name: catalog.timelines.settings(name).kind
+            for name in catalog.timeline_names()
+            if name.startswith(start) and (not pattern or matches(pattern, name))
+        }
 
     def find(self, *, pattern: str = "", namespace: str = "") -> list[Topic | StreamTopic]:
-        """Return the topics and partitions that a pattern and a namespace cover, in no order."""
+        """Return what a pattern and a namespace cover, timelines apart, in no order."""
         catalog = self._broker.catalog
         found = catalog.find(parse_pattern(pattern)) if pattern else catalog.topics.values()
         start = f"/{namespace}/" if namespace else ""
         return [topic for topic in found if topic.name.startswith(start)]
 
     def exists(self, name: str) -> bool:
-        """Whether there is a topic, partitioned topic or partition of that name."""
-        return bool(self._broker.catalog.find(Pattern(parse_topic(name))))
+        """Whether there is a topic, partitioned topic, partition or timeline of that name."""
+        found = self._broker.catalog.find(Pattern(parse_topic(name)))
+        return bool(found) or self._is_timeline(name)
+
+    def _is_timeline(self, name: str) -> bool:
+        timelines = self._broker.catalog.timelines
+        return timelines is not None and timelines.has(name)
 
     def identity(self, name: str) -> str:
         """Return what tells a stream from others that had its name before; empty if there is none.
@@ -80,6 +99,8 @@ class Topics:
 
     def describe(self, name: str) -> TopicDescription:
         """Return one topic with its partitions, or raise `TopicNotFoundError`."""
+        if self._is_timeline(name):
+            return self._describe_timeline(name)
         topics = self._broker.catalog.get(name)
         first = topics[0]
         return TopicDescription(
@@ -90,6 +111,17 @@ class Topics:
             subscriptions=self.subscriptions(name),
             settings=first.record.settings if isinstance(first, StreamTopic) else None,
             schema=self.schema(name),
+        )
+
+    def _describe_timeline(self, name: str) -> TopicDescription:
+        report = self._broker.topic_report(name)
+        return TopicDescription(
+            topic=name,
+            kind=report.kind,
+            partitions=0,
+            reports=[report],
+            subscriptions=[],
+            timeline=self._broker.timelines.settings(name),
         )
 
     def subscriptions(self, name: str) -> list[str]:
@@ -137,6 +169,7 @@ class Topics:
         kind: str = "live",
         partitions: int = 0,
         stream: StreamSettings | None = None,
+        timeline: TimelineSettings | None = None,
         exist_ok: bool = True,
     ) -> None:
         """Make a topic. When it exists with the same settings, nothing happens if `exist_ok`."""
@@ -144,7 +177,7 @@ class Topics:
             self.check_new(name)
         await waiting.done(
             lambda done: self._broker.create_topic(
-                name, done, kind=kind, partitions=partitions, stream=stream
+                name, done, kind=kind, partitions=partitions, stream=stream, timeline=timeline
             )
         )
 
@@ -154,6 +187,8 @@ class Topics:
             raise TopicExistsError(name, self._as_what(name))
 
     def _as_what(self, name: str) -> str:
+        if self._is_timeline(name):
+            return f"as a {self._broker.timelines.settings(name).kind} topic"
         kind = self._broker.catalog.get(name)[0].kind
         count = self._broker.partition_count(name)
         return f"as a {kind} topic" + (f" with {count} partitions" if count else "")

@@ -160,6 +160,8 @@ class TopicAdmin:
         return message("danube_admin.TopicResponse")(success=True)
 
     async def _describe(self, request: Any, _: object) -> Any:
+        # Raises for a timeline, which Danube has no word for.
+        self._admin.broker.catalog.get(request.name)
         found = self._admin.topics.describe(request.name)
         response = message("danube_admin.DescribeTopicResponse")(
             name=found.topic,

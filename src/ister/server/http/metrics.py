@@ -7,7 +7,7 @@ Import this module only to scrape: the library costs start-up time and memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import isinf
+from math import inf, isinf
 from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -20,7 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ister.base import SubscriptionReport, TopicReport
+from ister.base import SubscriptionReport, TimelineReport, TopicReport
 from ister.server.http.snapshot import TOPIC_SERIES_MAX, GuardReport, JournalReport, Snapshot
 
 
@@ -35,6 +35,9 @@ class SnapshotCollector(Collector):
         yield from _broker(self._snapshot)
         yield from _journals(self._snapshot.journals)
         yield from _topics(self._snapshot.topics)
+        yield from _timelines(
+            [row.timeline for row in self._snapshot.topics if row.timeline is not None]
+        )
         yield from _guards(self._snapshot.guards)
         yield from _subscriptions(self._snapshot.subscriptions)
 
@@ -66,6 +69,11 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
         ("ister_subscriptions", "Subscriptions.", report.subscriptions),
         ("ister_queued_bytes", "Bytes that wait for slow consumers.", report.queued_bytes),
         ("ister_stream_memory_bytes", "Newest messages of streams in memory.", report.tail_bytes),
+        (
+            "ister_delayed_waiting",
+            "Messages on the disk that are to be published later.",
+            report.delayed.waiting,
+        ),
         ("ister_stages", "Stages that nobody has published yet.", snapshot.stages),
         ("ister_staged_bytes", "Bytes of batches in stages.", snapshot.staged_bytes),
         (
@@ -81,6 +89,14 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
         ("ister_received_bytes", "Bytes of batches published.", report.bytes_in),
         ("ister_messages_out", "Messages sent to consumers.", report.messages_out),
         ("ister_messages_dropped", "Messages that reached nobody.", report.messages_dropped),
+        ("ister_delayed_published", "Messages published when they were due.",
+         report.delayed.published),
+        ("ister_delayed_refused", "Times that a stream did not take a message that was due.",
+         report.delayed.refused),
+        ("ister_delayed_dropped", "Messages that were due when their topic was gone.",
+         report.delayed.dropped),
+        ("ister_timelines_failures", "Times that the storage of timelines failed.",
+         snapshot.timelines_failures),
         ("ister_connections_accepted", "Connections taken.", snapshot.connections_accepted),
         ("ister_connections_refused", "Connections closed with an error.",
          snapshot.connections_refused),
@@ -116,10 +132,7 @@ def _journals(rows: Sequence[JournalReport]) -> Iterator[Metric]:
         "ister_journal_commit_seconds", "Time to write and sync a group.", labels=["journal"]
     )
     for row in rows:
-        buckets = [
-            ("+Inf" if isinf(bound) else str(bound), count) for bound, count in row.commit_buckets
-        ]
-        commits.add_metric([row.journal], buckets, row.commit_seconds)
+        commits.add_metric([row.journal], _buckets(row.commit_buckets), row.commit_seconds)
     yield commits
     rewrites = (
         ("ister_compactions", "Rewrites of segments, by reason.", "rewrites"),
@@ -157,6 +170,46 @@ def _topics(rows: Sequence[TopicReport]) -> Iterator[Metric]:
     )
     streams = [row for row in rows if row.stream is not None]
     yield from _families(GaugeMetricFamily, kept, ["topic"], streams)
+
+
+def _timelines(rows: Sequence[TimelineReport]) -> Iterator[Metric]:
+    lateness = HistogramMetricFamily(
+        "ister_timeline_lateness_seconds",
+        "How much later than due messages were handed to applications.",
+        labels=["topic"],
+    )
+    for row in rows:
+        counted = [*row.lateness, (inf, row.lateness_count)]
+        lateness.add_metric([row.topic], _buckets(counted), row.lateness_s)
+    yield lateness
+    gauges = (
+        ("ister_timeline_consumers", "Consumers of a timeline.", "consumers"),
+        ("ister_timeline_due", "Messages that are due and with nobody.", "due"),
+        ("ister_timeline_leases", "Messages that are due and leased.", "leases"),
+        ("ister_timeline_prefetched", "Messages sent ahead of their time.", "prefetched"),
+        ("ister_timeline_window", "Messages in memory until they are due.", "window"),
+    )
+    yield from _families(GaugeMetricFamily, gauges, ["topic"], rows)
+    due = GaugeMetricFamily(
+        "ister_timeline_due_seconds",
+        "How long the first of the messages that are due has waited, 0 when there is none.",
+        labels=["topic"],
+    )
+    drift = GaugeMetricFamily(
+        "ister_timeline_clock_drift_seconds",
+        "How far the broker's clock is ahead of that consumer's whose clock differs most.",
+        labels=["topic"],
+    )
+    for row in rows:
+        due.add_metric([row.topic], row.due_ms / 1000)
+        drift.add_metric([row.topic], row.drift_us / 1_000_000)
+    yield from (due, drift)
+    counters = (
+        ("ister_timeline_delivered", "Messages handed to consumers.", "delivered"),
+        ("ister_timeline_leases_lost", "Leases that ended before their message.", "lost"),
+        ("ister_timeline_dead_letters", "Messages put among the dead letters.", "buried"),
+    )
+    yield from _families(CounterMetricFamily, counters, ["topic"], rows)
 
 
 def _guards(rows: Sequence[GuardReport]) -> Iterator[Metric]:
@@ -226,6 +279,11 @@ def _durables(rows: Sequence[SubscriptionReport]) -> Iterator[Metric]:
         ),
     )
     yield from _families(CounterMetricFamily, counters, labels, rows)
+
+
+def _buckets(bounds: Sequence[tuple[float, int]]) -> list[tuple[str, int]]:
+    """Return the buckets of a histogram as the library wants them."""
+    return [("+Inf" if isinf(bound) else str(bound), count) for bound, count in bounds]
 
 
 def _families(

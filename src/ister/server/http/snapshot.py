@@ -67,6 +67,7 @@ class Snapshot:
     # Stages that wait to be published, or are being filled.
     stages: int = 0
     staged_bytes: int = 0
+    timelines_failures: int = 0
     ready: bool = True
     connections_accepted: int = 0
     connections_refused: int = 0
@@ -92,6 +93,7 @@ def take_snapshot(
         guards=_guards(registry) if registry is not None else (),
         stages=broker.staging.count,
         staged_bytes=broker.staging.staged_bytes,
+        timelines_failures=broker.catalog.timelines.failures if broker.catalog.timelines else 0,
         ready=not native.closing and not broker.streams.error,
         connections_accepted=native.counts.accepted,
         connections_refused=native.counts.refused,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ister.base.errors import BadRequestError, IsterError, ProtocolError
 from ister.broker import Attachment, Reader, SubscribeOptions, Transaction, open_reader
 from ister.server.native.channels import check_channel
+from ister.server.native.cron import CRON_ACTIONS
+from ister.server.native.delayed import DELAYED_ACTIONS
 from ister.server.native.layouts import LAYOUT_ACTIONS
 from ister.server.native.publishing import check_aside
 from ister.server.native.schemas import SCHEMA_ACTIONS
@@ -393,6 +395,8 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
     ListSubscriptions: _list_subscriptions,
     ListNamespaces: _list_namespaces,
     DescribeBroker: _describe_broker,
+    **CRON_ACTIONS,
+    **DELAYED_ACTIONS,
     **LAYOUT_ACTIONS,
     **SCHEMA_ACTIONS,
     **STAGING_ACTIONS,

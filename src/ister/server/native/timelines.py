@@ -10,19 +10,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
 from ister.base import parse_plain
 from ister.base.errors import BadRequestError, IsterError, MessageTooLargeError, ProtocolError
 from ister.base.limits import (
     ATTRIBUTE_BYTES_MAX,
     ATTRIBUTES_COUNT_MAX,
+    DRIFT_US_MAX,
     MESSAGE_ID_BYTES_MAX,
     TIMELINE_BYTES,
+    TIMELINE_CHANGES_MAX,
     TIMELINE_CREDIT_MAX,
     TIMELINE_MESSAGE_BYTES_MAX,
     TIMELINE_PAGE_MAX,
 )
-from ister.broker import TimelineConsumer
+from ister.broker import RuleRow, TimelineConsumer
 from ister.server.native.channels import check_channel
 from ister.timeline import (
     Changed,
@@ -34,6 +37,7 @@ from ister.timeline import (
     Release,
     Row,
     Update,
+    is_rule_id,
 )
 from ister.timeline import Done as Finished
 from ister.wire import (
@@ -50,6 +54,7 @@ from ister.wire import (
     ConsumerClosed,
     ConsumeTimeline,
     CountTimeline,
+    CronRows,
     Done,
     FinishLeases,
     GetFromTimeline,
@@ -71,11 +76,17 @@ from ister.wire import (
 if TYPE_CHECKING:
     from ister.server.native.session import NativeSession
 
+logger = structlog.get_logger("native")
+
 Reply = Callable[[Command | IsterError], object]
+Action = Callable[["NativeSession", Any, Reply], None]
 
 LEVELS = 32
 # Milliseconds since 1970 up to the year 9999. Below 2**53, so that any language can have it.
 TIME_MS_MAX = 253_402_300_800_000
+# Commands of one client that wait for the store, before we read no more from it: 64 MiB, or as many
+# as a client sends in a commit of 5 ms when it sends one in each turn of its loop.
+AWAITED_MAX = 64
 # What any store has room for.
 NUMBER_MAX = 2**63 - 1
 # A listing may begin and end anywhere.
@@ -90,8 +101,34 @@ class TimelineOutlet:
     def __init__(self, session: "NativeSession") -> None:
         self.consumers: dict[int, TimelineConsumer] = {}
         self._session = session
+        # Commands that wait for the store.
+        self._awaited = 0
+        # How far our clock is ahead of the client's, and whether somebody was told of it.
+        self._drift_us = 0
+        self._drift_told = False
 
-    def deliver(self, channel: int, rows: list[Row]) -> None:
+    def add(self, channel: int, consumer: TimelineConsumer) -> None:
+        """A consumer has been opened."""
+        consumer.drift_us = self._drift_us
+        self.consumers[channel] = consumer
+
+    def on_drift(self, drift_us: int) -> None:
+        """The client has told how far our clock is ahead of its own."""
+        self._drift_us = drift_us
+        for consumer in self.consumers.values():
+            consumer.drift_us = drift_us
+        # Once for a connection: what comes from outside must not fill the log.
+        if abs(drift_us) > DRIFT_US_MAX and self.consumers and not self._drift_told:
+            self._drift_told = True
+            logger.warning(
+                "clock_drift",
+                client=self._session.address,
+                consumer=next(iter(self.consumers.values())).name,
+                drift_ms=drift_us // 1000,
+                hint="set the clocks of both machines right: times it makes are wrong by as much",
+            )
+
+    def deliver(self, channel: int, rows: list[Row], *, again: bool = False) -> None:
         """Send messages that are leased to a consumer."""
         if self._session.overrun:
             self._close_slow(channel, rows)
@@ -107,6 +144,7 @@ class TimelineOutlet:
             payloads=list(columns[10]),
             attributes=list(attributes) if any(attributes) else [],
             levels=list(levels) if any(levels) else [],
+            again=again,
         )
         self._session.send(due, channel=channel)
 
@@ -125,6 +163,18 @@ class TimelineOutlet:
         consumer = self.consumers.get(channel)
         if consumer is not None:
             consumer.grant(min(count, TIMELINE_CREDIT_MAX))
+
+    def on_asked(self) -> None:
+        """A command waits for the store. While there are many, we read no more."""
+        self._awaited += 1
+        if self._awaited >= AWAITED_MAX:
+            self._session.hold_up()
+
+    def on_answered(self) -> None:
+        """It does not wait any more."""
+        self._awaited -= 1
+        if self._awaited == AWAITED_MAX - 1:
+            self._session.go_on()
 
     def close(self) -> None:
         """The connection is gone."""
@@ -164,13 +214,13 @@ def _owner_changes(command: ChangeTimeline) -> list[Put | Move | Update | Delete
     attributes = column(command.attributes, count, b"")
     levels = column(command.levels, count, 0)
     versions = column(command.versions, count, 0)
-    _check_numbers(due_ms, TIME_MS_MAX, "a time")
-    _check_numbers(levels, LEVELS - 1, "a priority")
-    _check_numbers(versions, NUMBER_MAX, "a version")
-    _check_ids(command.ids)
+    check_numbers(due_ms, TIME_MS_MAX, "a time")
+    check_numbers(levels, LEVELS - 1, "a priority")
+    check_numbers(versions, NUMBER_MAX, "a version")
+    check_ids(command.ids)
     for slot, packed in enumerate(attributes):
         if packed:
-            _check_attributes(packed)
+            check_attributes(packed)
         if len(payloads[slot]) + len(packed) > TIMELINE_MESSAGE_BYTES_MAX:
             size_bytes = len(payloads[slot]) + len(packed)
             raise MessageTooLargeError(command.topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX)
@@ -206,13 +256,20 @@ def _changed(outcomes: Sequence[Changed | Row | IsterError]) -> TimelineChanged:
 
 
 def get(session: "NativeSession", command: GetFromTimeline, reply: Reply) -> None:
-    """Answer with a message."""
-    _check_ids([command.id])
+    """Answer with a message, or with a rule that makes some."""
+    check_ids([command.id])
 
     def on_done(row: Row | IsterError) -> None:
-        reply(row if isinstance(row, IsterError) else _rows([row], None))
+        reply(row if isinstance(row, IsterError) else TimelineRows(**columns_of([row])))
 
-    session.broker.timelines.get(command.topic, command.id, on_done)
+    def on_rule(found: RuleRow | IsterError) -> None:
+        reply(found if isinstance(found, IsterError) else rule_rows([found], None))
+
+    rules = session.broker.timelines.find_rules(command.topic)
+    if rules is not None and is_rule_id(command.id):
+        rules.get(command.id, on_rule)
+    else:
+        session.broker.timelines.get(command.topic, command.id, on_done)
 
 
 def page(session: "NativeSession", command: ListTimeline, reply: Reply) -> None:
@@ -226,10 +283,10 @@ def page(session: "NativeSession", command: ListTimeline, reply: Reply) -> None:
         if isinstance(rows, IsterError):
             reply(rows)
             return
-        fitting = _fitting(rows)
-        is_last = len(rows) < limit and len(fitting) == len(rows)
-        last = None if is_last else (fitting[-1].position_ms, fitting[-1].seq)
-        reply(_rows(fitting, last))
+        told = fitting(rows)
+        is_last = len(rows) < limit and len(told) == len(rows)
+        last = None if is_last else (told[-1].position_ms, told[-1].seq)
+        reply(TimelineRows(**columns_of(told), after=last))
 
     session.broker.timelines.page(
         command.topic, command.start_ms, command.end_ms, command.after, limit, on_done
@@ -246,7 +303,7 @@ def count(session: "NativeSession", command: CountTimeline, reply: Reply) -> Non
     session.broker.timelines.count(command.topic, command.start_ms, command.end_ms, on_done)
 
 
-def _fitting(rows: list[Row]) -> list[Row]:
+def fitting(rows: list[Row]) -> list[Row]:
     """Return the first rows, one at least, that are not too large for one answer."""
     size_bytes = 0
     for slot, row in enumerate(rows):
@@ -256,24 +313,32 @@ def _fitting(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def _rows(rows: list[Row], after: tuple[int, int] | None) -> TimelineRows:
-    return TimelineRows(
-        ids=[row.id for row in rows],
-        versions=[row.version for row in rows],
-        due_ms=[row.due_ms for row in rows],
-        position_ms=[row.position_ms for row in rows],
-        groups=[row.group for row in rows],
-        holders=[row.holder for row in rows],
-        leases=[row.leases for row in rows],
-        levels=[row.level for row in rows],
-        payloads=[row.payload for row in rows],
-        attributes=[row.attributes for row in rows],
-        after=after,
-    )
+def columns_of(rows: list[Row]) -> dict[str, Any]:
+    """Return rows as the columns of `TimelineRows`."""
+    return {
+        "ids": [row.id for row in rows],
+        "versions": [row.version for row in rows],
+        "due_ms": [row.due_ms for row in rows],
+        "position_ms": [row.position_ms for row in rows],
+        "groups": [row.group for row in rows],
+        "holders": [row.holder for row in rows],
+        "leases": [row.leases for row in rows],
+        "levels": [row.level for row in rows],
+        "payloads": [row.payload for row in rows],
+        "attributes": [row.attributes for row in rows],
+    }
 
 
-def tell_time(session: "NativeSession", _: AskTime, reply: Reply) -> None:
+def rule_rows(found: list[RuleRow], after: tuple[int, int] | None) -> CronRows:
+    """Return cron rules as they travel."""
+    columns = columns_of([row for row, _ in found])
+    return CronRows(**columns, after=after, crons=[report for _, report in found])
+
+
+def tell_time(session: "NativeSession", command: AskTime, reply: Reply) -> None:
     """Answer with the time."""
+    if command.drift_us:
+        session.timelines.on_drift(command.drift_us)
     reply(TimeTold(now_us=session.broker.clock.now_us()))
 
 
@@ -288,7 +353,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
     session.check_room(held, "consumers_per_connection_max")
     if not 0 < command.credit <= TIMELINE_CREDIT_MAX:
         raise BadRequestError(f"a credit is 1 to {TIMELINE_CREDIT_MAX}, not {command.credit}")
-    _check_numbers((command.lease_ms, command.prefetch_ms), RANGE_MS_MAX, "a span of time")
+    check_numbers((command.lease_ms, command.prefetch_ms), RANGE_MS_MAX, "a span of time")
     parse_plain(command.consumer, "a consumer name")
     session.opening.add(channel)
 
@@ -301,7 +366,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
             found.close()
             reply(BadRequestError(f"channel {channel} was closed while it was opened"))
         else:
-            outlet.consumers[channel] = found
+            outlet.add(channel, found)
             reply(TimelineOpened(now_us=session.broker.clock.now_us()))
 
     try:
@@ -327,9 +392,9 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
     lengths = len(command.ids)
     times_ms = column(command.times_ms, lengths, 0)
     versions = column(command.versions, lengths, 0)
-    _check_ids(command.ids)
-    _check_numbers(times_ms, TIME_MS_MAX, "a time")
-    _check_numbers(versions, NUMBER_MAX, "a version")
+    check_ids(command.ids)
+    check_numbers(times_ms, TIME_MS_MAX, "a time")
+    check_numbers(versions, NUMBER_MAX, "a version")
     lateness_us = column(command.lateness_us, lengths, NO_LATENESS)
     changes = _holder_changes(command, times_ms, versions, session.broker.clock.now_ms())
 
@@ -370,8 +435,10 @@ def _holder_changes(
 def revoked(session: "NativeSession", command: LeasesRevoked, reply: Reply) -> None:
     """A consumer has answered whether its application has some messages."""
     names = len(command.ids)
-    if names == 0 or len(command.versions) != names or len(command.kept) != names:
+    if len(command.versions) != names or len(command.kept) != names:
         raise ProtocolError("columns of an answer differ in length")
+    if not 0 < names <= TIMELINE_CHANGES_MAX:
+        raise ProtocolError(f"an answer is about 1 to {TIMELINE_CHANGES_MAX} messages")
     consumer = session.timelines.consumers.get(command.channel)
     if consumer is not None:
         for name, version, kept in zip(command.ids, command.versions, command.kept, strict=True):
@@ -389,7 +456,8 @@ def _consumer(session: "NativeSession", channel: int) -> TimelineConsumer:
 # Checks
 
 
-def _check_numbers(numbers: Sequence[int], most: int, what: str) -> None:
+def check_numbers(numbers: Sequence[int], most: int, what: str) -> None:
+    """Raise `BadRequestError` for a number that is out of bounds."""
     least, largest = min(numbers), max(numbers)
     if least < 0 or largest > most:
         wrong = least if least < 0 else largest
@@ -397,10 +465,11 @@ def _check_numbers(numbers: Sequence[int], most: int, what: str) -> None:
 
 
 def _check_range(start_ms: int, end_ms: int) -> None:
-    _check_numbers((start_ms, end_ms), RANGE_MS_MAX, "a time")
+    check_numbers((start_ms, end_ms), RANGE_MS_MAX, "a time")
 
 
-def _check_ids(ids: Sequence[str]) -> None:
+def check_ids(ids: Sequence[str]) -> None:
+    """Raise `BadRequestError` for an id that no message can have."""
     # Most are far shorter than what could be too long in UTF-8.
     for name in ids:
         if not 0 < len(name) <= MESSAGE_ID_BYTES_MAX // 4 and not (
@@ -409,7 +478,8 @@ def _check_ids(ids: Sequence[str]) -> None:
             raise BadRequestError(f"a message id is text of 1 to {MESSAGE_ID_BYTES_MAX} bytes")
 
 
-def _check_attributes(packed: bytes) -> None:
+def check_attributes(packed: bytes) -> None:
+    """Raise `BadRequestError` for attributes that no message can have."""
     try:
         found = _unpack(packed)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -422,14 +492,33 @@ def _check_attributes(packed: bytes) -> None:
 
 _unpack = msgspec.msgpack.Decoder(dict[str, str]).decode
 
+
+def paced(act: Action) -> Action:
+    """Return an action that waits for the store, so that a client cannot ask without end."""
+
+    def run(session: "NativeSession", command: Any, reply: Reply) -> None:
+        def answer(told: Command | IsterError) -> None:
+            session.timelines.on_answered()
+            reply(told)
+
+        session.timelines.on_asked()
+        try:
+            act(session, command, answer)
+        except IsterError:
+            session.timelines.on_answered()
+            raise
+
+    return run
+
+
 # Each action takes its own command type, which the table's key guarantees.
-TIMELINE_ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
-    ChangeTimeline: change,
-    GetFromTimeline: get,
-    ListTimeline: page,
-    CountTimeline: count,
+TIMELINE_ACTIONS: dict[type, Action] = {
+    ChangeTimeline: paced(change),
+    GetFromTimeline: paced(get),
+    ListTimeline: paced(page),
+    CountTimeline: paced(count),
     ConsumeTimeline: consume,
-    FinishLeases: finish,
+    FinishLeases: paced(finish),
     LeasesRevoked: revoked,
     AskTime: tell_time,
 }

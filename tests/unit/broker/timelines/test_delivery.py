@@ -354,7 +354,7 @@ def test_a_consumer_that_cannot_be_is_refused(
 class SlowClient(Client):
     """Closes its consumer when it is sent something, as a door does that cannot send it."""
 
-    def deliver(self, channel: int, rows: list[Row]) -> None:
+    def deliver(self, channel: int, rows: list[Row], *, again: bool = False) -> None:
         assert self.consumer is not None
         self.batches.append(len(rows))
         self.consumer.close()

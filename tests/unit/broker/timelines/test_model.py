@@ -47,10 +47,10 @@ class WatchedClient(Client):
         super().__init__(model.bench, name)
         self.model = model
 
-    def deliver(self, channel: int, rows: list[Row]) -> None:
+    def deliver(self, channel: int, rows: list[Row], *, again: bool = False) -> None:
         for row in rows:
             self.model.on_delivered(self, row)
-        super().deliver(channel, rows)
+        super().deliver(channel, rows, again=again)
 
     def begin(self) -> None:
         count = len(self.begun)
@@ -96,12 +96,6 @@ class Model:
         calls, weights = zip(*steps, strict=True)
         self.random.choices(calls, weights)[0]()
         self.latest_ms = max(self.latest_ms, self.bench.now_ms)
-        if self.bench.now_ms < self.latest_ms:
-            # The clock was set back: a message that is not due again is not in work, for all that
-            # the store knows, unless a consumer is there that has it.
-            for worker in self.workers:
-                if self.clients.get(worker.name) is not worker:
-                    worker.working.clear()
         self.check_counts()
 
     # Owners
@@ -114,6 +108,7 @@ class Model:
                 return
             for change, outcome in zip(changes, outcomes, strict=True):
                 if isinstance(outcome, Changed):
+                    self.on_changed(outcome)
                     self.versions[outcome.seq] = outcome.version
                     if isinstance(change, Delete):
                         self.deleted.add(outcome.seq)
@@ -208,6 +203,10 @@ class Model:
         for client in self.clients.values():
             client.heap.clear()
         self.clients.clear()
+        if self.bench.now_ms < self.latest_ms:
+            # The clock was set back, and nobody knows any more what was due before.
+            for worker in self.workers:
+                worker.working.clear()
         self.bench.crash()
 
     # What holds
@@ -225,6 +224,14 @@ class Model:
             else:
                 over = theirs.position_ms <= self.latest_ms
                 self.expect(over, f"{client.name} has {row}, {other.name} has {theirs}")
+
+    def on_changed(self, changed: Changed) -> None:
+        self.latest_ms = max(self.latest_ms, self.bench.now_ms)
+        for worker in self.workers:
+            theirs = worker.working.get(changed.id)
+            if theirs is not None and theirs.seq == changed.seq:
+                over = theirs.position_ms <= self.latest_ms
+                self.expect(over, f"changed while {worker.name} has {theirs}")
 
     def on_begun(self, now_ms: int, row: Row) -> None:
         self.expect(now_ms >= row.due_ms, "early")
@@ -247,6 +254,7 @@ class Model:
             if not topic._leasing:
                 assert consumer.reserved == consumer.early_reserved == 0
         assert topic.out == held
+        assert topic._room.leases == len(held)
         levels = topic._window.levels
         assert self.bench.timelines.slots == sum(len(level.known) for level in levels)
 

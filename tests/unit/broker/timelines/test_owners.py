@@ -12,6 +12,7 @@ from ister.base.errors import (
     MessageTooLargeError,
     NotOwnerError,
     TopicNotFoundError,
+    WrongKindError,
 )
 from ister.base.limits import MIB
 from ister.timeline import Changed, Delete, Move, Put
@@ -400,3 +401,83 @@ def test_readers_find_messages_by_id_and_by_time(bench: TimelineBench) -> None:
     assert count == 2
     assert isinstance(rows, list)
     assert [row.id for row in rows] == ["a", "b"]
+
+
+# Versions that owners know
+
+
+def test_a_version_outlives_being_sent_ahead_and_given_back(bench: TimelineBench) -> None:
+    put = bench.put("a", 400)
+    for _ in range(2):
+        dead = bench.consume(prefetch_ms=1_000)
+        assert dead.ids == ["a"]
+        dead.close()
+
+    moved = bench.change(bench.moving("a", 5_000, put.version))
+
+    assert isinstance(moved, Changed)
+    refusal = bench.change(bench.moving("a", 5_000, put.version))
+    assert isinstance(refusal, MessageChangedError)
+
+
+def test_a_version_outlives_a_change_that_was_refused_after_it_was_taken_back(
+    bench: TimelineBench, client: Client
+) -> None:
+    put = bench.put("a", 400)
+    assert client.ids == ["a"]
+    bench.change(bench.deleting("a"), bench.deleting("nobody"), atomic=True)
+
+    assert isinstance(bench.change(bench.deleting("a", put.version)), Changed)
+
+
+def test_what_was_sent_ahead_is_shown_with_the_version_its_owner_knows(
+    bench: TimelineBench, client: Client
+) -> None:
+    put = bench.put("a", 400)
+    assert client.ids == ["a"]
+
+    assert bench.get("a").version == put.version
+    assert [row.version for row in bench.page()] == [put.version]
+    assert isinstance(bench.change(bench.moving("a", 950, bench.get("a").version)), Changed)
+
+
+def test_what_was_begun_has_another_version_for_good(bench: TimelineBench, client: Client) -> None:
+    put = bench.put("a", 400)
+    bench.advance(400)
+    assert client.begun_ids == ["a"]
+    assert bench.get("a").version == client.working["a"].version > put.version
+
+    client.release("a", bench.now_ms + 5_000)
+
+    refusal = bench.change(bench.deleting("a", put.version))
+    assert isinstance(refusal, MessageChangedError)
+
+
+# Topics that are no timelines
+
+
+def test_whoever_takes_another_topic_for_a_timeline_is_told_its_kind() -> None:
+    bench = TimelineBench(find_kind={"/default/live": "live"}.get)
+    name = "/default/live"
+
+    found = [
+        bench.put("a", 0, topic=name),
+        bench.get("a", topic=name),
+        bench.page(topic=name),
+        bench.consume(topic=name).error,
+    ]
+
+    assert {type(error) for error in found} == {WrongKindError}
+    assert "is a live topic" in str(found[0])
+    assert "kind='timeline'" in str(found[0])
+    assert isinstance(bench.put("a", 0, topic="/default/nothing"), TopicNotFoundError)
+
+
+def test_a_topic_without_priorities_says_so_and_which_kind_has_some(bench: TimelineBench) -> None:
+    assert "kind 'priority'" in str(bench.put("a", 0, level=3))
+
+
+def test_a_priority_that_is_none_is_told_with_those_there_are() -> None:
+    bench = TimelineBench(kind="priority")
+
+    assert "0 (goes first) to 31" in str(bench.put("a", 0, level=32))

@@ -23,6 +23,7 @@ from ister.broker.timelines import window as window_module
 from ister.timeline import Changed, TopicRow, Work
 
 LETTERS = f"{TOPIC}-dlq"
+PRIORITY = "/default/jobs"
 
 
 def grant(client: Client) -> None:
@@ -85,18 +86,33 @@ def test_messages_given_back_unused_are_not_buried() -> None:
 
 
 def test_a_worn_message_waits_while_there_is_no_place_for_it() -> None:
-    bench = TimelineBench(kind="priority", max_leases=1, dead_letters="/default/dead")
-    bench.create("/default/dead")
-    client = bench.consume(lease_ms=1_000)
-    bench.put("a", 0)
+    taken = ["/default/dead"]
+    bench = TimelineBench(find_kind=lambda name: "live" if name in taken else None)
+    bench.create(PRIORITY, kind="priority", max_leases=1, dead_letters="/default/dead")
+    client = bench.consume(lease_ms=1_000, topic=PRIORITY)
+    bench.put("a", 0, level=7, topic=PRIORITY)
 
     bench.advance(10_000)
     assert client.ids == ["a"]
-    bench.delete_topic("/default/dead")
-    bench.create("/default/dead", kind="priority")
+    taken.clear()
     bench.advance(2_000)
 
-    assert bench.consume(topic="/default/dead").ids == ["a"]
+    letters = bench.consume(topic="/default/dead")
+    assert [(row.id, row.level) for row in letters.rows] == [("a", 7)]
+
+
+def test_a_dead_letter_of_a_priority_topic_loses_its_level_in_a_plain_timeline() -> None:
+    bench = TimelineBench()
+    bench.create("/default/dead", max_leases=0)
+    bench.create(PRIORITY, kind="priority", max_leases=1, dead_letters="/default/dead")
+    letters = bench.consume(topic="/default/dead")
+    client = bench.consume(topic=PRIORITY)
+    bench.put("a", 0, level=7, topic=PRIORITY)
+
+    client.release("a", bench.now_ms)
+
+    assert [(row.id, row.level) for row in letters.rows] == [("a", 0)]
+    assert isinstance(letters.done("a"), Changed)
 
 
 def test_a_topic_is_not_its_own_topic_of_dead_letters(bench: TimelineBench) -> None:
@@ -367,7 +383,7 @@ def test_a_name_is_given_once(bench: TimelineBench) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"kind": "cron"}, {"lease_ms_max": 1}, {"max_leases": -1}, {"dead_letters": "x" * 256}],
+    [{"kind": "later"}, {"lease_ms_max": 1}, {"max_leases": -1}, {"dead_letters": "x" * 256}],
 )
 def test_settings_out_of_bounds_are_refused(bench: TimelineBench, settings: dict[str, int]) -> None:
     assert isinstance(bench.create("/default/b", **settings), BadRequestError)
@@ -377,7 +393,7 @@ def test_a_topic_that_is_not_there_cannot_be_deleted(bench: TimelineBench) -> No
     assert isinstance(bench.delete_topic("/default/b"), TopicNotFoundError)
 
 
-@pytest.mark.parametrize("settings", [b"", b"\xc1", b"\x90", b"\x81\xa4kind\xa4cron"])
+@pytest.mark.parametrize("settings", [b"", b"\xc1", b"\x90", b"\x81\xa4kind\xa5later"])
 def test_settings_that_cannot_be_read_stop_the_start(settings: bytes) -> None:
     bench = TimelineBench()
 
@@ -386,7 +402,7 @@ def test_settings_that_cannot_be_read_stop_the_start(settings: bytes) -> None:
 
 
 def test_topics_of_kinds_that_come_later_are_left_alone(bench: TimelineBench) -> None:
-    bench.timelines.adopt([TopicRow(9, "/default/x", "cron", b"")])
+    bench.timelines.adopt([TopicRow(9, "/default/x", "later", b"")])
 
     assert not bench.timelines.has("/default/x")
 
@@ -405,4 +421,4 @@ def test_figures_tell_what_is_due_leased_and_late(bench: TimelineBench) -> None:
     assert (report.due, report.due_ms, report.leases, report.prefetched) == (2, 300, 1, 0)
     assert (report.consumers, report.delivered) == (1, 1)
     assert report.lateness[:3] == [(0.0005, 0), (0.001, 1), (0.002, 2)]
-    assert report.lateness[-1][1] == 3
+    assert report.lateness_count == 3

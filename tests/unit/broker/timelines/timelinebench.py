@@ -9,6 +9,7 @@ from ister.base import TimelineReport, TimelineSettings
 from ister.base.errors import IsterError, StorageFailedError
 from ister.broker import InlineWorker
 from ister.broker.timelines import OwnersChange, TimelineConsumer, Timelines
+from ister.broker.timelines.window import FAR
 from ister.testing import VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.timeline import (
@@ -66,9 +67,9 @@ class FailingStore(MemoryStore):
         self._check()
         return outcomes
 
-    def held(self, topic: int, holder: str, now_ms: int) -> list[Row]:
+    def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         self._check()
-        return super().held(topic, holder, now_ms)
+        return super().held(topic, holder, after, limit)
 
     def _check(self) -> None:
         if self.fails_before or self.fails_after:
@@ -89,6 +90,8 @@ class Client:
         self.working: dict[str, Row] = {}
         self.heap: list[tuple[int, int, Row]] = []
         self.batches: list[int] = []
+        # Of those that came, the leases of a former life.
+        self.again: list[str] = []
         self.asked: list[tuple[str, int]] = []
         self.closed: list[str] = []
         self.answers = True
@@ -103,10 +106,11 @@ class Client:
 
     # The sink
 
-    def deliver(self, channel: int, rows: list[Row]) -> None:
+    def deliver(self, channel: int, rows: list[Row], *, again: bool = False) -> None:
         assert self.consumer is not None, "delivered before it was opened"
         assert not self.closed
         self.batches.append(len(rows))
+        self.again += [row.id for row in rows if again]
         self.rows += rows
         for row in rows:
             heappush(self.heap, (row.due_ms, row.seq, row))
@@ -207,7 +211,14 @@ class Client:
 class TimelineBench:
     """Timelines with one line for each thing a test does to them."""
 
-    def __init__(self, store: MemoryStore | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        *,
+        find_kind: Callable[[str], str | None] = lambda _: None,
+        **settings: Any,
+    ) -> None:
+        self._find_kind = find_kind
         self._calls: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self.store = store or FailingStore()
         self.clock = BenchClock(self.settle)
@@ -224,6 +235,7 @@ class TimelineBench:
             clock=self.clock,
             worker=InlineWorker(self.call_soon),
             call_soon=self.call_soon,
+            find_kind=self._find_kind,
         )
         self.timelines.adopt(self.store.topics())
         self.settle()
@@ -276,6 +288,20 @@ class TimelineBench:
 
     def report(self, name: str = TOPIC) -> TimelineReport:
         return self.timelines.report(name)
+
+    def get(self, name: str, topic: str = TOPIC) -> Any:
+        """Return a message, or why there is none."""
+        told: list[Row | IsterError] = []
+        self.timelines.get(topic, name, told.append)
+        self.settle()
+        return told[0]
+
+    def page(self, topic: str = TOPIC) -> Any:
+        """Return all messages in order."""
+        told: list[list[Row] | IsterError] = []
+        self.timelines.page(topic, 0, FAR, (0, 0), 100, told.append)
+        self.settle()
+        return told[0]
 
     # Owners
 

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.client.session.wire_end import TIMEOUT_MS, Waiter, WireEnd
 
 from ister.base.errors import (
+    BadRequestError,
     ClosedError,
     IsterError,
     MessageNotFoundError,
@@ -14,6 +15,7 @@ from ister.base.errors import (
     TimelineLeaseLostError,
 )
 from ister.client.session import Held, TimelineChannel
+from ister.client.session import timeline as timeline_module
 from ister.wire import (
     DONE,
     EXTEND,
@@ -32,6 +34,7 @@ from ister.wire import (
     TimelineDue,
     TimelineOpened,
     TimeTold,
+    error_reply,
     refusal,
 )
 
@@ -237,7 +240,7 @@ def test_a_lease_that_comes_again_is_not_handed_over_twice(end: TimelineEnd) -> 
     held = end.get()
     end.reconnect()
 
-    end.due("a", versions=[9])
+    end.due("a", versions=[9], again=True)
 
     assert end.take() is None
     assert held.version == 9
@@ -248,9 +251,97 @@ def test_a_message_that_was_lost_and_leased_anew_is_handed_over(end: TimelineEnd
     end.get()
     end.reconnect()
 
-    end.due("a", versions=[9], attempts=[2])
+    end.due("a", versions=[9], attempts=[2], again=True)
 
     assert end.get().attempt == 2
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_new_message_of_an_id_whose_last_one_was_left_to_others_is_handed_over(
+    end: TimelineEnd, *, again: bool
+) -> None:
+    end.due("a")
+    end.get()
+
+    end.due("a", due_ms=99_000, versions=[9], again=again)
+
+    assert end.get(99_000).version == 9
+
+
+# Leases that are over
+
+
+def test_a_message_whose_lease_is_over_is_not_handed_over(end: TimelineEnd) -> None:
+    end.due("a", until_ms=[DUE_MS + 100])
+    end.due("b", until_ms=[DUE_MS + 101])
+
+    assert end.take(DUE_MS + 100) == "b"
+    assert end.take(DUE_MS + 100) is None
+    assert end.channel.held_count == 0
+
+
+def test_a_message_whose_lease_may_be_over_is_not_handed_over(end: TimelineEnd) -> None:
+    # A round of 3 ms, of which nobody knows where the time went.
+    end.session.timelines.clock.forget()
+    end.session.timelines.clock.add(sent_us=0, told_us=3_000, received_us=3_000)
+    end.due("a", "b", until_ms=[DUE_MS + 103, DUE_MS + 104])
+
+    assert end.take(DUE_MS + 100) == "b"
+
+
+def test_messages_that_are_left_to_others_take_no_memory_for_ever(
+    end: TimelineEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_module, "LIVE_KEPT", 5)
+    channel = TimelineChannel(end.session, end.channel.command)
+    for slot in range(20):
+        due_ms = slot * 1_000
+        columns = ([due_ms], [due_ms + 2_000], [1], [b"x"])
+        channel.on_due(TimelineDue([f"{slot}"], [7], *columns))
+        assert channel.take(due_ms * 1_000) is not None
+
+    assert len(channel._live) <= 10
+
+
+def test_a_message_that_was_extended_is_not_swept_out(
+    end: TimelineEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end.channel, "_live_max", 1)
+    end.due("a", until_ms=[DUE_MS + 100])
+    held = end.get()
+    end.finish(EXTEND, held, 5_000)
+    end.channel.flush()
+    end.answer(TimelineChanged(versions=[8]), FinishLeases)
+    end.due("b", due_ms=DUE_MS + 4_000)
+    assert end.take(DUE_MS + 4_000) == "b"
+
+    end.reconnect()
+    end.due("a", versions=[8], again=True)
+
+    assert end.take(DUE_MS + 4_000) is None
+
+
+# Lateness
+
+
+def test_leases_of_a_former_life_have_no_lateness(end: TimelineEnd) -> None:
+    end.due("a", again=True)
+    end.due("b")
+
+    assert (end.get(DUE_MS + 30_000).lateness_us, end.channel.lateness.count) == (-1, 0)
+    assert (end.get(DUE_MS + 1).lateness_us, end.channel.lateness.count) == (1_000, 1)
+
+
+def test_what_was_not_handed_over_before_a_reconnect_has_its_lateness(end: TimelineEnd) -> None:
+    end.due("a", "b")
+    assert end.take() == "a"
+    end.reconnect()
+
+    end.due("a", "b", again=True)
+
+    assert end.get(DUE_MS + 2).id == "b"
+    assert end.channel.lateness.count == 2
+    assert end.take(DUE_MS + 2) is None
 
 
 def test_what_was_said_without_a_connection_is_told_on_the_next_one(end: TimelineEnd) -> None:
@@ -278,6 +369,33 @@ def test_a_done_whose_answer_was_lost_is_done_when_the_message_is_gone(end: Time
     end.answer(gone, FinishLeases)
 
     assert end.outcomes == [7]
+
+
+def test_a_done_whose_answer_was_lost_is_not_believed_to_be_ours_when_the_lease_is_over(
+    end: TimelineEnd,
+) -> None:
+    end.due("a", until_ms=[DUE_MS + 5])
+    end.finish(DONE, end.get())
+    end.commands()
+    end.reconnect()
+    end.now_ms += DUE_MS + 10
+
+    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
+    end.answer(gone, FinishLeases)
+
+    assert [type(outcome) for outcome in end.outcomes] == [MessageNotFoundError]
+
+
+def test_a_done_that_the_broker_got_after_it_had_ended_the_consumer_is_told_why(
+    end: TimelineEnd,
+) -> None:
+    end.due("a")
+    end.finish(DONE, end.get())
+    [sequence] = [number for number, said in end.commands() if isinstance(said, FinishLeases)]
+    end.channel.fail(ClosedError("the consumer"))
+    end.tell(error_reply(BadRequestError("no consumer there")), sequence=sequence)
+
+    assert [type(outcome) for outcome in end.outcomes] == [ClosedError]
 
 
 def test_nobody_waits_for_a_connection_for_ever(end: TimelineEnd) -> None:

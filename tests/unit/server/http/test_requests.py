@@ -81,7 +81,7 @@ async def test_a_path_or_query_that_is_not_utf8_is_refused(path: str, call: Call
         ("limit=1001", "`$.limit`"),
         ("limit=ten", "`$.limit`"),
         ("limit=", "`$.limit`"),
-        ("kind=cron", "`$.kind`"),
+        ("kind=queue", "`$.kind`"),
         ("pattern=orders", "`$.pattern`"),
         ("page=2", "unknown field `page`"),
         ("limit=1&limit=2", "twice"),

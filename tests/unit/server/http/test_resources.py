@@ -348,3 +348,62 @@ async def test_a_subscription_that_is_not_there_is_not_found(
     answer = await call(method, f"{BILLING}/{action}", body)
 
     assert answer.error == (404, 3004, "SubscriptionNotFoundError")
+
+
+# Timelines
+
+
+async def test_a_timeline_is_made_listed_described_and_removed(call: Caller) -> None:
+    body = {"kind": "timeline", "max_lease_ms": 5_000, "dead_letter_topic": "/default/bad"}
+    made = await call("PUT", f"{TOPICS}/later", body)
+    again = await call("PUT", f"{TOPICS}/later", body)
+    other = await call("PUT", f"{TOPICS}/later", {"kind": "timeline"})
+    await call("PUT", f"{TOPICS}/jobs", {"kind": "priority", "max_leases": 0})
+    await call("PUT", ORDERS, {"kind": "stream"})
+    every = (await call("GET", f"{API}/topics")).json["rows"]
+    timelines = (await call("GET", f"{TOPICS}?kind=timeline&pattern=/default/*")).json["rows"]
+    described = (await call("GET", f"{TOPICS}/later")).json
+
+    assert (made.status, again.status) == (201, 200)
+    assert other.error == (409, 4001, "TopicExistsError")
+    assert [(row["topic"], row["kind"]) for row in every] == [
+        ("/default/jobs", "priority"),
+        ("/default/later", "timeline"),
+        ("/default/orders", "stream"),
+    ]
+    assert [row["topic"] for row in timelines] == ["/default/later"]
+    assert (described["kind"], described["partitions"]) == ("timeline", 0)
+    assert described["timeline"]["lease_ms_max"] == 5_000
+    assert described["reports"][0]["timeline"]["lateness_count"] == 0
+    assert (await call("GET", f"{API}/namespaces/default")).json["topics"] == 3
+    assert (await call("DELETE", f"{TOPICS}/later")).status == 204
+    assert (await call("GET", f"{TOPICS}/later")).status == 404
+
+
+async def test_pages_have_timelines_among_other_topics(call: Caller) -> None:
+    for number, kind in enumerate(("timeline", "live", "priority", "live")):
+        await call("PUT", f"{TOPICS}/t{number}", {"kind": kind})
+    first = (await call("GET", f"{API}/topics?limit=2")).json
+    second = (await call("GET", f"{API}/topics?limit=2&after={first['next']}")).json
+
+    rows = [row["topic"] for row in first["rows"] + second["rows"]]
+    assert rows == [f"/default/t{number}" for number in range(4)]
+    assert second["next"] == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "", {"kind": "live"}),
+        ("POST", "/purge", {}),
+        ("PUT", "/partitions", {"partitions": 2}),
+        ("POST", "/messages", {"payload": "x"}),
+    ],
+)
+async def test_a_timeline_is_nothing_else(
+    call: Caller, method: str, path: str, body: dict[str, object]
+) -> None:
+    await call("PUT", f"{TOPICS}/later", {"kind": "timeline"})
+    answer = await call(method, f"{TOPICS}/later{path}", body)
+
+    assert answer.error == (400, 1013, "WrongKindError")

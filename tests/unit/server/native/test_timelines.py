@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.server.native.test_session import End
 
 from ister.base.limits import (
+    DRIFT_US_MAX,
     TIMELINE_CHANGES_MAX,
     TIMELINE_CREDIT_MAX,
     TIMELINE_MESSAGE_BYTES_MAX,
@@ -15,6 +17,7 @@ from ister.base.limits import (
 )
 from ister.broker import Broker, InlineWorker
 from ister.server.native import NativeDoor
+from ister.server.native.timelines import AWAITED_MAX
 from ister.testing import VirtualClock
 from ister.timeline import MemoryStore, Row
 from ister.wire import (
@@ -302,6 +305,24 @@ async def test_the_time_is_told(end: TimelineEnd) -> None:
     assert await end.ask(AskTime()) == TimeTold(now_us=end.clock.now_us())
 
 
+async def test_the_drift_that_a_client_tells_is_that_of_its_consumers(end: TimelineEnd) -> None:
+    await end.ask(AskTime(drift_us=-3_000))
+    await end.ask(consume())
+    timelines = end.session.broker.timelines
+    opened = timelines.report(TOPIC).drift_us
+    with capture_logs() as logs:
+        await end.ask(AskTime(drift_us=-DRIFT_US_MAX))
+        quiet = list(logs)
+        await end.ask(AskTime(drift_us=-DRIFT_US_MAX - 1))
+        await end.ask(AskTime(drift_us=DRIFT_US_MAX * 2))
+
+    assert opened == -3_000
+    assert timelines.report(TOPIC).drift_us == DRIFT_US_MAX * 2
+    assert quiet == []
+    # Once for a connection.
+    assert [(one["event"], one["drift_ms"]) for one in logs] == [("clock_drift", -101)]
+
+
 async def test_a_name_belongs_to_one_kind_of_topic(end: TimelineEnd) -> None:
     assert await end.code(OpenProducer(topic=TOPIC, name="p", channel=3)) == WRONG_KIND
     assert await end.code(CreateTopic(topic=TOPIC, kind="live")) == WRONG_KIND
@@ -321,3 +342,59 @@ async def test_a_timeline_that_is_not_there_is_told(end: TimelineEnd) -> None:
     assert await end.code(change(topic="/default/none")) == 3001
     assert await end.code(consume(topic="/default/none")) == 3001
     assert await end.code(GetFromTimeline(topic="/default/none", id="a")) == 3001
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_a_topic_of_another_kind_is_told_with_its_kind(
+    end: TimelineEnd, partitions: int
+) -> None:
+    name = "/default/live"
+    await end.ask(CreateTopic(topic=name, kind="live", partitions=partitions))
+
+    answer = await end.ask(change(topic=name))
+    assert isinstance(answer, ErrorReply)
+    assert (answer.code, answer.fields["kind"]) == (WRONG_KIND, "live")
+    assert await end.code(consume(topic=name)) == WRONG_KIND
+    assert await end.code(GetFromTimeline(topic=name, id="a")) == WRONG_KIND
+    assert await end.code(CountTimeline(topic=name, start_ms=0, end_ms=1)) == WRONG_KIND
+
+
+async def test_an_answer_about_too_many_messages_ends_the_connection(end: TimelineEnd) -> None:
+    count = TIMELINE_CHANGES_MAX + 1
+    await end.ask(consume())
+    answer = LeasesRevoked(channel=9, ids=["a"] * count, versions=[1] * count, kept=[False] * count)
+
+    end.session.data_received(control_frame(answer, sequence=5))
+
+    assert end.transport.closing
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        change(),
+        change(ids=[""]),
+        GetFromTimeline(topic=TOPIC, id="a"),
+        CountTimeline(topic=TOPIC, start_ms=0, end_ms=1),
+        FinishLeases(channel=9, kinds=bytes([0]), ids=["a"], versions=[1]),
+    ],
+)
+async def test_a_client_that_asks_without_end_is_not_read_from_until_it_is_answered(
+    end: TimelineEnd, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = [True]
+    monkeypatch.setattr(end.transport, "pause_reading", lambda: reading.append(False))
+    monkeypatch.setattr(end.transport, "resume_reading", lambda: reading.append(True))
+    await end.ask(consume())
+    for _ in range(AWAITED_MAX - 1):
+        end.session.data_received(control_frame(command, sequence=6))
+    assert reading[-1]
+
+    end.session.data_received(control_frame(command, sequence=6))
+    # One that is refused at once does not wait for anything.
+    assert reading[-1] == (command == change(ids=[""]))
+
+    for _ in range(5 * AWAITED_MAX):
+        await asyncio.sleep(0)
+    assert reading[-1]
+    assert not end.transport.closing

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ister.base import StreamSettings, TopicReport
+from ister.base import StreamSettings, TimelineSettings, TopicReport
 from ister.base.errors import (
     BadNameError,
     LimitReachedError,
@@ -14,7 +14,17 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import DEDUP_WINDOW_MS, DEDUP_WINDOW_MS_MAX, PARTITIONS_MAX
+from ister.base.limits import (
+    DEDUP_WINDOW_MS,
+    DEDUP_WINDOW_MS_MAX,
+    LEASE_MS_CEILING,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+    MAX_DELIVERIES,
+    MAX_DELIVERIES_MAX,
+    NAME_BYTES_MAX,
+    PARTITIONS_MAX,
+)
 from ister.server.admin import Admin, TopicDescription, TopicPage, waiting
 from ister.server.http.resources.shapes import (
     After,
@@ -28,7 +38,10 @@ from ister.server.http.routes import Made, Routes
 
 TOPICS = Routes("topics")
 
-Kind = Annotated[Literal["", "live", "stream"], Meta(description="Only topics of this kind.")]
+Kind = Annotated[
+    Literal["", "live", "stream", "timeline", "priority", "cron"],
+    Meta(description="Only topics of this kind."),
+]
 PatternText = Annotated[
     str,
     Meta(
@@ -84,6 +97,48 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
         )
 
 
+class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
+    """What a topic of messages at a point in time can be told."""
+
+    max_lease_ms: Annotated[
+        int,
+        Meta(ge=LEASE_MS_MIN, le=LEASE_MS_CEILING, description="The longest lease there is."),
+    ] = LEASE_MS_MAX
+    max_leases: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_DELIVERIES_MAX,
+            description="Leases of a message before it is a dead letter; 0: no end.",
+        ),
+    ] = MAX_DELIVERIES
+    dead_letter_topic: Annotated[
+        str,
+        Meta(
+            pattern=r"^(/[\w-]+/[\w-]+(\.[\w-]+)*)?$",
+            max_length=NAME_BYTES_MAX,
+            description="A topic of the same kind; empty: `<topic>-dlq`.",
+        ),
+    ] = ""
+
+    def settings(self, kind: str) -> TimelineSettings:
+        """Return the settings as the broker knows them."""
+        return TimelineSettings(
+            kind=kind,
+            lease_ms_max=self.max_lease_ms,
+            max_leases=self.max_leases,
+            dead_letters=self.dead_letter_topic,
+        )
+
+
+class NewTimeline(_NewTimeline, tag="timeline"):
+    """Messages at a point in time, each leased to one consumer."""
+
+
+class NewPriority(_NewTimeline, tag="priority"):
+    """The same, of 32 levels: of those that are due, the lowest goes first."""
+
+
 class Purge(Struct, forbid_unknown_fields=True):
     """What to drop: everything, or what is before an offset of a stream without partitions."""
 
@@ -136,20 +191,21 @@ async def describe_topic(admin: Admin, where: TopicPath) -> TopicDescription:
     BadNameError,
     NamespaceNotFoundError,
     TopicExistsError,
+    WrongKindError,
     LimitReachedError,
     StorageFailedError,
 )
 async def create_topic(
-    admin: Admin, where: TopicPath, body: NewLive | NewStream
+    admin: Admin, where: TopicPath, body: NewLive | NewStream | NewTimeline | NewPriority
 ) -> Made[TopicDescription]:
     """Make a topic, or find it there with the same settings."""
     is_new = not admin.topics.exists(where.name)
-    await admin.topics.create(
-        where.name,
-        kind="stream" if isinstance(body, NewStream) else "live",
-        partitions=body.partitions,
-        stream=body.settings() if isinstance(body, NewStream) else None,
-    )
+    kind = str(body.__struct_config__.tag)
+    if isinstance(body, NewLive | NewStream):
+        stream = body.settings() if isinstance(body, NewStream) else None
+        await admin.topics.create(where.name, kind=kind, partitions=body.partitions, stream=stream)
+    else:
+        await admin.topics.create(where.name, kind=kind, timeline=body.settings(kind))
     return Made(admin.topics.describe(where.name), is_new)
 
 
@@ -187,6 +243,7 @@ async def list_partitions(admin: Admin, where: TopicPath) -> PartitionPage:
     BadNameError,
     TopicNotFoundError,
     TopicExistsError,
+    WrongKindError,
     LimitReachedError,
     StorageFailedError,
 )
@@ -196,7 +253,7 @@ async def grow_topic(admin: Admin, where: TopicPath, body: PartitionCount) -> Pa
     Messages of a key that is sent after that may come to another partition than before. Nothing
     happens when it has as many.
     """
-    kind = admin.topics.describe(where.name).kind
+    kind = admin.broker.catalog.get(where.name)[0].kind
     await waiting.done(
         lambda done: admin.broker.grow_topic(where.name, body.partitions, done, kind=kind)
     )

@@ -1,0 +1,136 @@
+"""Due messages on their way into one stream: each is stored once, also when the broker is killed.
+
+    QUIET --messages--> STORING --stored, or refused--> QUIET, or STORING what came meanwhile
+
+How a message is known to be stored: every lease gives its row a version that is above all before
+it, and that nothing will ever have again. With messages goes a note of the versions that they had,
+in the same entry of the journal: as the numbers of a producer that nobody else can be. Who finds a
+lease from before a crash looks there.
+
+Always true:
+- messages are stored in the order of their versions, one entry of the journal at a time. So of
+  those that the range of a note covers, all that are for this stream were stored with it;
+- what is refused has no version of a note, and gets another one with its next lease.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from ister.base.errors import IsterError
+from ister.base.limits import MIB
+from ister.broker.changes import Sequenced, encode_changes
+from ister.broker.delayed.envelope import Letter, batches_of
+from ister.broker.stream import StreamTopic
+from ister.codec import Batch
+from ister.log import Kind
+
+# One entry of the journal: a few milliseconds of the event loop, and of the disk.
+ENTRY_COUNT = 1_000
+ENTRY_BYTES = 4 * MIB
+
+# Told of messages that are through: stored, or to be tried again later.
+Settle = Callable[[Sequence[Letter]], object]
+
+
+class Outlet:
+    """See the module. `word` is the producer that versions are noted under."""
+
+    def __init__(
+        self, stream: StreamTopic, word: str, batch_bytes: int, *, finish: Settle, release: Settle
+    ) -> None:
+        self.stream = stream
+        self._word = word
+        self._batch_bytes = batch_bytes
+        self._finish = finish
+        self._release = release
+        self._waiting: list[Letter] = []
+        self._busy = False
+        self._logger: Any = structlog.get_logger("delayed")
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do."""
+        return not self._busy and not self._waiting
+
+    def has_stored(self, version: int) -> bool:
+        """Return whether the message that has this version is in the stream."""
+        record = self.stream.record.producers.records.get(self._word)
+        if record is None:
+            return False
+        return any(first <= version < first + count for first, _, count in record.runs)
+
+    def add(self, letters: Sequence[Letter]) -> None:
+        """Have messages stored, whose versions are above those of all before them."""
+        self._waiting += letters
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._busy or not self._waiting:
+            return
+        committer = self.stream.vault.committer
+        self._busy = True
+        if committer.full and committer.error is None:
+            committer.on_relief(self._go_on)
+            return
+        letters = self._take()
+        try:
+            self._store(letters)
+        except IsterError as error:
+            self._on_stored(letters, error)
+
+    def _take(self) -> list[Letter]:
+        size_bytes = 0
+        for slot, letter in enumerate(self._waiting):
+            size_bytes += letter.size_bytes
+            if slot and (slot == ENTRY_COUNT or size_bytes > ENTRY_BYTES):
+                taken, self._waiting = self._waiting[:slot], self._waiting[slot:]
+                return taken
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def _store(self, letters: list[Letter]) -> None:
+        stream, vault = self.stream, self.stream.vault
+        vault.committer.check()
+        first, last = letters[0].row.version, letters[-1].row.version
+        noted = Sequenced(stream.record.topic, self._word, first, last - first + 1)
+        stored: list[Batch] = []
+        # All of them first: what is stamped has to be stored.
+        for batch in list(batches_of(letters, self._batch_bytes)):
+            # What is known by its id was sent without delay, or under another delay before.
+            new, _ = stream.sort_out(batch)
+            if new is not None:
+                stream.stamp(new)
+                stored.append(new)
+        changes = encode_changes([noted])
+        if stored:
+            vault.log.append_transaction([stream.part(batch) for batch in stored], changes)
+        else:
+            vault.log.append(Kind.CHANGES, 0, (changes,), sync=True)
+
+        def on_done(error: IsterError | None) -> None:
+            if error is None:
+                vault.ledger.on_changes([noted])
+                for batch in stored:
+                    stream.on_committed(batch, sequenced=False)
+            self._on_stored(letters, error)
+
+        vault.committer.add(on_done)
+
+    def _on_stored(self, letters: list[Letter], error: IsterError | None) -> None:
+        if error is None:
+            self._finish(letters)
+        else:
+            # With those behind them, which it would refuse as well.
+            letters += self._waiting
+            self._waiting = []
+            self._logger.warning(
+                "delayed_refused", topic=self.stream.name, messages=len(letters), reason=str(error)
+            )
+            self._release(letters)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._busy = False
+        self._pump()

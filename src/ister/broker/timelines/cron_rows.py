@@ -1,0 +1,324 @@
+"""Cron rules as they are in the store, and what is to be changed about them. For any thread.
+
+A rule is a row of a topic that nobody sees, beside the topic its messages go to. The row has the
+state of the rule and the payload of its messages; its attributes and its group are theirs.
+
+Always true:
+- a message of a rule is made in the same step as the state that says so is stored, on the condition
+  that the row is what it was when that was decided: one message for each slot, whoever tries;
+- a message that was made ahead of its time is removed in the same step as its rule is changed;
+- the version of a rule, as its owners see it, rises when one of them changes it, and not when it
+  fires. It is never given twice, also to rules of one id made one after the other: it is the
+  version of its row when it was made, and one above that of its row before it was changed.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from ister.base import CronReport
+from ister.base.errors import (
+    CorruptedError,
+    IsterError,
+    MessageChangedError,
+    MessageNotFoundError,
+    NotOwnerError,
+)
+from ister.broker.timelines.committer import try_call
+from ister.timeline import (
+    CronRule,
+    CronState,
+    Decision,
+    Delete,
+    Put,
+    Row,
+    Store,
+    Update,
+    decide,
+    decode_state,
+    encode_state,
+    firing_id,
+    is_ahead,
+    start_state,
+    take_back,
+)
+
+# How long before they are due messages are made: the window of a timeline, so that consumers are
+# sent them as early as any other.
+AHEAD_MS = 10_000
+
+RuleChange = Put | Update | Delete
+
+
+class Place(NamedTuple):
+    """Where rules are, and where their messages go: numbers of topics of a store."""
+
+    store: Store
+    rules: int
+    messages: int
+
+
+class Found(NamedTuple):
+    """A rule as it was read."""
+
+    row: Row
+    rule: CronRule
+    state: CronState
+    payload: bytes
+    # The message of the slot that fired last, while it is not done.
+    last: Row | None
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.row.id
+
+    @property
+    def version(self) -> int:
+        """Its version, as its owners see it."""
+        return self.state.revision or self.row.seq
+
+
+class Plan(NamedTuple):
+    """What a rule does now: changes to be made together, and when to look again."""
+
+    id: str
+    changes: list[RuleChange]
+    # None: when somebody changes it.
+    wake_ms: int | None
+    # The number of a message: when it is done, look at once.
+    waits_for: int | None
+
+
+class Edit(NamedTuple):
+    """What a rule becomes by a change of its owner."""
+
+    state: CronState
+    payload: bytes
+    attributes: bytes
+
+
+# Returns what becomes of a rule at a time. None: it is to be removed.
+Editing = Callable[[Found, CronState, int], Edit] | None
+
+
+class Prepared(NamedTuple):
+    """A change by an owner that is ready to be made."""
+
+    changes: list[RuleChange]
+    # The version of the rule afterwards.
+    version: int
+    # Whether there was something else to do first: then it is to be prepared again.
+    again: bool = False
+
+
+# Reading
+
+
+def get(place: Place, id: str) -> Found:
+    """Return a rule, or raise `MessageNotFoundError`."""
+    row = place.store.get(place.rules, id)
+    if row is None:
+        raise MessageNotFoundError(id)
+    return read(place, row)
+
+
+def read(place: Place, row: Row) -> Found:
+    """Return the rule that a row is of, or raise `CorruptedError`."""
+    name = f"cron rule {row.id!r}"
+    try:
+        packed, payload = _decoder.decode(row.payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptedError(name, 0, f"it does not decode: {error}") from None
+    rule, state = decode_state(packed, name)
+    last = None
+    if state.last_slot_ms:
+        last = place.store.get(place.messages, firing_id(row.id, state.last_slot_ms))
+    return Found(row, rule, state, payload, last)
+
+
+def report_of(found: Found, now_ms: int) -> CronReport:
+    """Return what to tell of a rule."""
+    rule, state = found.rule, found.state
+    next_ms = 0 if state.paused else _next_due_ms(found, now_ms)
+    if is_ahead(state, now_ms):
+        state = take_back(state, now_ms)
+    return CronReport(
+        expression=rule.expression,
+        zone=rule.zone,
+        jitter_ms=rule.jitter_ms,
+        catch_up_ms=rule.catch_up_ms,
+        overlap=rule.overlap.value,
+        paused=state.paused,
+        next_ms=next_ms,
+        last_ms=state.last_slot_ms,
+        buffered_ms=state.buffered_ms,
+        fired=state.fired,
+        missed=state.missed,
+        skipped=state.skipped,
+    )
+
+
+def _next_due_ms(found: Found, now_ms: int) -> int:
+    rule, state = found.rule, found.state
+    if is_ahead(state, now_ms):
+        return state.ahead_due_ms
+    # With jitter the next one may be of a slot that has passed.
+    for after_ms in (state.decided_ms, now_ms):
+        slot_ms = rule.next_slot(after_ms)
+        due_ms = 0 if slot_ms is None else rule.due_ms(found.id, slot_ms)
+        if due_ms >= now_ms:
+            return due_ms
+    return 0
+
+
+# What a rule does
+
+
+def plan_all(place: Place, ids: Sequence[str], now_ms: int) -> "list[Plan | IsterError]":
+    """Return what rules do now, each for itself; `MessageNotFoundError` for one that is gone."""
+    return [try_call(partial(plan_one, place, name, now_ms)) for name in ids]
+
+
+def plan_rows(place: Place, rows: Sequence[Row], now_ms: int) -> "list[Plan | IsterError]":
+    """Return what the rules of some rows do now."""
+    return [try_call(partial(plan_row, place, row, now_ms)) for row in rows]
+
+
+def plan_one(place: Place, id: str, now_ms: int) -> Plan:
+    """Return what a rule does now, or raise `MessageNotFoundError`."""
+    return plan(place, get(place, id), now_ms)
+
+
+def plan_row(place: Place, row: Row, now_ms: int) -> Plan:
+    """Return what the rule of a row does now."""
+    return plan(place, read(place, row), now_ms)
+
+
+def plan(place: Place, found: Found, now_ms: int) -> Plan:
+    """Return what a rule does now."""
+    last = found.last
+    decision = decide(
+        found.rule,
+        found.state,
+        found.id,
+        now_ms=now_ms,
+        is_running=last is not None,
+        ahead_ms=AHEAD_MS,
+    )
+    waits_for = last.seq if last is not None and decision.state.buffered_ms else None
+    return Plan(found.id, _changes(place, found, decision), decision.wake_ms, waits_for)
+
+
+def _changes(place: Place, found: Found, decision: Decision) -> list[RuleChange]:
+    if decision.state == found.state and not decision.firings:
+        return []
+    stored = Edit(decision.state, found.payload, found.row.attributes)
+    return [_storing(place, found, stored), *_puts(place, found, decision)]
+
+
+def _storing(place: Place, found: Found, edit: Edit) -> Update:
+    row = found.row
+    packed = pack(edit.state, edit.payload)
+    return Update(place.rules, row.id, row.group, packed, edit.attributes, row.version)
+
+
+def _puts(place: Place, found: Found, decision: Decision) -> list[Put]:
+    row = found.row
+    return [
+        Put(place.messages, name, row.group, due_ms, found.payload, row.attributes)
+        for name, _, due_ms in decision.firings
+        # It is there when somebody has put a copy of the rules back that is older than it.
+        if place.store.get(place.messages, name) is None
+    ]
+
+
+# What its owner does
+
+
+def first_row(
+    place: Place,
+    id: str,
+    group: str,
+    rule: CronRule,
+    payload: bytes,
+    attributes: bytes,
+    now_ms: int,
+) -> Put:
+    """Return what makes a rule: it fires in the slots behind `now_ms`."""
+    packed = pack(start_state(rule, now_ms), payload)
+    # Listings go by the due time: rules are listed as they were made.
+    return Put(place.rules, id, group, now_ms, packed, attributes)
+
+
+def prepare(
+    place: Place,
+    id: str,
+    *,
+    group: str,
+    version: int,
+    editing: Editing,
+    now_ms: int,
+    begun_ms: int,
+) -> Prepared:
+    """Return the changes that make one of an owner; raise why it is refused.
+
+    What was due by `begun_ms` has begun, though the clock may be behind that.
+    """
+    row = place.store.get(place.rules, id)
+    if row is None:
+        raise MessageNotFoundError(id)
+    if row.group != group:
+        raise NotOwnerError(id, row.group)
+    removing = Delete(place.rules, id, group, row.version)
+    try:
+        found = read(place, row)
+    except CorruptedError:
+        # It is good for nothing: its zone is not known any more, or worse.
+        if editing is None:
+            return Prepared([removing], row.version)
+        raise
+    if version not in (0, found.version):
+        raise MessageChangedError(id, found.version)
+    state, taken = _taken_back(place, found, now_ms, begun_ms)
+    if editing is None:
+        return Prepared([removing, *taken], found.version)
+    if editing(found, found.state, now_ms) == (found.state, found.payload, row.attributes):
+        return Prepared([], found.version)
+    is_running = found.last is not None
+    decision = decide(found.rule, state, id, now_ms=now_ms, is_running=is_running)
+    if decision.wake_ms is not None and decision.wake_ms <= now_ms:
+        # Far behind. What is due by the rule as it is comes first.
+        return Prepared(_changes(place, found, decision), found.version, again=True)
+    edit = editing(found, decision.state, now_ms)
+    revision = row.version + 1
+    edit = edit._replace(state=msgspec.structs.replace(edit.state, revision=revision))
+    puts = _puts(place, found, decision)
+    return Prepared([_storing(place, found, edit), *puts, *taken], revision)
+
+
+def _taken_back(
+    place: Place, found: Found, now_ms: int, begun_ms: int
+) -> tuple[CronState, list[Delete]]:
+    """Return the state without what was fired ahead, and what removes its message.
+
+    Unless somebody has dealt with it: the clock may have been put back, or its due time.
+    """
+    state, last = found.state, found.last
+    if last is None or not is_ahead(state, begun_ms):
+        return state, []
+    is_prefetched = bool(last.holder) and begun_ms < last.due_ms
+    if last.leases > is_prefetched:
+        return state, []
+    return take_back(state, now_ms), [Delete(place.messages, last.id, last.group, last.version)]
+
+
+def pack(state: CronState, payload: bytes) -> bytes:
+    """Return what is stored of a rule, but its attributes."""
+    return _encoder.encode((encode_state(state), payload))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[bytes, bytes])

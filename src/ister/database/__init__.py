@@ -1,0 +1,23 @@
+"""One file of SQLite, as everything here that keeps one makes, opens and copies it."""
+
+from ister.database.file import (
+    SETTINGS,
+    Format,
+    check_format,
+    connect,
+    copied,
+    make_file,
+    transaction,
+    translated,
+)
+
+__all__ = [
+    "SETTINGS",
+    "Format",
+    "check_format",
+    "connect",
+    "copied",
+    "make_file",
+    "transaction",
+    "translated",
+]

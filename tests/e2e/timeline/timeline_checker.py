@@ -1,0 +1,430 @@
+"""Judges what owners and consumers of a timeline saw while everything was killed again and again.
+
+Versions are what puts it in order: every change and every lease has one, and they rise. So what a
+message must look like when it is handed over follows from the changes of lower versions that were
+acknowledged; of a change whose answer was lost both is allowed. The broker has been left with no
+messages in the end, and ran on the clock of the machine that the times are of.
+
+Each fault says what promise was broken:
+
+    early          a message was handed over before it was due
+    cancelled      a message was handed over after its deletion was acknowledged
+    outdated       a message was handed over as it was before a change that was acknowledged
+    wrong          due time or payload are not those of the last change
+    unexpected     a message that nobody put, or whose put was refused, was handed over
+    lost           a message never came, or never came again though nobody had finished it
+    again          a message came again though it was acknowledged to be done
+    shared         a message was handed over while another consumer had a lease of it
+    expired        a message was handed over when its lease was over
+    stale          a consumer whose lease was over has finished, kept or released a message
+    claimed        a consumer whose lease was over is told that it has finished what was gone
+    taken          an owner has changed a message that a consumer had a lease of
+    unconditional  a change was made though the message was not at the version asked for
+    torn           a transaction was made in part
+    reused         a version was given twice
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations
+from typing import NamedTuple
+
+from tests.e2e.timeline.timeline_history import (
+    DELETE,
+    DONE,
+    EXTEND,
+    MOVE,
+    PUT,
+    RELEASE,
+    UPDATE,
+    Act,
+    Change,
+    Finish,
+    Handover,
+    History,
+)
+
+NEVER_US = 2**62
+# A process may be put to sleep between being handed a message and noting that.
+PAUSE_US = 100_000
+
+
+class Fault(StrEnum):
+    """What promise was broken; see the module."""
+
+    EARLY = "early"
+    CANCELLED = "cancelled"
+    OUTDATED = "outdated"
+    WRONG = "wrong"
+    UNEXPECTED = "unexpected"
+    LOST = "lost"
+    AGAIN = "again"
+    SHARED = "shared"
+    EXPIRED = "expired"
+    STALE = "stale"
+    CLAIMED = "claimed"
+    TAKEN = "taken"
+    UNCONDITIONAL = "unconditional"
+    TORN = "torn"
+    REUSED = "reused"
+
+
+class Anomaly(NamedTuple):
+    """One broken promise."""
+
+    fault: Fault
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.fault}: {self.detail}"
+
+
+class Deed(NamedTuple):
+    """One change, and what came of it."""
+
+    # Rises in the order in which the owner asked.
+    order: int
+    change: Change
+    began_us: int
+    ended_us: int
+    version: int
+    # Told to be made, or maybe made. Neither: refused.
+    made: bool
+    maybe: bool
+
+    def __str__(self) -> str:
+        kind, _, _, payload, due_ms, _ = self.change
+        return f"{kind} of {payload} for {due_ms}, version {self.version}, by {self.ended_us} µs"
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened to one message, in order."""
+
+    deeds: list[Deed] = field(default_factory=list)
+    handovers: list[Handover] = field(default_factory=list)
+
+    def made(self, *kinds: str) -> list[Deed]:
+        """Return the changes of some kinds that were acknowledged."""
+        return [deed for deed in self.deeds if deed.made and deed.change.kind in kinds]
+
+    def possible(self, *kinds: str) -> list[Deed]:
+        """Return the changes of some kinds that were made, or may have been."""
+        return [
+            deed for deed in self.deeds if (deed.made or deed.maybe) and deed.change.kind in kinds
+        ]
+
+
+# The stories of an id, by number.
+Stories = dict[int, Story]
+
+
+def check(history: History) -> list[Anomaly]:
+    """Return every promise that was broken."""
+    stories = _stories(history)
+    anomalies = [*_check_versions(history)]
+    for numbers in stories.values():
+        for number, story in numbers.items():
+            anomalies += _check_story(story, successors_of(numbers, number))
+    for act in history.acts:
+        anomalies += _check_whole(act, stories)
+    return anomalies
+
+
+def _stories(history: History) -> dict[str, Stories]:
+    stories: dict[str, Stories] = defaultdict(lambda: defaultdict(Story))
+    order = 0
+    for act in history.acts:
+        for change, answer in zip(act.changes, act.answers, strict=True):
+            order += 1
+            version = answer if isinstance(answer, int) else 0
+            made, maybe = isinstance(answer, int), answer is None
+            ended_us = NEVER_US if act.ended_us is None else act.ended_us
+            deed = Deed(order, change, act.began_us, ended_us, version, made, maybe)
+            stories[change.id][change.number].deeds.append(deed)
+    for handover in sorted(history.handovers, key=lambda one: one.version):
+        stories[handover.id][handover.number].handovers.append(handover)
+    return stories
+
+
+def successors_of(numbers: Stories, number: int) -> list[Deed]:
+    """Return the acknowledged puts of the same id that came after a message."""
+    return [put for later, story in numbers.items() if later > number for put in story.made(PUT)]
+
+
+def _check_story(story: Story, successors: list[Deed]) -> Iterator[Anomaly]:
+    for handover in story.handovers:
+        yield from _check_early(handover)
+        if is_expired(handover):
+            # Whatever else is wrong with it follows from that: it was others' by then.
+            if handover.at_us >= handover.until_ms * 1000 + PAUSE_US:
+                yield Anomaly(Fault.EXPIRED, str(handover))
+            continue
+        yield from _check_origin(story, handover, successors)
+        yield from _check_outdated(story, handover)
+        yield from _check_content(story, handover)
+        yield from _check_finishes(story, handover)
+        yield from _check_taken(story, handover)
+    yield from _check_shared(story)
+    yield from _check_end(story, successors)
+    yield from _check_conditions(story)
+
+
+# Each time a message is handed over
+
+
+def is_expired(handover: Handover) -> bool:
+    """Return whether a message was noted to be handed over when its lease was over."""
+    return handover.at_us >= handover.until_ms * 1000
+
+
+def _check_early(handover: Handover) -> Iterator[Anomaly]:
+    early_us = handover.due_ms * 1000 - handover.at_us
+    if early_us > 0:
+        yield Anomaly(Fault.EARLY, f"by {early_us} µs: {handover}")
+
+
+def _check_origin(story: Story, handover: Handover, successors: list[Deed]) -> Iterator[Anomaly]:
+    puts = [put for put in story.possible(PUT) if put.began_us <= handover.at_us]
+    if not puts:
+        yield Anomaly(Fault.UNEXPECTED, str(handover))
+    for end in (*story.made(DELETE), *successors):
+        if handover.at_us > end.ended_us:
+            yield Anomaly(Fault.CANCELLED, f"{handover}, after {end}")
+
+
+def _check_outdated(story: Story, handover: Handover) -> Iterator[Anomaly]:
+    for deed in story.made(PUT, MOVE, UPDATE):
+        if handover.at_us > deed.ended_us and handover.version < deed.version:
+            yield Anomaly(Fault.OUTDATED, f"{handover}, after {deed}")
+
+
+def _check_content(story: Story, handover: Handover) -> Iterator[Anomaly]:
+    dues = _possible(story, handover, MOVE)
+    expected_ms = {deed.change.due_ms for deed in dues} | _released_ms(story, handover, dues)
+    if dues and handover.due_ms not in expected_ms:
+        yield Anomaly(Fault.WRONG, f"{handover}, and not due {sorted(expected_ms)}")
+    payloads = {deed.change.payload for deed in _possible(story, handover, UPDATE)}
+    if payloads and handover.payload not in payloads:
+        yield Anomaly(Fault.WRONG, f"{handover}, and not {sorted(payloads)}")
+
+
+def _possible(story: Story, handover: Handover, kind: str) -> list[Deed]:
+    """Return the changes that a message may have its time, or its payload, from.
+
+    The last that was acknowledged before it was leased, then those that nobody knows of.
+    """
+    known = [deed for deed in story.made(PUT, kind) if deed.version < handover.version]
+    base = max(known, key=lambda deed: deed.version, default=None)
+    return [
+        deed
+        for deed in story.possible(PUT, kind)
+        if deed is base
+        or (
+            deed.maybe
+            and deed.began_us <= handover.at_us
+            and (base is None or deed.order > base.order)
+        )
+    ]
+
+
+def _released_ms(story: Story, handover: Handover, dues: list[Deed]) -> set[int]:
+    """Return the times that consumers may have given a message back for, after all `dues`.
+
+    One that is told that its lease was lost may have been the one to release it, when it asked
+    again on another connection.
+    """
+    start = max(deed.version for deed in dues) if dues else 0
+    return {
+        finish.time_ms
+        for other in story.handovers
+        if start < other.version < handover.version
+        for finish in other.finishes
+        if finish.kind == RELEASE
+    }
+
+
+# Leases
+
+
+class Term(NamedTuple):
+    """Until when a lease lasts, as its holder knows: for sure, and at the longest."""
+
+    surely_us: int
+    at_most_us: int
+
+
+def term_of(handover: Handover) -> Term:
+    """Return how long a message was its consumer's, had it not been finished."""
+    surely_us = at_most_us = handover.until_ms * 1000
+    for finish in handover.finishes:
+        if finish.kind != EXTEND:
+            continue
+        span_us = finish.time_ms * 1000
+        last_us = span_us + (NEVER_US if finish.ended_us is None else finish.ended_us)
+        if finish.made:
+            surely_us, at_most_us = finish.began_us + span_us, last_us
+        else:
+            surely_us = min(surely_us, finish.began_us + span_us)
+            at_most_us = max(at_most_us, last_us)
+    return Term(surely_us, at_most_us)
+
+
+def alive_until_us(story: Story, handover: Handover) -> int:
+    """Return until when, for sure, nobody else may have a message.
+
+    Whoever comes back under the name of the consumer has the lease, too, and may end it.
+    """
+    ends = (
+        finish.began_us
+        for other in story.handovers
+        if other.consumer == handover.consumer and other.version >= handover.version
+        for finish in other.finishes
+        if finish.kind != EXTEND
+    )
+    return min(term_of(handover).surely_us, *ends, NEVER_US)
+
+
+def _check_shared(story: Story) -> Iterator[Anomaly]:
+    for first, second in combinations(story.handovers, 2):
+        # One that comes back under its name has its leases again.
+        if first.consumer != second.consumer and second.at_us < alive_until_us(story, first):
+            yield Anomaly(Fault.SHARED, f"{second}, while {first}")
+
+
+def _check_taken(story: Story, handover: Handover) -> Iterator[Anomaly]:
+    end_us = alive_until_us(story, handover)
+    for deed in story.made(MOVE, UPDATE, DELETE):
+        if handover.at_us < deed.began_us and deed.ended_us < end_us:
+            yield Anomaly(Fault.TAKEN, f"{deed}, while {handover}")
+
+
+def _check_finishes(story: Story, handover: Handover) -> Iterator[Anomaly]:
+    for finish in handover.finishes:
+        if not finish.made:
+            continue
+        others = [
+            other
+            for other in story.handovers
+            if other.version > handover.version
+            and other.consumer != handover.consumer
+            and other.at_us < finish.began_us
+        ]
+        late = finish.kind != EXTEND and finish.began_us >= term_of(handover).at_most_us
+        if late or others:
+            fault = Fault.CLAIMED if _was_gone(story, handover, finish) else Fault.STALE
+            told = f"; it was others': {', '.join(map(str, others))}" if others else ""
+            yield Anomaly(fault, f"{finish.kind} at {finish.began_us} µs of {handover}{told}")
+        if finish.kind == DONE:
+            yield from _check_again(story, handover, finish)
+
+
+def _was_gone(story: Story, handover: Handover, finish: Finish) -> bool:
+    """Return whether a message that a consumer was told to have finished may have been gone."""
+    assert finish.ended_us is not None
+    ends = [deed.began_us for deed in story.possible(DELETE)]
+    for other in story.handovers:
+        if other is not handover:
+            ends += [one.began_us for one in other.finishes if one.kind == DONE and one.may_be_made]
+    return finish.kind == DONE and any(end_us < finish.ended_us for end_us in ends)
+
+
+def _check_again(story: Story, done: Handover, finish: Finish) -> Iterator[Anomaly]:
+    assert finish.ended_us is not None
+    for handover in story.handovers:
+        # Who was replaced by another process of its name may hear of that late.
+        replaced = handover.consumer == done.consumer and handover.since_us < done.since_us
+        if handover.at_us > finish.ended_us and not replaced and not is_expired(handover):
+            yield Anomaly(Fault.AGAIN, f"{handover}, done by {done} at {finish.ended_us} µs")
+
+
+# What becomes of messages
+
+
+def _check_end(story: Story, successors: list[Deed]) -> Iterator[Anomaly]:
+    puts = story.made(PUT)
+    if not puts or story.possible(DELETE):
+        return
+    last = max(story.made(PUT, MOVE, UPDATE), key=lambda deed: deed.version)
+    if not any(handover.version > last.version for handover in story.handovers):
+        yield Anomaly(Fault.LOST, f"never handed over after {last}")
+        return
+    finished = any(
+        finish.kind == DONE and finish.may_be_made
+        for handover in story.handovers
+        for finish in handover.finishes
+    )
+    if not finished and not successors:
+        yield Anomaly(Fault.LOST, f"nobody has finished it: {story.handovers[-1]}")
+
+
+def _check_conditions(story: Story) -> Iterator[Anomaly]:
+    for deed in story.made(MOVE, UPDATE, DELETE):
+        wanted = deed.change.version
+        if not wanted:
+            continue
+        changed = [
+            str(other)
+            for other in story.made(PUT, MOVE, UPDATE)
+            if other.version > wanted and other.order < deed.order
+        ]
+        leased = [
+            str(handover)
+            for handover in story.handovers
+            if handover.version > wanted and handover.at_us < deed.began_us
+        ]
+        if changed or leased:
+            later = "; ".join(changed + leased)
+            yield Anomaly(Fault.UNCONDITIONAL, f"{deed} wanted version {wanted}, after {later}")
+
+
+def _check_whole(act: Act, stories: dict[str, Stories]) -> Iterator[Anomaly]:
+    """Of a transaction that was answered the other checks find each change made, or not."""
+    if not act.atomic or any(answer is not None for answer in act.answers):
+        return
+    signs = {change: _was_made(change, stories[change.id][change.number]) for change in act.changes}
+    if {True, False} <= set(signs.values()):
+        told = ", ".join(
+            f"{change.kind} of {change.payload}: {'?' if sign is None else sign}"
+            for change, sign in signs.items()
+        )
+        yield Anomaly(Fault.TORN, f"{act.process} at {act.began_us} µs: {told}")
+
+
+def _was_made(change: Change, story: Story) -> bool | None:
+    """Return whether a change that nobody was told of was made, as far as one can see.
+
+    Its owner has not touched the message again.
+    """
+    match change.kind:
+        case "put":
+            return bool(story.handovers)
+        case "move":
+            return any(handover.due_ms == change.due_ms for handover in story.handovers)
+        case "update":
+            return any(handover.payload == change.payload for handover in story.handovers)
+        case _:
+            finishes = [finish for handover in story.handovers for finish in handover.finishes]
+            if any(finish.kind == DONE and finish.made for finish in finishes):
+                return False
+            return None if story.handovers else True
+
+
+def _check_versions(history: History) -> Iterator[Anomaly]:
+    seen: dict[int, str] = {}
+    for act in history.acts:
+        for change, answer in zip(act.changes, act.answers, strict=True):
+            if isinstance(answer, int) and answer:
+                yield from _claim(seen, answer, f"{change.kind} of {change.id}, {act.number}")
+    for handover in history.handovers:
+        # A lease that is handed back to who had it is the same.
+        whose = f"{handover.id} with {handover.consumer}"
+        yield from _claim(seen, handover.version, whose)
+
+
+def _claim(seen: dict[int, str], version: int, whose: str) -> Iterator[Anomaly]:
+    other = seen.setdefault(version, whose)
+    if other != whose:
+        yield Anomaly(Fault.REUSED, f"version {version}: {other}, and {whose}")

@@ -1,0 +1,145 @@
+"""Leases that the name of a consumer has, handed to it when it comes back: a page at a time."""
+
+import pytest
+from tests.unit.broker.timelines.timelinebench import LEASE_MS, FailingStore, TimelineBench
+
+from ister.broker.timelines import topic as topic_module
+from ister.timeline import Changed, Row
+
+PAGE = 4
+
+
+class WatchedStore(FailingStore):
+    """Keeps how many leases were loaded by each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages: list[int] = []
+
+    def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
+        rows = super().held(topic, holder, after, limit)
+        self.pages.append(len(rows))
+        return rows
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> WatchedStore:
+    monkeypatch.setattr(topic_module, "ROUND_COUNT_MAX", PAGE)
+    return WatchedStore()
+
+
+@pytest.fixture
+def bench(store: WatchedStore) -> TimelineBench:
+    return TimelineBench(store, max_leases=0)
+
+
+def names(count: int) -> list[str]:
+    return [f"{slot:02}" for slot in range(count)]
+
+
+def test_many_leases_come_back_a_page_at_a_time(bench: TimelineBench, store: WatchedStore) -> None:
+    bench.put_many(names(10), 0)
+    bench.consume().close()
+    store.pages.clear()
+
+    again = bench.consume()
+
+    assert again.ids == names(10)
+    assert store.pages == [4, 4, 2]
+
+
+def test_as_many_come_back_as_there_is_credit_for_and_the_others_when_these_are_done(
+    bench: TimelineBench, store: WatchedStore
+) -> None:
+    bench.put_many(names(10), 0)
+    bench.consume().close()
+    bench.put_many(["new"], 0)
+    store.pages.clear()
+
+    again = bench.consume(credit=3)
+    assert again.ids == names(4)
+    assert store.pages == [4]
+
+    for name in names(4):
+        again.done(name)
+    assert again.ids == names(8)
+    for name in names(8)[4:]:
+        again.done(name)
+    assert again.ids == [*names(10), "new"]
+
+
+def test_a_full_last_page_is_followed_by_what_is_new(bench: TimelineBench) -> None:
+    bench.put_many(names(2 * PAGE), 0)
+    bench.consume().close()
+    bench.put("new", 0)
+
+    assert bench.consume().ids == [*names(2 * PAGE), "new"]
+
+
+def test_leases_of_others_and_leases_that_are_over_do_not_come_back(bench: TimelineBench) -> None:
+    bench.put_many(names(6), 0)
+    bench.consume("one", lease_ms=100).close()
+    bench.put("two", 0)
+    bench.consume("two").close()
+
+    bench.advance(100)
+
+    assert bench.consume("two", credit=1).ids == ["two"]
+
+
+def test_a_page_that_cannot_be_loaded_is_loaded_when_the_storage_is_back(
+    bench: TimelineBench, store: WatchedStore
+) -> None:
+    bench.put_many(names(10), 0)
+    bench.consume().close()
+    again = bench.consume(credit=PAGE)
+    assert again.ids == names(4)
+    store.fails_before = True
+    again.grant(100)
+    assert again.ids == names(4)
+
+    store.fails_before = False
+    bench.advance(1_000)
+
+    assert sorted(again.ids) == names(10)
+    assert isinstance(again.done("09"), Changed)
+
+
+def test_a_consumer_that_leaves_between_two_pages_leaves_the_rest_to_their_end(
+    bench: TimelineBench,
+) -> None:
+    bench.put_many(names(10), 0)
+    bench.consume().close()
+    bench.consume(credit=1).close()
+    other = bench.consume("other")
+
+    assert other.ids == []
+    bench.advance(LEASE_MS)
+    assert sorted(other.ids) == names(10)
+
+
+def test_leases_that_come_back_are_told_to_be_and_count_as_delivered_once(
+    bench: TimelineBench, store: WatchedStore
+) -> None:
+    bench.put_many(names(3), 0)
+    bench.consume(credit=3).close()
+    bench.put("new", 0)
+
+    again = bench.consume()
+
+    assert (again.ids, again.again) == ([*names(3), "new"], names(3))
+    assert bench.report().delivered == 4
+
+
+def test_leases_that_were_written_without_an_answer_count_as_delivered(
+    bench: TimelineBench, store: WatchedStore
+) -> None:
+    client = bench.consume()
+    bench.put("a", 100)
+    store.fails_after = True
+    bench.advance(100)
+    store.fails_after = False
+    bench.advance(2_000)
+
+    assert (client.ids, client.again) == (["a"], ["a"])
+    assert bench.report().delivered == 1

@@ -1,0 +1,30 @@
+"""Tables on stdout: quick ones look as those that `rich` makes."""
+
+import pytest
+
+from ister.cli import terminal
+from ister.cli.terminal import write_table
+
+COLUMNS = ("NAME", "COUNT", "NOTE")
+ROWS = [("a", 1, "short"), ("a longer name", 1_234_567, ""), ("b", 0, True)]
+
+
+@pytest.mark.parametrize("rows", [[], ROWS, ROWS[:1]])
+def test_a_table_looks_the_same_however_it_is_made(
+    rows: list[tuple[object, ...]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_table(COLUMNS, rows)
+    quick = capsys.readouterr().out
+    monkeypatch.setattr(terminal, "_plain_lines", lambda *_, **__: None)
+    write_table(COLUMNS, rows)
+
+    assert quick == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("cell", "width"), [("x" * 30, 20), ("two\nlines", 99), ("\x1b[31m", 99), ("漢", 99)]
+)
+def test_what_must_be_cut_or_made_harmless_is_left_to_rich(cell: str, width: int) -> None:
+    assert terminal._plain_lines([("NAME",), (cell,)], [False], width=width) is None
