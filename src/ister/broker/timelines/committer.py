@@ -8,6 +8,7 @@ Always true:
   work is tried again.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +23,9 @@ from ister.timeline import Outcomes, Put, Store, Update, Work
 
 # The largest group takes a store about 50 ms, and whoever has a message due waits for it.
 GROUP_CHANGES_MAX = 4_000
+# Changes that are told of in one turn of the event loop: about a millisecond, which everybody else
+# waits for.
+TOLD_AT_ONCE = 64
 # Payloads that wait for the store: a second of the largest messages a disk takes.
 WAITING_BYTES_MAX = 64 * MIB
 
@@ -48,7 +52,7 @@ class _Told(NamedTuple):
 
 
 class Committer:
-    """See the module. `after_group` is called when everybody was told of one."""
+    """See the module. `after_group` is called when some or all were told of one."""
 
     def __init__(
         self,
@@ -71,6 +75,9 @@ class Committer:
         self._busy = False
         self._scheduled = False
         self._closed = False
+        # Whom to tell what came of how many changes, in this order.
+        self._untold: deque[tuple[Callable[[Any], object], Any, int]] = deque()
+        self._telling = False
         # How often the storage failed, and whether it did the last time.
         self.failures = 0
         self._failing = False
@@ -142,11 +149,12 @@ class Committer:
             # The next group first: the disk works while we tell everybody about this one.
             self._begin()
             for piece, outcomes in zip(pieces, told.outcomes, strict=True):
-                self._tell(piece.done, outcomes)
+                self._untold.append((piece.done, outcomes, len(piece.work.changes)))
             for look, found in zip(looks, told.found, strict=True):
-                self._tell(look.done, found)
+                self._untold.append((look.done, found, 1))
             self._note([one for one in told.found if isinstance(one, StorageFailedError)])
-        self._after_group()
+        if not self._telling:
+            self._tell_some()
 
     def _fail(self, pieces: list[_Piece], looks: list[_Look], error: Exception) -> None:
         told = as_ister_error(error)
@@ -158,10 +166,20 @@ class Committer:
         pieces += self._pieces
         looks += self._looks
         self._pieces, self._looks, self._waiting_bytes = [], [], 0
-        for piece in pieces:
-            self._tell(piece.done, told)
-        for look in looks:
-            self._tell(look.done, told)
+        self._untold += [(piece.done, told, 1) for piece in pieces]
+        self._untold += [(look.done, told, 1) for look in looks]
+
+    def _tell_some(self) -> None:
+        """Tell the next ones; let others have the event loop before the rest are told."""
+        count = 0
+        while self._untold and count < TOLD_AT_ONCE:
+            done, told, changes = self._untold.popleft()
+            self._tell(done, told)
+            count += changes
+        self._after_group()
+        self._telling = bool(self._untold)
+        if self._telling:
+            self._call_soon(self._tell_some)
 
     def _note(self, failed: list[StorageFailedError]) -> None:
         """Log when the storage begins to fail, and when it has come back."""

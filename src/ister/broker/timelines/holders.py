@@ -50,11 +50,11 @@ class HoldersCall:
     def _filled(self, change: HoldersChange) -> HoldersChange:
         """Return a change as the store takes it. No lease is longer than the topic allows."""
         topic = self._topic
+        if isinstance(change, Done):
+            return Done(topic.number, change.id, self._consumer.name, change.version)
         change = change._replace(topic=topic.number, holder=self._consumer.name)
         if isinstance(change, Release):
             return self._release(change) if change.unused else change
-        if not isinstance(change, Extend):
-            return change
         held = topic.out.get(change.id)
         start_ms = max(topic.clock.now_ms(), held.due_ms if held is not None else 0)
         until_ms = min(change.until_ms, start_ms + topic.settings.lease_ms_max)

@@ -38,17 +38,16 @@ def _pick_due(
     window: Window, consumers: list[TimelineConsumer], now_ms: int, limit: int
 ) -> list[Pick]:
     """Give messages that are due to consumers that have room, one after the other."""
+    rooms = [(consumer, consumer.room) for consumer in consumers if consumer.room > 0]
+    found = window.take_due(now_ms, min(limit, sum(room for _, room in rooms))) if rooms else []
     picks: list[Pick] = []
-    ready = deque(consumer for consumer in consumers if consumer.room > 0)
-    while ready and len(picks) < limit:
-        found = window.take_due(now_ms)
-        if found is None:
-            break
-        consumer = ready.popleft()
+    ready = deque(rooms)
+    for level, slot in found:
+        consumer, room = ready.popleft()
         consumer.reserved += 1
-        picks.append(Pick(consumer, *found, early=False))
-        if consumer.room > 0:
-            ready.append(consumer)
+        picks.append(Pick(consumer, level, slot, False))
+        if room > 1:
+            ready.append((consumer, room - 1))
     return picks
 
 

@@ -85,7 +85,7 @@ class Timelines:
         self._hidden: dict[str, TimelineTopic] = {}
         # Being made or deleted: their names are taken.
         self._reserved: set[str] = set()
-        # To be looked at when everybody was told of a commit.
+        # To be looked at when this turn's share of a commit was told of.
         self._touched: dict[TimelineTopic, None] = {}
         self._beat: Timer | None = None
         self._wall_ahead_ms = 0
@@ -352,7 +352,7 @@ class Timelines:
     # For topics
 
     def touch(self, topic: TimelineTopic) -> None:
-        """Have a topic looked at when everybody was told of this commit."""
+        """Have a topic looked at when this turn's share of a commit was told of."""
         self._touched[topic] = None
 
     def find_letters(

@@ -3,7 +3,7 @@
 Always true:
 - nothing is delivered before the store has its lease, nor to two consumers at once;
 - the message that is due first, of the lowest level that has any, is leased first;
-- at most one round of leases is with the store. While it is, and while somebody is being handed
+- a few rounds of leases are with the store at most. While one is, and while somebody is handed
   the leases of its name (*unsettled*), changes of owners wait: whether a consumer has a message
   that they are about is not known until then. While any of them waits nothing of this is begun
   anew, or those who open consumers all the time would have owners wait for ever;
@@ -47,10 +47,12 @@ if TYPE_CHECKING:
     from ister.broker.timelines.timelines import Timelines
 
 LEVELS = 32
-# Messages leased at once: about 3 ms of the event loop, which other topics wait for. And what they
-# may take in memory, going by those before them.
-ROUND_COUNT_MAX = 256
-ROUND_BYTES = 16 * MIB
+# Messages leased in a round: about a millisecond of the event loop, which other topics wait for.
+# And what they may take in memory, going by those before them.
+ROUND_COUNT_MAX = 64
+ROUND_BYTES = 4 * MIB
+# Rounds that are with the store at once, so that a commit has more than one of them.
+ROUNDS_MAX = 4
 ROW_BYTES = 64 * KIB
 # When the storage is tried again after it failed.
 RETRY_S = 1.0
@@ -97,7 +99,7 @@ class TimelineTopic:
         self._rotation: deque[TimelineConsumer] = deque()
         self._burial = Burial(self, timelines)
         self._row_bytes = float(ROW_BYTES)
-        self._leasing = False
+        self._rounds = 0
         self._loading = False
         self._unsettled = 0
         self._calls: deque[OwnersCall] = deque()
@@ -354,7 +356,7 @@ class TimelineTopic:
             self.touch()
 
     def touch(self) -> None:
-        """Look when everybody was told of this commit."""
+        """Look when this turn's share of the commit was told of."""
         self._timelines.touch(self)
 
     def forget(self, seq: int) -> None:
@@ -420,8 +422,8 @@ class TimelineTopic:
             self.touch()
 
     def _lease(self, now_ms: int) -> None:
-        """Begin a round of leases, unless one is under way."""
-        if self._leasing or self.is_awaited or not self._rotation:
+        """Begin a round of leases, unless enough are under way."""
+        if self._rounds >= ROUNDS_MAX or self.is_awaited or not self._rotation:
             return
         self._rotation.rotate(-1)
         consumers = [consumer for consumer in self._rotation if consumer.claim is None]
@@ -439,12 +441,12 @@ class TimelineTopic:
             )
             for consumer, _, slot, _ in picks
         ]
-        self._leasing = True
+        self._rounds += 1
         self.unsettle()
         self.committer.add(Work([*leases]), lambda outcomes: self._on_leased(picks, outcomes))
 
     def _on_leased(self, picks: list[Pick], outcomes: Outcomes) -> None:
-        self._leasing = False
+        self._rounds -= 1
         for consumer, _, _, early in picks:
             consumer.reserved -= not early
             consumer.early_reserved -= early
@@ -549,7 +551,7 @@ class TimelineTopic:
     def _next_ms(self, now_ms: int) -> int:
         """Return when there is something to do, unless something is told to us before."""
         next_ms = FAR if self._loading else self._window.load_ms()
-        if self._leasing:
+        if self._rounds >= ROUNDS_MAX:
             return next_ms
         if not self._room.leases_left:
             # Nobody tells us when consumers of other topics have finished some.

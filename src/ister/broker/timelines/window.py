@@ -159,15 +159,22 @@ class Level:
             return free or held
         return min(free, held)
 
-    def take_due(self, now_ms: int) -> Slot | None:
-        """Take out the first slot, if it is due."""
-        slot = self.first()
-        if slot is None or slot.position_ms > now_ms:
-            return None
-        heappop(self.held if slot.held else self.free)
-        del self.known[slot.seq]
-        self.room.used -= 1
-        return slot
+    def take_due(self, now_ms: int, limit: int) -> list[Slot]:
+        """Take out the first slots that are due."""
+        taken: list[Slot] = []
+        free, held, known = self.free, self.held, self.known
+        while len(taken) < limit:
+            heap = free
+            if held and (not free or held[0] < free[0]):
+                heap = held
+            if not heap or heap[0][0] > now_ms:
+                break
+            slot = heappop(heap)
+            if known.get(slot[1]) is slot:
+                del known[slot[1]]
+                taken.append(slot)
+        self.room.used -= len(taken)
+        return taken
 
     def lower(self, key: Key) -> None:
         """Something unknown may stand behind `key`: load it from there."""
@@ -241,16 +248,15 @@ class Window:
 
     # To be handed out
 
-    def take_due(self, now_ms: int) -> tuple[int, Slot] | None:
-        """Take out the first message that is due, with its level: the lowest goes first."""
+    def take_due(self, now_ms: int, limit: int) -> list[tuple[int, Slot]]:
+        """Take out the first messages that are due, with their levels: the lowest goes first."""
+        found: list[tuple[int, Slot]] = []
         for number, level in enumerate(self.levels):
-            slot = level.take_due(now_ms)
-            if slot is not None:
-                return number, slot
-            if level.complete_to[0] <= now_ms:
+            found += [(number, slot) for slot in level.take_due(now_ms, limit - len(found))]
+            if len(found) == limit or level.complete_to[0] <= now_ms:
                 # Others of this level may be due, and go before those of the next.
-                return None
-        return None
+                break
+        return found
 
     def take_early(self, level: int) -> None:
         """Take out the first message of a level that nobody has."""
