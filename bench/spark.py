@@ -36,8 +36,8 @@ Lanes = dict[str, Callable[[], Figures]]
 NAMES = ["stream", "batch", "window", "sink", "latency", "scaling"]
 ROWS = 8_000_000
 ROWS_QUICK = 4_000_000
-# Of one driver; each takes a few seconds.
-SCANS = 3
+# Of one driver; each takes some seconds.
+SCANS = 2
 
 
 def main() -> int:

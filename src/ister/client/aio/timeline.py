@@ -130,8 +130,6 @@ class Timeline:
         self.group = check_text(group, "a group")
         self._link = link
         self._box = ChangeBox(link.session, topic, group)
-        # Calls that wait for their answer.
-        self._sending = 0
         # Ids that rise: each goes beside the one before it in the index of the store.
         self._prefix = secrets.token_hex(8)
         self._numbers = count(1)
@@ -431,13 +429,7 @@ class Timeline:
                 future.set_result(outcomes)
 
         self._box.add(changes, done)
-        self._sending += 1
-        if self._sending == len(changes) == 1:
-            self._link.wakefulness.expect(future.done)
-        try:
-            return await future
-        finally:
-            self._sending -= 1
+        return await future
 
     async def _try_send(self, changes: Sequence[Change]) -> Outcomes:
         try:
