@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A deadline per example measures the machine, not the code: a busy one would fail a good test.
-settings.register_profile("quick", deadline=None, print_blob=True)
-settings.register_profile("thorough", settings.get_profile("quick"), max_examples=1_000)
-# `make fuzz`: some minutes instead of seconds.
+# A deadline per example measures the machine, not the code: a busy one would fail a good test. So
+# does the check of how long examples take to make.
 settings.register_profile(
-    "fuzz",
+    "quick",
     deadline=None,
     print_blob=True,
-    max_examples=10_000,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=1_000)
+# `make fuzz`: some minutes instead of seconds.
+settings.register_profile("fuzz", settings.get_profile("quick"), max_examples=10_000)
 settings.load_profile(os.environ.get("ISTER_TEST_PROFILE", "quick"))
 
 

@@ -55,6 +55,8 @@ class Shell:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # What a `readline` of ours has taken beyond the line, `communicate` would not see.
+            bufsize=0,
         )
         self.running.append(process)
         assert process.stderr is not None

@@ -16,7 +16,6 @@ from ister.wire import (
     MOVE,
     PUT,
     RELEASE,
-    UNUSED,
     UPDATE,
     AskTime,
     ChangeTimeline,
@@ -130,7 +129,7 @@ def _finishes(rng: random.Random, now_ms: int) -> Command:
     count = rng.choice([1, 1, 3])
     return FinishLeases(
         channel=CHANNEL,
-        kinds=bytes(rng.choices([DONE, DONE, EXTEND, RELEASE, UNUSED], k=count)),
+        kinds=bytes(rng.choices([DONE, DONE, EXTEND, RELEASE], k=count)),
         ids=rng.choices(IDS, k=count),
         versions=[rng.randint(0, 20) for _ in range(count)],
         times_ms=[rng.choice([0, 1, 500, now_ms + 500]) for _ in range(count)],

@@ -198,9 +198,15 @@ class Subscribed(Tagged):
 
 
 class CloseConsumer(Tagged):
-    """Detach a consumer; what it was not sent goes to the others."""
+    """Detach a consumer; what it was not sent goes to the others.
+
+    Of a timeline: so does what it was sent and has not handed over, when it says what it has. Also
+    what was on its way to it. Answered when that is stored.
+    """
 
     channel: int
+    # The ids of messages that the application has.
+    kept: list[str] | None = None
 
 
 class DeleteSubscription(Tagged):

@@ -16,9 +16,10 @@ from ister.wire.tagged import Tagged
 
 # What a change is, one byte each. Of the owner:
 PUT, MOVE, UPDATE, DELETE = range(4)
-# And of a consumer. UNUSED gives a message back as if it had never been handed out.
-DONE, EXTEND, RELEASE, UNUSED = range(4)
 CHANGE_KINDS_END = 4
+# And of a consumer.
+DONE, EXTEND, RELEASE = range(3)
+FINISH_KINDS_END = 3
 
 # The lateness of a message that has none: it was handed out before.
 NO_LATENESS = -1
@@ -221,7 +222,7 @@ def column(values: Sequence[_T], count: int, default: _T) -> Sequence[_T]:
     return [default] * count
 
 
-def check_kinds(kinds: bytes, ids: Sequence[str]) -> None:
+def check_kinds(kinds: bytes, ids: Sequence[str], end: int) -> None:
     """Raise `ProtocolError` unless there is a known kind of change for each id, and not too many.
 
     Who has more to say makes several commands of it.
@@ -230,7 +231,7 @@ def check_kinds(kinds: bytes, ids: Sequence[str]) -> None:
         raise ProtocolError(f"{len(ids)} changes in a command are not 1 to {TIMELINE_CHANGES_MAX}")
     if len(kinds) != len(ids):
         raise ProtocolError(f"{len(kinds)} kinds of changes for {len(ids)} messages")
-    if max(kinds) >= CHANGE_KINDS_END:
+    if max(kinds) >= end:
         raise ProtocolError(f"kind of change {max(kinds)} is not known")
 
 

@@ -132,17 +132,16 @@ async def test_streams_end_with_unavailable_when_the_broker_closes(
     broker = start_broker()
     topic = new_topic()
     async with Danube(broker.grpc) as danube:
-        await danube.producer(topic)
+        producer = await danube.producer(topic, reliable=True)
         made = await danube.ask(
             "danube.ConsumerService/Subscribe", "danube.ConsumerRequest", "danube.ConsumerResponse",
             topic_name=topic, consumer_name="c", subscription="s",
         )  # fmt: skip
-        reading = asyncio.ensure_future(code_of(danube.stream(made.consumer_id).read()))
-        # Whoever asks for health after the stream was opened is answered after it.
-        await danube.ask(
-            "danube.HealthCheck/HealthCheck", "danube.HealthCheckRequest",
-            "danube.HealthCheckResponse", client=1, id=made.consumer_id,
-        )  # fmt: skip
+        stream = danube.stream(made.consumer_id)
+        # It has a connection of its own: what comes through it says that it is open.
+        await producer.send(b"x")
+        assert await asyncio.wait_for(stream.read(), WAIT_S)
+        reading = asyncio.ensure_future(code_of(stream.read()))
 
         code = await asyncio.to_thread(broker.stop)
 

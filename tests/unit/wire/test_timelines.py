@@ -6,7 +6,8 @@ from ister.base.errors import MessageChangedError, ProtocolError
 from ister.base.limits import TIMELINE_CHANGES_MAX
 from ister.wire import (
     DONE,
-    UNUSED,
+    FINISH_KINDS_END,
+    RELEASE,
     Refusal,
     TimelineChanged,
     TimelineDue,
@@ -29,19 +30,19 @@ def test_a_column_of_another_length_is_refused() -> None:
 
 
 def test_kinds_have_to_be_known_and_as_many_as_ids() -> None:
-    check_kinds(bytes([DONE, UNUSED]), ["a", "b"])
+    check_kinds(bytes([DONE, RELEASE]), ["a", "b"], FINISH_KINDS_END)
 
-    for kinds, ids in ((bytes([4]), ["a"]), (b"\0", ["a", "b"]), (b"", [])):
+    for kinds, ids in ((bytes([3]), ["a"]), (b"\0", ["a", "b"]), (b"", [])):
         with pytest.raises(ProtocolError):
-            check_kinds(kinds, ids)
+            check_kinds(kinds, ids, FINISH_KINDS_END)
 
 
 def test_a_command_has_no_more_changes_than_the_limit() -> None:
     most = TIMELINE_CHANGES_MAX
-    check_kinds(bytes(most), ["a"] * most)
+    check_kinds(bytes(most), ["a"] * most, FINISH_KINDS_END)
 
     with pytest.raises(ProtocolError, match="changes"):
-        check_kinds(bytes(most + 1), ["a"] * (most + 1))
+        check_kinds(bytes(most + 1), ["a"] * (most + 1), FINISH_KINDS_END)
 
 
 def test_a_delivery_with_columns_of_different_lengths_is_refused() -> None:

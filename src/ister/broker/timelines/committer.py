@@ -99,6 +99,10 @@ class Committer:
         self._looks.append(_Look(call, done))
         self._kick()
 
+    def flush(self, done: Callable[[], object]) -> None:
+        """Call `done` when all work so far is made, and what those who were told of it added."""
+        self.look(lambda: None, lambda _: self.look(lambda: None, lambda _: done()))
+
     def close(self) -> None:
         """Begin nothing more. Whoever waits is not told: the broker is at its end."""
         self._closed = True

@@ -7,7 +7,7 @@ Always true:
   room beside all of them: so the second kind never keeps out the first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
@@ -176,6 +176,15 @@ class TimelineConsumer:
     def add_lateness(self, lateness_us: Sequence[int]) -> None:
         """Count how much later than due messages were handed to the application."""
         self.topic.figures.add_lateness(lateness_us)
+
+    def leave(self, kept: Collection[str] | None, done: Callable[[], object]) -> None:
+        """It is gone by its own will, and its application has the messages `kept`.
+
+        What else it was sent is given back; `done` is called when that is stored, also of what was
+        on its way to it. `None`: which ones its application has is not known.
+        """
+        self.topic.close_consumer(self, kept)
+        self.topic.committer.flush(done)
 
     def close(self) -> None:
         """It is gone: what is not due yet is given back. Harmless when it was gone before."""

@@ -11,7 +11,7 @@ Always true:
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
@@ -201,23 +201,32 @@ class TimelineTopic:
         if former is not None:
             self._replace(former)
 
-    def close_consumer(self, consumer: TimelineConsumer) -> None:
-        """A consumer is gone, be it by its own will or with its connection."""
+    def close_consumer(
+        self, consumer: TimelineConsumer, kept: Collection[str] | None = None
+    ) -> None:
+        """A consumer is gone, be it by its own will or with its connection.
+
+        Its application has the messages `kept`, or any that were due: then it is `None`.
+        """
         if consumer.closed:
             return
         consumer.closed = True
         self._leave(consumer)
         del self._consumers[consumer.name]
         self.unsettle()
-        given = []
+        given: tuple[list[Held], list[Held]] = ([], [])
+        names = None if kept is None else frozenset(kept)
         begun_ms = self.begun_ms()
         for held in list(consumer.held.values()):
             early = held.early and begun_ms < held.due_ms
-            if early and not held.calls:
-                given.append(held)
+            unused = early if names is None else held.id not in names
+            wanted = early and bool(held.calls)
+            if unused and not wanted:
+                given[self.is_spared(held)].append(held)
             # It does not have those any more either that owners want to have.
-            self.drop(held, kept=not early)
-        self.give_back(given)
+            self.drop(held, kept=not (unused and early))
+        for spared, messages in enumerate(given):
+            self.give_back(messages, unused=bool(spared))
         self.settle()
 
     def _replace(self, former: TimelineConsumer) -> None:

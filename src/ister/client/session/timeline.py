@@ -35,7 +35,7 @@ from ister.wire import (
     DONE,
     EXTEND,
     NO_LATENESS,
-    UNUSED,
+    CloseConsumer,
     Command,
     ConsumeTimeline,
     FinishLeases,
@@ -225,12 +225,14 @@ class TimelineChannel:
         for start in range(0, len(outbox), TIMELINE_CHANGES_MAX):
             self._send(outbox[start : start + TIMELINE_CHANGES_MAX])
 
-    def leave(self) -> None:
-        """Give back what was not handed over. Others get it at once, and no attempt is counted."""
-        for held in list(self._held.values()):
-            self._outbox.append(Finish(UNUSED, held, held.due_ms, ignore))
+    def leave(self) -> CloseConsumer:
+        """Say what was collected; return what gives back all that was not handed over.
+
+        Others get it at once, and no attempt is counted.
+        """
         self._drop()
         self.flush()
+        return CloseConsumer(channel=self.channel, kept=list(self._live))
 
     # What the session calls
 

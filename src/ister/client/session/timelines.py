@@ -13,7 +13,6 @@ from ister.client.session.timeline import TimelineChannel
 from ister.client.session.timeline_clock import JUMP_US, ClockOffset
 from ister.wire import (
     AskTime,
-    CloseConsumer,
     Command,
     ConsumerClosed,
     RevokeLeases,
@@ -129,9 +128,8 @@ class Timelines:
             channel.fail(ClosedError(f"the consumer {channel.command.consumer!r}"))
             on_reply(reply)
 
-        channel.leave()
         self.channels.pop(channel.channel, None)
-        self._session.call(CloseConsumer(channel=channel.channel), on_closed)
+        self._session.call(channel.leave(), on_closed)
 
     def mark_dirty(self, outgoing: Outgoing) -> None:
         """Have `flush` look at something."""
@@ -182,8 +180,7 @@ class Timelines:
     def leave(self) -> None:
         """Give back what was not handed over, before the connection is closed."""
         for channel in self.channels.values():
-            channel.leave()
-            self._session.call(CloseConsumer(channel=channel.channel), ignore)
+            self._session.call(channel.leave(), ignore)
 
     def fail(self, error: IsterError) -> None:
         """End them all."""

@@ -214,9 +214,10 @@ def _close_consumer(session: "NativeSession", command: CloseConsumer, reply: Rep
     if found is not None:
         session.broker.subscribers.unsubscribe(found)
     timeline_consumer = session.timelines.consumers.pop(command.channel, None)
-    if timeline_consumer is not None:
-        timeline_consumer.close()
-    reply(Done())
+    if timeline_consumer is None:
+        reply(Done())
+    else:
+        timeline_consumer.leave(command.kept, lambda: reply(Done()))
 
 
 def _delete_subscription(

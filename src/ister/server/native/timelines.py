@@ -41,13 +41,14 @@ from ister.timeline import (
 )
 from ister.timeline import Done as Finished
 from ister.wire import (
+    CHANGE_KINDS_END,
     DELETE,
     DONE,
     EXTEND,
+    FINISH_KINDS_END,
     MOVE,
     NO_LATENESS,
     PUT,
-    UNUSED,
     AskTime,
     ChangeTimeline,
     Command,
@@ -196,7 +197,7 @@ class TimelineOutlet:
 
 def change(session: "NativeSession", command: ChangeTimeline, reply: Reply) -> None:
     """Make changes; the answer comes when the store has them."""
-    check_kinds(command.kinds, command.ids)
+    check_kinds(command.kinds, command.ids, CHANGE_KINDS_END)
     parse_plain(command.group, "a group")
     changes = _owner_changes(command)
 
@@ -387,7 +388,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
 
 def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> None:
     """Act on what a consumer says about its messages; the answer comes when the store has it."""
-    check_kinds(command.kinds, command.ids)
+    check_kinds(command.kinds, command.ids, FINISH_KINDS_END)
     consumer = _consumer(session, command.channel)
     lengths = len(command.ids)
     times_ms = column(command.times_ms, lengths, 0)
@@ -427,8 +428,7 @@ def _holder_changes(
         elif kind == EXTEND:
             changes.append(Extend(0, name, "", version, now_ms + time_ms))
         else:
-            unused = kind == UNUSED
-            changes.append(Release(0, name, "", version, time_ms or now_ms, unused))
+            changes.append(Release(0, name, "", version, time_ms or now_ms))
     return changes
 
 

@@ -309,6 +309,43 @@ def test_a_lease_under_way_to_one_that_closes_is_given_back(bench: TimelineBench
     assert second.rows[0].leases == 1
 
 
+def test_one_that_leaves_gives_back_all_but_what_its_application_has(
+    bench: TimelineBench,
+) -> None:
+    first = bench.consume("first", prefetch_ms=1_000)
+    for name, due_ms in (("kept", 0), ("due", 0), ("early", 400)):
+        bench.put(name, due_ms)
+    assert first.consumer is not None
+    told: list[str] = []
+
+    first.consumer.leave(["kept"], lambda: told.append("left"))
+    bench.settle()
+
+    assert told == ["left"]
+    second = bench.consume("second")
+    assert second.ids == ["due"]
+    bench.advance(400)
+    assert second.ids == ["due", "early"]
+    assert [row.leases for row in second.rows] == [1, 1]
+
+
+def test_leaving_is_over_when_also_what_was_on_its_way_is_given_back(
+    bench: TimelineBench,
+) -> None:
+    first = bench.consume("first")
+    bench.begin_change(bench.putting("a", 0))
+    bench.settle_until(lambda: first.is_awaiting)
+    assert first.consumer is not None
+    told: list[Row | None] = []
+
+    first.consumer.leave([], lambda: told.append(bench.store.get(1, "a")))
+    bench.settle()
+
+    (row,) = told
+    assert row is not None
+    assert (row.holder, row.leases) == ("", 0)
+
+
 def test_a_lease_under_way_to_one_that_is_replaced_goes_to_its_successor(
     bench: TimelineBench,
 ) -> None:

@@ -20,7 +20,6 @@ from ister.wire import (
     DONE,
     EXTEND,
     RELEASE,
-    UNUSED,
     AskTime,
     CloseConsumer,
     Command,
@@ -419,12 +418,9 @@ def test_leaving_gives_back_what_was_not_handed_over(end: TimelineEnd) -> None:
     end.commands()
     end.session.timelines.close(end.channel, lambda _: None)
 
-    finish, close = (command for _, command in end.commands())
+    [close] = (command for _, command in end.commands())
 
-    assert isinstance(finish, FinishLeases)
-    assert (finish.kinds, finish.ids) == (bytes([UNUSED, UNUSED]), ["b", "c"])
-    assert finish.times_ms == [DUE_MS, DUE_MS]
-    assert close == CloseConsumer(channel=end.channel.channel)
+    assert close == CloseConsumer(channel=end.channel.channel, kept=["a"])
 
 
 def test_a_consumer_that_the_broker_closed_tells_why(end: TimelineEnd) -> None:

@@ -24,7 +24,7 @@ from ister.wire import (
     DONE,
     EXTEND,
     PUT,
-    UNUSED,
+    RELEASE,
     AskTime,
     ChangeTimeline,
     CloseConsumer,
@@ -246,7 +246,7 @@ async def test_finishing_without_a_consumer_is_refused(end: TimelineEnd) -> None
 
 async def test_times_out_of_bounds_are_refused(end: TimelineEnd) -> None:
     await end.ask(consume())
-    for kind, times_ms in ((EXTEND, 2**62), (UNUSED, -1)):
+    for kind, times_ms in ((EXTEND, 2**62), (RELEASE, -1)):
         command = FinishLeases(
             channel=9, kinds=bytes([kind]), ids=["a"], versions=[1], times_ms=[times_ms]
         )
