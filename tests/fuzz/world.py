@@ -23,6 +23,7 @@ from ister.broker import (
     StreamTopic,
     TailBudget,
     Vault,
+    WithStore,
     Workers,
     open_vault,
 )
@@ -124,7 +125,7 @@ class World:
             self.broker.create_topic("/default/p", kind="stream", partitions=2)
         self.store = MemoryStore()
         worker = InlineWorker(self._call_soon)
-        self.broker.adopt_timelines(self.store, [], worker=worker, call_soon=self._call_soon)
+        self.broker.adopt_timelines(WithStore(self.store, worker), [], call_soon=self._call_soon)
         self.settle()
         self.door = StrictDoor(self.broker, busy_poll_us=0)
         self.clients: list[tuple[NativeSession, NotingTransport, bytearray]] = []

@@ -17,7 +17,13 @@ from ister.broker.staging import Spooling, Stage
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
 from ister.broker.tail import TailBudget
-from ister.broker.timelines import RuleRow, TimelineConsumer, Timelines, TimelineSink
+from ister.broker.timelines import (
+    StoreWorker,
+    TimelineConsumer,
+    Timelines,
+    TimelineSink,
+    WithStore,
+)
 from ister.broker.topic import Topic
 from ister.broker.transactions import Transaction
 from ister.broker.vault import Vault, Workers
@@ -42,11 +48,11 @@ __all__ = [
     "Reader",
     "ReaderSink",
     "ReplySink",
-    "RuleRow",
     "Sink",
     "Spool",
     "Spooling",
     "Stage",
+    "StoreWorker",
     "StreamTopic",
     "SubscribeOptions",
     "Subscription",
@@ -59,6 +65,7 @@ __all__ = [
     "Transaction",
     "Vault",
     "Watch",
+    "WithStore",
     "Worker",
     "Workers",
     "default_dead_letter_topic",

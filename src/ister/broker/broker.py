@@ -49,14 +49,13 @@ from ister.broker.stream import StreamTopic, Told
 from ister.broker.streams import Streams
 from ister.broker.subscribers import Subscribers
 from ister.broker.subscription import RandomSlot
-from ister.broker.timelines import Timelines
+from ister.broker.timelines import StoreWorker, Timelines
 from ister.broker.topic import AnyTopic, Topic
 from ister.broker.transactions import Offsets, Transaction, TransactionAck, Transactions
 from ister.broker.vault import Vault
 from ister.broker.watching import Watching
-from ister.broker.workers import Worker
 from ister.codec import Batch, Column
-from ister.timeline import Store, TopicRow
+from ister.timeline import TopicRow
 
 # With more connections than this, a commit never holds up the event loop.
 QUIET_CONNECTIONS_MAX = 4
@@ -141,17 +140,15 @@ class Broker:
 
     def adopt_timelines(
         self,
-        store: Store,
+        worker: StoreWorker,
         topics: Sequence[TopicRow],
         *,
-        worker: Worker,
         call_soon: Callable[[Callable[[], object]], object],
     ) -> None:
         """Keep timelines in a store, which has some already."""
         timelines = Timelines(
-            store,
+            worker,
             clock=self.clock,
-            worker=worker,
             call_soon=call_soon,
             find_kind=self.catalog.find_kind,
         )

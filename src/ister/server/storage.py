@@ -27,15 +27,18 @@ from ister.broker import (
     Broker,
     Spool,
     Spooling,
+    StoreWorker,
     TailBudget,
     ThreadWorker,
     Vault,
+    WithStore,
     Workers,
     open_vault,
 )
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
 from ister.objects import FileKeyring, LocalDisk, open_store, store_options, verify_store
 from ister.server.config import ServerConfig
+from ister.server.store_process import StoreProcess
 from ister.timeline import FILE_NAME, SqliteStore, TopicRow, postgres_timelines
 from ister.timeline import Store as TimelineStore
 
@@ -68,6 +71,7 @@ class Storage:
         self._vaults: list[Vault] = []
         self._keyring: FileKeyring | None = None
         self._timelines = open_timelines(self._config.timelines, self._folder / FILE_NAME)
+        self._store_process: StoreProcess | None = None
         # Of staging, which has none before it is used, and of timelines.
         self._threads: list[ThreadWorker] = []
 
@@ -84,6 +88,12 @@ class Storage:
         self._threads.append(worker)
         return worker
 
+    def _new_store_worker(self) -> StoreWorker:
+        if self._config.timelines:
+            return WithStore(self._timelines, self._new_worker("timelines", 1))
+        self._store_process = StoreProcess(self._folder / FILE_NAME)
+        return self._store_process
+
     async def open(self, broker: Broker) -> None:
         """Open what is there, and have the broker take it over.
 
@@ -97,12 +107,8 @@ class Storage:
             broker.adopt(remote, is_object=True)
         timelines = await in_thread(self._load_timelines)
         self._check_names(broker, timelines)
-        broker.adopt_timelines(
-            self._timelines,
-            timelines,
-            worker=self._new_worker("timelines", 1),
-            call_soon=self._loop.call_soon,
-        )
+        worker = self._new_store_worker()
+        broker.adopt_timelines(worker, timelines, call_soon=self._loop.call_soon)
 
     def open_local(self) -> Vault:
         """Open the data folder for a first stream. Raises what `open` does, as an `IsterError`."""
@@ -129,6 +135,8 @@ class Storage:
         except IsterError as error:
             # As below.
             logger.warning("timelines_not_closed", reason=str(error))
+        if self._store_process is not None:
+            await self._store_process.close()
         for vault in self._vaults:
             await self._settle(vault)
             try:
@@ -170,7 +178,10 @@ class Storage:
                 raise ConfigError([f"--timelines: {error.reason}"]) from error
         if not file.exists():
             return []  # The first one makes the file.
-        return self._timelines.topics()
+        topics = self._timelines.topics()
+        # One process at a time has it open.
+        self._timelines.close()
+        return topics
 
     def _check_names(self, broker: Broker, timelines: list[TopicRow]) -> None:
         """Raise `ConfigError` for timelines that do not belong to the streams of this folder."""

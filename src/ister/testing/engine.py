@@ -13,6 +13,7 @@ from ister.broker import (
     Spooling,
     TailBudget,
     Vault,
+    WithStore,
     Workers,
     open_vault,
 )
@@ -58,7 +59,7 @@ class Engine:
         call_soon = asyncio.get_running_loop().call_soon
         store = timelines or MemoryStore()
         self.broker.adopt_timelines(
-            store, store.topics(), worker=InlineWorker(call_soon), call_soon=call_soon
+            WithStore(store, InlineWorker(call_soon)), store.topics(), call_soon=call_soon
         )
         self.door = NativeDoor(
             self.broker,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.unit.broker.streambench import TOPIC, Outcome, StreamBench
-from tests.unit.broker.timelines.timelinebench import FailingStore
+from tests.unit.broker.timelines.timelinebench import FailingStore, TravellingCalls
 
 from ister.base.errors import IsterError
 from ister.broker import DelayedBatch, InlineWorker
@@ -23,9 +23,8 @@ class DelayedBench(StreamBench):
     def _start(self, now_ms: int) -> None:
         super()._start(now_ms)
         self.broker.adopt_timelines(
-            self.timelines,
+            TravellingCalls(self.timelines, InlineWorker(self._call_soon)),
             self.timelines.topics(),
-            worker=InlineWorker(self._call_soon),
             call_soon=self._call_soon,
         )
 

@@ -2,22 +2,24 @@
 
 from ister.broker.timelines.committer import Committer
 from ister.broker.timelines.consumer import HoldersChange, TimelineConsumer, TimelineSink
-from ister.broker.timelines.cron import CronRules, RuleRow
+from ister.broker.timelines.cron import CronRules
 from ister.broker.timelines.figures import TimelineFigures
 from ister.broker.timelines.owners import OwnersChange
 from ister.broker.timelines.timelines import Timelines, check_topics
 from ister.broker.timelines.topic import TimelineTopic
+from ister.broker.timelines.workers import StoreWorker, WithStore
 
 __all__ = [
     "Committer",
     "CronRules",
     "HoldersChange",
     "OwnersChange",
-    "RuleRow",
+    "StoreWorker",
     "TimelineConsumer",
     "TimelineFigures",
     "TimelineSink",
     "TimelineTopic",
     "Timelines",
+    "WithStore",
     "check_topics",
 ]

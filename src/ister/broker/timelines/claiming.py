@@ -8,12 +8,12 @@ Always true:
 """
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from ister.base.errors import ConsumerNameTakenError, IsterError, TopicNotFoundError
 from ister.broker.timelines.consumer import Held, TimelineConsumer
-from ister.broker.timelines.window import FAR
-from ister.timeline import Row, Store
+from ister.timeline import FAR, Row
 
 if TYPE_CHECKING:
     from ister.broker.timelines.topic import TimelineTopic
@@ -28,12 +28,10 @@ class Claim:
         self,
         topic: "TimelineTopic",
         consumer: TimelineConsumer,
-        store: Store,
         opened: Opened | None = None,
     ) -> None:
         self._topic = topic
         self._consumer = consumer
-        self._store = store
         self._opened = opened
         # Those of a former life were delivered then, and counted.
         self._of_former_life = opened is not None
@@ -51,7 +49,7 @@ class Claim:
         self._topic.unsettle()
         topic, after, limit = self._topic.number, self._after, self._topic.round_max()
         self._topic.committer.look(
-            lambda: self._store.held(topic, consumer.name, after, limit),
+            methodcaller("held", topic, consumer.name, after, limit),
             lambda rows: self._on_page(rows, limit),
         )
 

@@ -1,4 +1,4 @@
-"""Group commit of timelines: work gathers while the group before it is applied in a thread.
+"""Group commit of timelines: work gathers while the group before it is with the store.
 
 Always true:
 - one group is with the store at most, and groups are applied in the order their work came in;
@@ -18,8 +18,18 @@ import structlog
 from ister.base import Clock
 from ister.base.errors import IsterError, StorageFailedError
 from ister.base.limits import MIB
-from ister.broker.workers import Worker
-from ister.timeline import Outcomes, Put, Store, Update, Work
+from ister.broker.timelines.workers import StoreWorker
+from ister.timeline import (
+    Call,
+    Group,
+    Outcomes,
+    Put,
+    Told,
+    Update,
+    Work,
+    as_ister_error,
+    look,
+)
 
 # The largest group takes a store about 50 ms, and whoever has a message due waits for it.
 GROUP_CHANGES_MAX = 4_000
@@ -39,16 +49,8 @@ class _Piece(NamedTuple):
 
 
 class _Look(NamedTuple):
-    call: Callable[[], Any]
+    call: Call[Any]
     done: Callable[[Any], object]
-
-
-class _Told(NamedTuple):
-    """What came of a group."""
-
-    outcomes: list[Outcomes]
-    # For each look.
-    found: list[Any]
 
 
 class Committer:
@@ -56,14 +58,12 @@ class Committer:
 
     def __init__(
         self,
-        store: Store,
+        worker: StoreWorker,
         *,
         clock: Clock,
-        worker: Worker,
         call_soon: Callable[[Callable[[], object]], object],
         after_group: Callable[[], object],
     ) -> None:
-        self._store = store
         self._clock = clock
         self._worker = worker
         self._call_soon = call_soon
@@ -94,14 +94,14 @@ class Committer:
         self._pieces.append(_Piece(work, size, done))
         self._kick()
 
-    def look(self, call: Callable[[], T], done: Callable[[T | IsterError], object]) -> None:
-        """Run `call` in the thread behind all work so far; `done` is told what it returned."""
+    def look(self, call: Call[T], done: Callable[[T | IsterError], object]) -> None:
+        """Make `call` behind all work so far; `done` is told what it returned."""
         self._looks.append(_Look(call, done))
         self._kick()
 
     def flush(self, done: Callable[[], object]) -> None:
         """Call `done` when all work so far is made, and what those who were told of it added."""
-        self.look(lambda: None, lambda _: self.look(lambda: None, lambda _: done()))
+        self.look(look, lambda _: self.look(look, lambda _: done()))
 
     def close(self) -> None:
         """Begin nothing more. Whoever waits is not told: the broker is at its end."""
@@ -122,8 +122,9 @@ class Committer:
         if not self._pieces:
             looks, self._looks = self._looks, []
         self._busy = True
+        work = [piece.work for piece in pieces]
         self._worker.run(
-            partial(self._apply, pieces, looks, self._clock.now_ms()),
+            Group(self._clock.now_ms(), work, [look.call for look in looks]),
             partial(self._end, pieces, looks),
         )
 
@@ -137,14 +138,7 @@ class Committer:
         taken, self._pieces = self._pieces, []
         return taken
 
-    def _apply(self, pieces: list[_Piece], looks: list[_Look], now_ms: int) -> _Told:
-        """Make the changes, then look. In the worker's thread."""
-        outcomes: list[Outcomes] = []
-        if pieces:
-            outcomes = self._store.apply(now_ms, [piece.work for piece in pieces])
-        return _Told(outcomes, try_all([look.call for look in looks]))
-
-    def _end(self, pieces: list[_Piece], looks: list[_Look], told: _Told | Exception) -> None:
+    def _end(self, pieces: list[_Piece], looks: list[_Look], told: Told | Exception) -> None:
         self._busy = False
         self._waiting_bytes -= sum(piece.size_bytes for piece in pieces)
         if isinstance(told, Exception):
@@ -200,33 +194,3 @@ class Committer:
             done(told)
         except Exception:  # A bug costs one answer, not those of a group.
             self._logger.exception("internal_error")
-
-
-def try_all(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Return what calls of the store return or raise. When it fails, the others are not made.
-
-    Each might wait as long as the first one did.
-    """
-    found: list[Any] = []
-    failed: StorageFailedError | None = None
-    for call in calls:
-        one = try_call(call) if failed is None else failed
-        if isinstance(one, StorageFailedError):
-            failed = one
-        found.append(one)
-    return found
-
-
-def try_call(call: Callable[[], T]) -> T | IsterError:
-    """Return what a call of the store returns or raises."""
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001 - whoever asked is told
-        return as_ister_error(error)
-
-
-def as_ister_error(error: Exception) -> IsterError:
-    """Return what to tell of an error of the store."""
-    if isinstance(error, IsterError):
-        return error
-    return StorageFailedError(f"{type(error).__name__}: {error}")

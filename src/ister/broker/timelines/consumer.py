@@ -21,8 +21,7 @@ from ister.base.limits import (
     TIMELINE_CHANGES_MAX,
     TIMELINE_CREDIT_MAX,
 )
-from ister.broker.timelines.window import FAR
-from ister.timeline import Done, Extend, Outcomes, Release, Row
+from ister.timeline import FAR, Done, Extend, Outcomes, Release, Row
 
 if TYPE_CHECKING:
     from ister.broker.timelines.claiming import Claim

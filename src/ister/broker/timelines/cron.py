@@ -2,7 +2,7 @@
 
 Always true:
 - of a rule no more is in memory than when to look at it. Everything else is read when that time
-  comes, and decided anew: see `cron_rows`;
+  comes, and decided anew: see `timeline.cron_rows`;
 - one timer is set, for the first of them;
 - whoever was faster than us on the same store makes what we wanted to do void, and we look again.
 """
@@ -10,11 +10,10 @@ Always true:
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ister.base import CronReport
 from ister.base.errors import (
     BadRequestError,
     ConflictError,
@@ -29,34 +28,32 @@ from ister.base.errors import (
 from ister.base.limits import CRON_PAYLOAD_BYTES_MAX, CRON_RULES_MAX, TIMELINE_PAGE_MAX
 from ister.broker.timelines.committer import WAITING_BYTES_MAX
 from ister.broker.timelines.cron_calls import RuleCall
-from ister.broker.timelines.cron_rows import (
-    Edit,
-    Editing,
-    Found,
-    Place,
-    Plan,
-    first_row,
-    get,
-    plan_all,
-    plan_rows,
-    read,
-    report_of,
-)
 from ister.broker.timelines.wake import Wake
-from ister.broker.timelines.window import FAR, FIRST_KEY, Key, free_slot
+from ister.broker.timelines.window import free_slot
 from ister.timeline import (
+    FAR,
+    FIRST_KEY,
     Changed,
     CronRule,
-    CronState,
+    Editing,
+    Key,
     Outcomes,
+    Place,
+    Plan,
     Put,
     Row,
-    Store,
+    RuleRow,
     Work,
     check_rule_id,
-    pause,
-    resume,
-    revise,
+    editing_rule,
+    first_row,
+    pausing_rule,
+    plan_all,
+    plan_page,
+    preview_one,
+    resuming_rule,
+    tell_one,
+    tell_page,
 )
 
 if TYPE_CHECKING:
@@ -74,20 +71,13 @@ STALE_MAX = 1_000
 Done = Callable[[int | IsterError], object]
 
 
-class RuleRow(NamedTuple):
-    """A rule, told as a message is: due when it fires next."""
-
-    row: Row
-    report: CronReport
-
-
 class CronRules:
     """See the module."""
 
-    def __init__(self, topic: "TimelineTopic", number: int, store: Store) -> None:
+    def __init__(self, topic: "TimelineTopic", number: int) -> None:
         self.topic = topic
         self.number = number
-        self.place = Place(store, number, topic.number)
+        self.place = Place(number, topic.number)
         self._logger: Any = structlog.get_logger("timelines")
         # When to look at each rule; `FAR`: when somebody changes it.
         self._wakes: dict[str, int] = {}
@@ -172,27 +162,15 @@ class CronRules:
             done(error)
             return
 
-        def editing(_: Found, state: CronState, now_ms: int) -> Edit:
-            return Edit(state if rule is None else revise(state, rule, now_ms), payload, attributes)
-
-        self._edit(id, group, version, editing, done)
+        self._edit(id, group, version, editing_rule(rule, payload, attributes), done)
 
     def pause(self, id: str, *, group: str, version: int, done: Done) -> None:
         """Have a rule make nothing until it is resumed. Harmless when it is paused."""
-
-        def editing(found: Found, state: CronState, _: int) -> Edit:
-            paused = state if state.paused else pause(state)
-            return Edit(paused, found.payload, found.row.attributes)
-
-        self._edit(id, group, version, editing, done)
+        self._edit(id, group, version, pausing_rule, done)
 
     def resume(self, id: str, *, group: str, version: int, done: Done) -> None:
         """Have a rule go on with the slots to come. Harmless when it is not paused."""
-
-        def editing(found: Found, state: CronState, now_ms: int) -> Edit:
-            return Edit(resume(state, now_ms), found.payload, found.row.attributes)
-
-        self._edit(id, group, version, editing, done)
+        self._edit(id, group, version, resuming_rule, done)
 
     def delete(self, id: str, *, group: str, version: int, done: Done) -> None:
         """Remove a rule. Messages of it that are due stay."""
@@ -201,11 +179,7 @@ class CronRules:
     def get(self, id: str, done: Callable[[RuleRow | IsterError], object]) -> None:
         """Find a rule."""
         now_ms = self.topic.clock.now_ms()
-
-        def look() -> RuleRow:
-            return _told(get(self.place, id), now_ms)
-
-        self.topic.committer.look(look, done)
+        self.topic.committer.look(partial(tell_one, place=self.place, id=id, now_ms=now_ms), done)
 
     def page(
         self, after: Key, limit: int, done: Callable[[list[RuleRow] | IsterError], object]
@@ -215,25 +189,18 @@ class CronRules:
         if not 0 < limit <= TIMELINE_PAGE_MAX:
             done(BadRequestError(f"a page has 1 to {TIMELINE_PAGE_MAX} rules, not {limit}"))
             return
-
-        def look() -> list[RuleRow]:
-            rows = self.place.store.page(self.number, -FAR, FAR, after, limit)
-            return [_told(read(self.place, row), now_ms) for row in rows]
-
-        self.topic.committer.look(look, done)
+        self.topic.committer.look(
+            partial(tell_page, place=self.place, after=after, limit=limit, now_ms=now_ms), done
+        )
 
     def preview(
         self, id: str, count: int, done: Callable[[tuple[str, list[int]] | IsterError], object]
     ) -> None:
         """Tell the zone of a rule, and when its next messages are due, paused or not."""
         now_ms = self.topic.clock.now_ms()
-
-        def look() -> tuple[str, list[int]]:
-            found = get(self.place, id)
-            slots = found.rule.preview(now_ms, count)
-            return found.rule.zone, [found.rule.due_ms(id, slot_ms) for slot_ms in slots]
-
-        self.topic.committer.look(look, done)
+        self.topic.committer.look(
+            partial(preview_one, place=self.place, id=id, now_ms=now_ms, count=count), done
+        )
 
     def _edit(self, id: str, group: str, version: int, editing: Editing, done: Done) -> None:
         RuleCall(self, id, group=group, version=version, editing=editing, done=done).begin()
@@ -266,7 +233,8 @@ class CronRules:
         if ids:
             self._looking = True
             self.topic.committer.look(
-                partial(plan_all, self.place, ids, now_ms), partial(self._on_planned, ids)
+                partial(plan_all, place=self.place, ids=ids, now_ms=now_ms),
+                partial(self._on_planned, ids),
             )
         elif not self._looking:
             self._wake.set(self._heap[0][0] if self._heap else FAR, now_ms)
@@ -277,12 +245,10 @@ class CronRules:
         if self._loading or after is None:
             return
         self._loading = True
-
-        def look() -> tuple[list[Row], list[Plan | IsterError]]:
-            rows = self.place.store.page(self.number, -FAR, FAR, after, BATCH_COUNT)
-            return rows, plan_rows(self.place, rows, now_ms)
-
-        self.topic.committer.look(look, self._on_loaded)
+        self.topic.committer.look(
+            partial(plan_page, place=self.place, after=after, limit=BATCH_COUNT, now_ms=now_ms),
+            self._on_loaded,
+        )
 
     def _on_loaded(self, found: tuple[list[Row], list[Plan | IsterError]] | IsterError) -> None:
         self._loading = False
@@ -366,9 +332,3 @@ class CronRules:
         if len(self._heap) > 2 * len(self._wakes) + STALE_MAX:
             self._heap = [(ms, name) for name, ms in self._wakes.items() if ms < FAR]
             heapify(self._heap)
-
-
-def _told(found: Found, now_ms: int) -> RuleRow:
-    report = report_of(found, now_ms)
-    row = found.row._replace(version=found.version, due_ms=report.next_ms, payload=found.payload)
-    return RuleRow(row, report)

@@ -14,9 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ister.base.errors import ConflictError, IsterError, MessageNotFoundError, TopicNotFoundError
-from ister.broker.timelines.cron_rows import Editing, Prepared, prepare
 from ister.broker.timelines.owners import OwnersCall, OwnersChange
-from ister.timeline import Outcomes
+from ister.timeline import Editing, Outcomes, Prepared, prepare
 
 if TYPE_CHECKING:
     from ister.broker.timelines.cron import CronRules
@@ -56,8 +55,8 @@ class RuleCall:
         topic.committer.look(
             partial(
                 prepare,
-                self._rules.place,
-                self._id,
+                place=self._rules.place,
+                id=self._id,
                 group=self._group,
                 version=self._version,
                 editing=self._editing,

@@ -1,8 +1,4 @@
-"""Cron topics: what is different about them from other timelines.
-
-Each has a topic for its rules beside it, whose name no user can give to one and nobody is told.
-It is made before the cron topic and removed after it: one without the other is what a crash has
-left over, and is removed at the next start, or when a topic of that name is made.
+"""Changes that owners make of a cron topic.
 
 Rules and messages are told apart by their ids. A message of a cron topic is made by a rule and by
 nobody else; owners may change it as any other.
@@ -12,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ister.base import TimelineKind
-from ister.base.errors import BadRequestError, CorruptedError, IsterError, WrongKindError
+from ister.base.errors import BadRequestError, IsterError, WrongKindError
 from ister.broker.timelines.cron import CronRules
 from ister.broker.timelines.owners import OwnersChange
 from ister.timeline import (
@@ -21,52 +17,9 @@ from ister.timeline import (
     Outcome,
     Outcomes,
     Put,
-    Store,
-    TopicRow,
     Update,
     is_rule_id,
 )
-
-RULES_KIND = "cron-rules"
-
-
-def rules_name(topic: str) -> str:
-    """Return the name of the topic that the rules of a cron topic are in."""
-    return f"{topic}#rules"
-
-
-def find_rules(rows: Sequence[TopicRow]) -> tuple[dict[int, int], list[int]]:
-    """Return the topic of rules of each cron topic, by number; and those left over."""
-    by_name = {row.name: row.number for row in rows if row.kind == RULES_KIND}
-    found: dict[int, int] = {}
-    for row in rows:
-        if row.kind == TimelineKind.CRON:
-            number = by_name.pop(rules_name(row.name), None)
-            if number is None:
-                raise CorruptedError(f"timeline {row.name!r}", 0, "its rules are missing")
-            found[row.number] = number
-    return found, list(by_name.values())
-
-
-def create_topics(
-    store: Store, name: str, kind: str, settings: bytes
-) -> tuple[TopicRow, int | None]:
-    """Make a topic, and the one for its rules if it has any; return it and that one's number."""
-    if kind != TimelineKind.CRON:
-        return store.create_topic(name, kind, settings), None
-    hidden = rules_name(name)
-    for row in store.topics():
-        if row.name == hidden:
-            store.delete_topic(row.number)
-    rules = store.create_topic(hidden, RULES_KIND, b"").number
-    return store.create_topic(name, kind, settings), rules
-
-
-def delete_topics(store: Store, number: int, rules: int | None) -> None:
-    """Remove a topic, and that of its rules."""
-    store.delete_topic(number)
-    if rules is not None:
-        store.delete_topic(rules)
 
 
 def change_with_rules(

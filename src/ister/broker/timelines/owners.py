@@ -27,8 +27,8 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
 )
 from ister.broker.timelines.consumer import Held
-from ister.broker.timelines.window import FAR, free_slot
-from ister.timeline import Changed, Delete, Move, Outcome, Outcomes, Put, Update, Work
+from ister.broker.timelines.window import free_slot
+from ister.timeline import FAR, Changed, Delete, Move, Outcome, Outcomes, Put, Update, Work
 
 if TYPE_CHECKING:
     from ister.broker.timelines.topic import TimelineTopic

@@ -1,6 +1,6 @@
 """Questions to the store, one at a time: what is to be committed waits for one of them at most.
 
-A count of millions takes a second of the one thread. Were all that are asked given to it at once,
+A count of millions takes a second of the store. Were all that are asked given to it at once,
 no lease would be written, and no message handed out, before the last one was answered.
 """
 
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ister.base.errors import LimitReachedError
-from ister.broker.workers import Worker
+from ister.broker.timelines.workers import StoreWorker
+from ister.timeline import Call
 
 # A client has 64 commands under way, and each takes 0.8 KB here: 8 MB.
 READS_MAX = 10_000
@@ -22,13 +23,13 @@ class Reads:
 
     __slots__ = ("_is_busy", "_waiting", "_worker")
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: StoreWorker) -> None:
         self._worker = worker
-        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], object]]] = deque()
+        self._waiting: deque[tuple[Call[Any], Callable[[Any], object]]] = deque()
         self._is_busy = False
 
-    def add(self, call: Callable[[], T], done: Callable[[T | Exception], object]) -> None:
-        """Run `call` when those before it were; then give `done` its result or its error."""
+    def add(self, call: Call[T], done: Callable[[T | Exception], object]) -> None:
+        """Make `call` when those before it were; then give `done` its result or its error."""
         if len(self._waiting) >= READS_MAX:
             done(LimitReachedError("timeline_reads_max", READS_MAX))
             return

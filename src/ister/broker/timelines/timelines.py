@@ -1,4 +1,4 @@
-"""All timelines of a broker, by name: one store, one thread for it, one committer.
+"""All timelines of a broker, by name: one store, one worker for it, one committer.
 
 Single-threaded: everything here is called in the event loop, and nothing waits. Each `done` is
 called once, maybe at once.
@@ -6,6 +6,7 @@ called once, maybe at once.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,22 +24,30 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import TIMELINE_PAGE_MAX, TIMELINES_MAX
-from ister.broker.timelines.committer import WAITING_BYTES_MAX, Committer, as_ister_error
+from ister.broker.timelines.committer import WAITING_BYTES_MAX, Committer
 from ister.broker.timelines.consumer import TimelineConsumer, TimelineSink
 from ister.broker.timelines.cron import CronRules
-from ister.broker.timelines.cron_topics import (
-    change_with_rules,
-    create_topics,
-    delete_topics,
-    find_rules,
-)
+from ister.broker.timelines.cron_topics import change_with_rules
 from ister.broker.timelines.high_water import HighWater
 from ister.broker.timelines.owners import OwnersChange, check_changes
 from ister.broker.timelines.reading import Reads
 from ister.broker.timelines.topic import TimelineTopic
-from ister.broker.timelines.window import FAR, Room
-from ister.broker.workers import Worker
-from ister.timeline import CronRule, Outcomes, Row, Store, TopicRow
+from ister.broker.timelines.window import Room
+from ister.broker.timelines.workers import StoreWorker
+from ister.timeline import (
+    FAR,
+    Call,
+    CronRule,
+    Outcomes,
+    Row,
+    TopicRow,
+    as_ister_error,
+    create_topics,
+    delete_topics,
+    find_rules,
+    look,
+    preview_rule,
+)
 
 # The machine's clock may be set forward or back under our timers: how often that is looked for, and
 # by how much it must have been.
@@ -54,25 +63,23 @@ T = TypeVar("T")
 class Timelines:
     """See the module. `find_kind` tells the kind of a topic that is no timeline.
 
-    `worker` has one thread, which nobody else uses the store from.
+    Nobody but `worker` uses the store.
     """
 
     def __init__(
         self,
-        store: Store,
+        worker: StoreWorker,
         *,
         clock: Clock,
-        worker: Worker,
         call_soon: Callable[[Callable[[], object]], object],
         find_kind: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        self._store = store
         self._clock = clock
         self._worker = worker
         self._reads = Reads(worker)
         self._find_kind = find_kind
         self._committer = Committer(
-            store, clock=clock, worker=worker, call_soon=call_soon, after_group=self._look
+            worker, clock=clock, call_soon=call_soon, after_group=self._look
         )
         self._logger: Any = structlog.get_logger("timelines")
         self._room = Room()
@@ -112,7 +119,7 @@ class Timelines:
             elif row.kind in HIDDEN_KINDS:
                 self._hidden[row.kind] = self._made(row, decode_settings(row))
         for number in remains:
-            self._committer.look(partial(self._store.delete_topic, number), lambda _: None)
+            self._committer.look(methodcaller("delete_topic", number), lambda _: None)
 
     def create(
         self, name: str, settings: TimelineSettings, done: Callable[[IsterError | None], object]
@@ -142,7 +149,7 @@ class Timelines:
             done(None)
 
         self._worker.run(
-            lambda: create_topics(self._store, name, settings.kind, encoded), on_created
+            partial(create_topics, name=name, kind=settings.kind, settings=encoded), on_created
         )
 
     def delete(self, name: str, done: Callable[[IsterError | None], object]) -> None:
@@ -166,7 +173,7 @@ class Timelines:
             done(error)
 
         # Behind the work that was asked for before.
-        self._committer.look(lambda: delete_topics(self._store, topic.number, rules), on_deleted)
+        self._committer.look(partial(delete_topics, number=topic.number, rules=rules), on_deleted)
 
     def has(self, name: str) -> bool:
         """Return whether there is such a topic."""
@@ -190,7 +197,7 @@ class Timelines:
 
     def after_work(self, done: Callable[[], object]) -> None:
         """Call `done` when all work so far is stored, or has failed."""
-        self._committer.look(lambda: None, lambda _: done())
+        self._committer.look(look, lambda _: done())
 
     def close(self) -> None:
         """Do nothing more. Consumers are not told: their connections end as well."""
@@ -247,7 +254,7 @@ class Timelines:
     ) -> None:
         """Tell the zone of a rule that is in no topic, and its next slots."""
         now_ms = self._clock.now_ms()
-        self._committer.look(lambda: (rule.zone, rule.preview(now_ms, count)), done)
+        self._committer.look(partial(preview_rule, rule=rule, now_ms=now_ms, count=count), done)
 
     def get(self, name: str, id: str, done: Callable[[Row | IsterError], object]) -> None:
         """Find a message."""
@@ -257,7 +264,7 @@ class Timelines:
                 row = self._as_known(name, row)
             done(MessageNotFoundError(id) if row is None else row)
 
-        self._read(name, lambda number: self._store.get(number, id), on_read)
+        self._read(name, lambda number: methodcaller("get", number, id), on_read)
 
     def page(
         self,
@@ -279,14 +286,16 @@ class Timelines:
             done(rows)
 
         self._read(
-            name, lambda number: self._store.page(number, start_ms, end_ms, after, limit), on_read
+            name,
+            lambda number: methodcaller("page", number, start_ms, end_ms, after, limit),
+            on_read,
         )
 
     def count(
         self, name: str, start_ms: int, end_ms: int, done: Callable[[int | IsterError], object]
     ) -> None:
         """Count messages that stand in a range of time."""
-        self._read(name, lambda number: self._store.count(number, start_ms, end_ms), done)
+        self._read(name, lambda number: methodcaller("count", number, start_ms, end_ms), done)
 
     def consume(
         self,
@@ -341,13 +350,13 @@ class Timelines:
             done(topic)
 
         encoded = msgspec.msgpack.encode(settings)
-        self._worker.run(lambda: self._store.create_topic(name, kind, encoded), on_created)
+        self._worker.run(methodcaller("create_topic", name, kind, encoded), on_created)
 
     def count_hidden(
         self, topic: TimelineTopic, done: Callable[[int | IsterError], object]
     ) -> None:
         """Count the messages of one."""
-        self._committer.look(lambda: self._store.count(topic.number, 0, FAR), done)
+        self._committer.look(methodcaller("count", topic.number, 0, FAR), done)
 
     # For topics
 
@@ -400,7 +409,7 @@ class Timelines:
     def _add(self, row: TopicRow, settings: TimelineSettings, rules: int | None) -> None:
         topic = self._topics[row.name] = self._made(row, settings)
         if rules is not None:
-            cron = self._rules[row.name] = CronRules(topic, rules, self._store)
+            cron = self._rules[row.name] = CronRules(topic, rules)
             topic.on_gone = cron.on_gone
             cron.look()
 
@@ -410,7 +419,6 @@ class Timelines:
             row.number,
             settings,
             timelines=self,
-            store=self._store,
             clock=self._clock,
             committer=self._committer,
             room=self._room,
@@ -422,7 +430,7 @@ class Timelines:
         return topic
 
     def _read(
-        self, name: str, call: Callable[[int], T], done: Callable[[T | IsterError], object]
+        self, name: str, call: Callable[[int], Call[T]], done: Callable[[T | IsterError], object]
     ) -> None:
         topic = self._topics.get(name)
         if topic is None:
@@ -432,7 +440,7 @@ class Timelines:
         def on_read(found: T | Exception) -> None:
             done(as_ister_error(found) if isinstance(found, Exception) else found)
 
-        self._reads.add(partial(call, topic.number), on_read)
+        self._reads.add(call(topic.number), on_read)
 
     def _look(self) -> None:
         touched, self._touched = self._touched, {}

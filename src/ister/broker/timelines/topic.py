@@ -12,6 +12,7 @@ Always true:
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
@@ -40,8 +41,20 @@ from ister.broker.timelines.owners import OwnersCall, OwnersChange
 from ister.broker.timelines.rounds import Pick, pick, reach_ms
 from ister.broker.timelines.sparing import Spared
 from ister.broker.timelines.wake import Wake
-from ister.broker.timelines.window import FAR, Room, Scan, Window, free_slot
-from ister.timeline import Changed, Lease, Outcome, Outcomes, Release, Row, Slot, Store, Work
+from ister.broker.timelines.window import Room, Window, free_slot
+from ister.timeline import (
+    FAR,
+    Changed,
+    Lease,
+    Outcome,
+    Outcomes,
+    Release,
+    Row,
+    Scan,
+    Slot,
+    Work,
+    run_scans,
+)
 
 if TYPE_CHECKING:
     from ister.broker.timelines.timelines import Timelines
@@ -70,7 +83,6 @@ class TimelineTopic:
         settings: TimelineSettings,
         *,
         timelines: "Timelines",
-        store: Store,
         clock: Clock,
         committer: Committer,
         room: Room,
@@ -91,7 +103,6 @@ class TimelineTopic:
         # On their way to be everybody's: id and version.
         self._returning: set[tuple[str, int]] = set()
         self._timelines = timelines
-        self._store = store
         self._room = room
         self._window = Window(room, self.levels)
         self._consumers: dict[str, TimelineConsumer] = {}
@@ -196,7 +207,7 @@ class TimelineTopic:
             credit=credit,
         )
         self._consumers[name] = consumer
-        consumer.claim = Claim(self, consumer, self._store, done)
+        consumer.claim = Claim(self, consumer, done)
         consumer.claim.advance()
         if former is not None:
             self._replace(former)
@@ -409,7 +420,7 @@ class TimelineTopic:
         self._failed = False
         for consumer in list(self._rotation):
             # Leases may have been written that nobody was told of.
-            consumer.claim = Claim(self, consumer, self._store)
+            consumer.claim = Claim(self, consumer)
         self.look()
 
     def _load(self, now_ms: int) -> None:
@@ -417,9 +428,7 @@ class TimelineTopic:
         if not scans:
             return
         self._loading = True
-        self.committer.look(
-            lambda: [scan.run(self._store, self.number) for scan in scans], self._on_loaded
-        )
+        self.committer.look(partial(run_scans, topic=self.number, scans=scans), self._on_loaded)
 
     def _on_loaded(self, scans: list[Scan] | IsterError) -> None:
         self._loading = False

@@ -7,7 +7,7 @@ time again.
 from collections.abc import Callable
 
 from ister.base import Clock, Timer
-from ister.broker.timelines.window import FAR
+from ister.timeline import FAR
 
 # No timer is set for longer.
 TIMER_MS_MAX = 3_600_000

@@ -12,9 +12,19 @@ out of date costs a refusal; but one that is missing would never be delivered.
 """
 
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
 
-from ister.timeline import Changed, Row, Slot, Store
+from ister.timeline import (
+    FAR,
+    FIRST_KEY,
+    LAST_KEY,
+    Changed,
+    Key,
+    Row,
+    Scan,
+    Slot,
+    before,
+    key_of,
+)
 
 # How far ahead slots are loaded, and how far ahead the window is complete at least, if there is
 # room: consumers may be sent messages so long before they are due (PREFETCH_MS_MAX).
@@ -35,12 +45,6 @@ SCAN_SLOTS = 2_000
 # Slots that are out of date in the heaps of a level, beside as many as are good.
 STALE_MAX = 1_000
 
-Key = tuple[int, int]
-# Before and behind all keys: times are below 2**62 in every store.
-FAR = 2**62
-FIRST_KEY: Key = (-FAR, 0)
-LAST_KEY: Key = (FAR, FAR)
-
 
 class Room:
     """What all topics of a broker have in memory: slots, and leases of connected consumers."""
@@ -55,37 +59,6 @@ class Room:
     def leases_left(self) -> int:
         """How many messages more may be handed out."""
         return max(0, LEASES_TOTAL - self.leases)
-
-
-class Scan(NamedTuple):
-    """What to load of a level, and then what was found."""
-
-    level: int
-    after: Key
-    until_ms: int
-    limit: int
-    slots: list[Slot]
-    complete_to: Key = FIRST_KEY
-
-    def run(self, store: Store, topic: int) -> "Scan":
-        """Load it. For any thread."""
-        slots = store.scan(topic, self.level, self.after, self.until_ms, self.limit)
-        if len(slots) == self.limit:
-            return self._replace(slots=slots, complete_to=key_of(slots[-1]))
-        # Nothing is left until then. Where the next one stands tells when to look again.
-        next_ones = store.scan(topic, self.level, (self.until_ms, FAR), FAR, 1)
-        complete_to = before(next_ones[0]) if next_ones else LAST_KEY
-        return self._replace(slots=slots, complete_to=complete_to)
-
-
-def key_of(slot: Slot) -> Key:
-    """Return where a slot stands in the order."""
-    return slot.position_ms, slot.seq
-
-
-def before(slot: Slot) -> Key:
-    """Return the last place before a slot."""
-    return slot.position_ms, slot.seq - 1
 
 
 def free_slot(changed: Changed) -> Slot:

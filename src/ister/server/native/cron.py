@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from ister.base import parse_plain
 from ister.base.errors import BadRequestError, IsterError, ProtocolError
 from ister.base.limits import TIMELINE_PAGE_MAX
-from ister.broker import RuleRow
 from ister.server.native.timelines import (
     NUMBER_MAX,
     Reply,
@@ -16,7 +15,7 @@ from ister.server.native.timelines import (
     fitting,
     rule_rows,
 )
-from ister.timeline import CATCH_UP_MS, PREVIEW_COUNT_MAX, CronRule, parse_rule
+from ister.timeline import CATCH_UP_MS, PREVIEW_COUNT_MAX, CronRule, RuleRow, parse_rule
 from ister.wire import (
     PAUSE_RULE,
     PUT_RULE,

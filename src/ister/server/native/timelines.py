@@ -25,7 +25,7 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
     TIMELINE_PAGE_MAX,
 )
-from ister.broker import RuleRow, TimelineConsumer
+from ister.broker import TimelineConsumer
 from ister.server.native.channels import check_channel
 from ister.timeline import (
     Changed,
@@ -36,6 +36,7 @@ from ister.timeline import (
     Put,
     Release,
     Row,
+    RuleRow,
     Update,
     is_rule_id,
 )

@@ -7,8 +7,8 @@ from typing import Any
 from tests.unit.broker.timelines.timelinebench import GROUP, TOPIC, TimelineBench
 
 from ister.base.errors import IsterError
-from ister.broker.timelines import CronRules, RuleRow
-from ister.timeline import MemoryStore, Row, parse_rule
+from ister.broker.timelines import CronRules
+from ister.timeline import MemoryStore, Row, RuleRow, parse_rule
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

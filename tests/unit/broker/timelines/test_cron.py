@@ -25,8 +25,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import CRON_PAYLOAD_BYTES_MAX
 from ister.broker.timelines import cron as cron_module
-from ister.broker.timelines.cron_rows import AHEAD_MS
-from ister.timeline import Changed, Move, parse_rule
+from ister.timeline import AHEAD_MS, Changed, Move, parse_rule
 
 
 def test_a_rule_fires_at_each_of_its_times_and_never_early() -> None:

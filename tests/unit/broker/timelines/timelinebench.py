@@ -1,5 +1,6 @@
 """Timelines on a store in memory, whose loop is a list and whose clock is moved, and clients."""
 
+import pickle
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -7,12 +8,13 @@ from typing import Any
 
 from ister.base import TimelineReport, TimelineSettings
 from ister.base.errors import IsterError, StorageFailedError
-from ister.broker import InlineWorker
+from ister.broker import InlineWorker, WithStore
 from ister.broker.timelines import OwnersChange, TimelineConsumer, Timelines
-from ister.broker.timelines.window import FAR
 from ister.testing import VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.timeline import (
+    FAR,
+    Call,
     Delete,
     Done,
     Extend,
@@ -208,6 +210,14 @@ class Client:
         self.bench.settle()
 
 
+class TravellingCalls(WithStore):
+    """What is asked of a store goes to another process and back: here it is copied as for that."""
+
+    def run(self, call: Call[Any], done: Callable[[Any], object]) -> None:
+        copied = pickle.loads(pickle.dumps(call))
+        super().run(copied, lambda told: done(pickle.loads(pickle.dumps(told))))
+
+
 class TimelineBench:
     """Timelines with one line for each thing a test does to them."""
 
@@ -231,9 +241,8 @@ class TimelineBench:
         """Begin anew on the same store, as after a crash."""
         self._calls.clear()
         self.timelines = Timelines(
-            self.store,
+            TravellingCalls(self.store, InlineWorker(self.call_soon)),
             clock=self.clock,
-            worker=InlineWorker(self.call_soon),
             call_soon=self.call_soon,
             find_kind=self._find_kind,
         )

@@ -15,7 +15,7 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
     Limits,
 )
-from ister.broker import Broker, InlineWorker
+from ister.broker import Broker, InlineWorker, WithStore
 from ister.server.native import NativeDoor
 from ister.server.native.timelines import AWAITED_MAX
 from ister.testing import VirtualClock
@@ -64,7 +64,7 @@ class TimelineEnd(End):
             name="b", limits=Limits(), clock=self.clock, random_slot=lambda count: count - 1
         )
         broker.adopt_timelines(
-            MemoryStore(), [], worker=InlineWorker(call_soon), call_soon=call_soon
+            WithStore(MemoryStore(), InlineWorker(call_soon)), [], call_soon=call_soon
         )
         super().__init__(NativeDoor(broker, busy_poll_us=0))
         self.notices: list[Command] = []

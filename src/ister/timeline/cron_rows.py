@@ -1,4 +1,4 @@
-"""Cron rules as they are in the store, and what is to be changed about them. For any thread.
+"""Cron rules as they are in the store, and what is to be changed about them. Calls of a store.
 
 A rule is a row of a topic that nobody sees, beside the topic its messages go to. The row has the
 state of the rule and the payload of its messages; its attributes and its group are theirs.
@@ -26,24 +26,24 @@ from ister.base.errors import (
     MessageNotFoundError,
     NotOwnerError,
 )
-from ister.broker.timelines.committer import try_call
-from ister.timeline import (
-    CronRule,
+from ister.timeline.calls import try_call
+from ister.timeline.cron import CronRule, firing_id
+from ister.timeline.cron_firing import (
     CronState,
     Decision,
-    Delete,
-    Put,
-    Row,
-    Store,
-    Update,
     decide,
     decode_state,
     encode_state,
-    firing_id,
     is_ahead,
+    pause,
+    resume,
+    revise,
     start_state,
     take_back,
 )
+from ister.timeline.deciding import NUMBER_MAX
+from ister.timeline.model import Delete, Put, Row, Update
+from ister.timeline.port import Store
 
 # How long before they are due messages are made: the window of a timeline, so that consumers are
 # sent them as early as any other.
@@ -53,9 +53,8 @@ RuleChange = Put | Update | Delete
 
 
 class Place(NamedTuple):
-    """Where rules are, and where their messages go: numbers of topics of a store."""
+    """Where rules are, and where their messages go: numbers of topics."""
 
-    store: Store
     rules: int
     messages: int
 
@@ -104,6 +103,13 @@ class Edit(NamedTuple):
 Editing = Callable[[Found, CronState, int], Edit] | None
 
 
+class RuleRow(NamedTuple):
+    """A rule, told as a message is: due when it fires next."""
+
+    row: Row
+    report: CronReport
+
+
 class Prepared(NamedTuple):
     """A change by an owner that is ready to be made."""
 
@@ -117,15 +123,15 @@ class Prepared(NamedTuple):
 # Reading
 
 
-def get(place: Place, id: str) -> Found:
+def get(store: Store, place: Place, id: str) -> Found:
     """Return a rule, or raise `MessageNotFoundError`."""
-    row = place.store.get(place.rules, id)
+    row = store.get(place.rules, id)
     if row is None:
         raise MessageNotFoundError(id)
-    return read(place, row)
+    return read(store, place, row)
 
 
-def read(place: Place, row: Row) -> Found:
+def read(store: Store, place: Place, row: Row) -> Found:
     """Return the rule that a row is of, or raise `CorruptedError`."""
     name = f"cron rule {row.id!r}"
     try:
@@ -135,8 +141,46 @@ def read(place: Place, row: Row) -> Found:
     rule, state = decode_state(packed, name)
     last = None
     if state.last_slot_ms:
-        last = place.store.get(place.messages, firing_id(row.id, state.last_slot_ms))
+        last = store.get(place.messages, firing_id(row.id, state.last_slot_ms))
     return Found(row, rule, state, payload, last)
+
+
+def tell_one(store: Store, place: Place, id: str, now_ms: int) -> RuleRow:
+    """Return what to tell of a rule, or raise `MessageNotFoundError`."""
+    return _told(get(store, place, id), now_ms)
+
+
+def tell_page(
+    store: Store, place: Place, after: tuple[int, int], limit: int, now_ms: int
+) -> list[RuleRow]:
+    """Return what to tell of a page of rules, as they were made, behind a place."""
+    rows = page(store, place, after, limit)
+    return [_told(read(store, place, row), now_ms) for row in rows]
+
+
+def page(store: Store, place: Place, after: tuple[int, int], limit: int) -> list[Row]:
+    """Return the rows of rules behind a place: position and number of one."""
+    return store.page(place.rules, -NUMBER_MAX, NUMBER_MAX, after, limit)
+
+
+def preview_one(
+    store: Store, place: Place, id: str, now_ms: int, count: int
+) -> tuple[str, list[int]]:
+    """Return the zone of a rule, and when its next messages are due."""
+    found = get(store, place, id)
+    slots = found.rule.preview(now_ms, count)
+    return found.rule.zone, [found.rule.due_ms(id, slot_ms) for slot_ms in slots]
+
+
+def preview_rule(_: Store, rule: CronRule, now_ms: int, count: int) -> tuple[str, list[int]]:
+    """Return the zone of a rule that is in no topic, and its next slots."""
+    return rule.zone, rule.preview(now_ms, count)
+
+
+def _told(found: Found, now_ms: int) -> RuleRow:
+    report = report_of(found, now_ms)
+    row = found.row._replace(version=found.version, due_ms=report.next_ms, payload=found.payload)
+    return RuleRow(row, report)
 
 
 def report_of(found: Found, now_ms: int) -> CronReport:
@@ -177,27 +221,39 @@ def _next_due_ms(found: Found, now_ms: int) -> int:
 # What a rule does
 
 
-def plan_all(place: Place, ids: Sequence[str], now_ms: int) -> "list[Plan | IsterError]":
+def plan_all(
+    store: Store, place: Place, ids: Sequence[str], now_ms: int
+) -> "list[Plan | IsterError]":
     """Return what rules do now, each for itself; `MessageNotFoundError` for one that is gone."""
-    return [try_call(partial(plan_one, place, name, now_ms)) for name in ids]
+    return [try_call(store, partial(plan_one, place=place, id=name, now_ms=now_ms)) for name in ids]
 
 
-def plan_rows(place: Place, rows: Sequence[Row], now_ms: int) -> "list[Plan | IsterError]":
+def plan_rows(
+    store: Store, place: Place, rows: Sequence[Row], now_ms: int
+) -> "list[Plan | IsterError]":
     """Return what the rules of some rows do now."""
-    return [try_call(partial(plan_row, place, row, now_ms)) for row in rows]
+    return [try_call(store, partial(plan_row, place=place, row=row, now_ms=now_ms)) for row in rows]
 
 
-def plan_one(place: Place, id: str, now_ms: int) -> Plan:
+def plan_page(
+    store: Store, place: Place, after: tuple[int, int], limit: int, now_ms: int
+) -> "tuple[list[Row], list[Plan | IsterError]]":
+    """Return a page of rows, and what their rules do now."""
+    rows = page(store, place, after, limit)
+    return rows, plan_rows(store, place, rows, now_ms)
+
+
+def plan_one(store: Store, place: Place, id: str, now_ms: int) -> Plan:
     """Return what a rule does now, or raise `MessageNotFoundError`."""
-    return plan(place, get(place, id), now_ms)
+    return plan(store, place, get(store, place, id), now_ms)
 
 
-def plan_row(place: Place, row: Row, now_ms: int) -> Plan:
+def plan_row(store: Store, place: Place, row: Row, now_ms: int) -> Plan:
     """Return what the rule of a row does now."""
-    return plan(place, read(place, row), now_ms)
+    return plan(store, place, read(store, place, row), now_ms)
 
 
-def plan(place: Place, found: Found, now_ms: int) -> Plan:
+def plan(store: Store, place: Place, found: Found, now_ms: int) -> Plan:
     """Return what a rule does now."""
     last = found.last
     decision = decide(
@@ -209,14 +265,14 @@ def plan(place: Place, found: Found, now_ms: int) -> Plan:
         ahead_ms=AHEAD_MS,
     )
     waits_for = last.seq if last is not None and decision.state.buffered_ms else None
-    return Plan(found.id, _changes(place, found, decision), decision.wake_ms, waits_for)
+    return Plan(found.id, _changes(store, place, found, decision), decision.wake_ms, waits_for)
 
 
-def _changes(place: Place, found: Found, decision: Decision) -> list[RuleChange]:
+def _changes(store: Store, place: Place, found: Found, decision: Decision) -> list[RuleChange]:
     if decision.state == found.state and not decision.firings:
         return []
     stored = Edit(decision.state, found.payload, found.row.attributes)
-    return [_storing(place, found, stored), *_puts(place, found, decision)]
+    return [_storing(place, found, stored), *_puts(store, place, found, decision)]
 
 
 def _storing(place: Place, found: Found, edit: Edit) -> Update:
@@ -225,13 +281,13 @@ def _storing(place: Place, found: Found, edit: Edit) -> Update:
     return Update(place.rules, row.id, row.group, packed, edit.attributes, row.version)
 
 
-def _puts(place: Place, found: Found, decision: Decision) -> list[Put]:
+def _puts(store: Store, place: Place, found: Found, decision: Decision) -> list[Put]:
     row = found.row
     return [
         Put(place.messages, name, row.group, due_ms, found.payload, row.attributes)
         for name, _, due_ms in decision.firings
         # It is there when somebody has put a copy of the rules back that is older than it.
-        if place.store.get(place.messages, name) is None
+        if store.get(place.messages, name) is None
     ]
 
 
@@ -253,7 +309,37 @@ def first_row(
     return Put(place.rules, id, group, now_ms, packed, attributes)
 
 
+def editing_rule(
+    rule: CronRule | None, payload: bytes, attributes: bytes
+) -> Callable[[Found, CronState, int], Edit]:
+    """Return what gives a rule other messages, and other times if `rule` is given."""
+    return partial(_revised, rule, payload, attributes)
+
+
+def _revised(
+    rule: CronRule | None,
+    payload: bytes,
+    attributes: bytes,
+    _: Found,
+    state: CronState,
+    now_ms: int,
+) -> Edit:
+    return Edit(state if rule is None else revise(state, rule, now_ms), payload, attributes)
+
+
+def pausing_rule(found: Found, state: CronState, _: int) -> Edit:
+    """Have a rule make nothing."""
+    paused = state if state.paused else pause(state)
+    return Edit(paused, found.payload, found.row.attributes)
+
+
+def resuming_rule(found: Found, state: CronState, now_ms: int) -> Edit:
+    """Have a rule go on with the slots to come."""
+    return Edit(resume(state, now_ms), found.payload, found.row.attributes)
+
+
 def prepare(
+    store: Store,
     place: Place,
     id: str,
     *,
@@ -267,14 +353,14 @@ def prepare(
 
     What was due by `begun_ms` has begun, though the clock may be behind that.
     """
-    row = place.store.get(place.rules, id)
+    row = store.get(place.rules, id)
     if row is None:
         raise MessageNotFoundError(id)
     if row.group != group:
         raise NotOwnerError(id, row.group)
     removing = Delete(place.rules, id, group, row.version)
     try:
-        found = read(place, row)
+        found = read(store, place, row)
     except CorruptedError:
         # It is good for nothing: its zone is not known any more, or worse.
         if editing is None:
@@ -291,11 +377,11 @@ def prepare(
     decision = decide(found.rule, state, id, now_ms=now_ms, is_running=is_running)
     if decision.wake_ms is not None and decision.wake_ms <= now_ms:
         # Far behind. What is due by the rule as it is comes first.
-        return Prepared(_changes(place, found, decision), found.version, again=True)
+        return Prepared(_changes(store, place, found, decision), found.version, again=True)
     edit = editing(found, decision.state, now_ms)
     revision = row.version + 1
     edit = edit._replace(state=msgspec.structs.replace(edit.state, revision=revision))
-    puts = _puts(place, found, decision)
+    puts = _puts(store, place, found, decision)
     return Prepared([_storing(place, found, edit), *puts, *taken], revision)
 
 

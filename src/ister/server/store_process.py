@@ -1,0 +1,163 @@
+"""Timelines in SQLite, kept by a process beside the broker: see `timeline.process`.
+
+Always true:
+- it is started by the first call, and again by the first one after it has ended;
+- each call is told of once, in the order they were made: what came of it, or `StorageFailedError`
+  when the process ended before that was known.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from operator import methodcaller
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from ister.base.errors import StorageFailedError
+from ister.timeline import Call
+from ister.timeline.process import MODULE, Frames, encode
+
+logger = structlog.get_logger("timelines")
+
+READ_BYTES = 1 << 20
+# Copying the write-ahead log into the file takes some milliseconds; a disk that hangs takes longer.
+CLOSE_S = 30.0
+
+T = TypeVar("T")
+
+
+class StoreProcess:
+    """See the module, and `StoreWorker`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._frames = Frames()
+        self._unsent = bytearray()
+        self._waiting: deque[Callable[[Any], object]] = deque()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def run(self, call: Call[T], done: Callable[[T | Exception], object]) -> None:
+        """See `StoreWorker`."""
+        try:
+            connection = self._socket or self._start()
+        except OSError as error:
+            reason = f"the process for timelines does not start: {error.strerror}"
+            self._loop.call_soon(done, StorageFailedError(reason))
+            return
+        self._waiting.append(done)
+        self._send(connection, encode(call))
+
+    async def close(self) -> None:
+        """Have it close the file and end."""
+        process, connection = self._process, self._socket
+        if process is None or connection is None:
+            return
+        closed: asyncio.Future[object] = self._loop.create_future()
+        self.run(methodcaller("close"), closed.set_result)
+        # Whatever was acknowledged is on the disk; the rest was promised to nobody.
+        reason: object = f"no answer in {CLOSE_S:g} s"
+        with suppress(TimeoutError):
+            reason = await asyncio.wait_for(closed, CLOSE_S)
+        if reason is not None:
+            logger.warning("timelines_not_closed", reason=str(reason))
+        if self._socket is connection:
+            self._leave(connection)
+            process.kill()
+            process.wait()
+
+    # Inner workings
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    # Not what lies in the working folder, but what this process has imported.
+                    [sys.executable, "-P", "-m", MODULE, str(self._file)],
+                    stdin=theirs.fileno(),
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                )
+        except OSError:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        self._socket, self._frames = ours, Frames()
+        self._loop.add_reader(ours.fileno(), self._on_readable, ours)
+        return ours
+
+    def _send(self, connection: socket.socket, data: bytes) -> None:
+        if not self._unsent:
+            try:
+                sent = connection.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return  # It has ended. The other side of the socket tells, and who waits is told.
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._loop.add_writer(connection.fileno(), self._on_writable, connection)
+        self._unsent += data
+
+    def _on_writable(self, connection: socket.socket) -> None:
+        try:
+            del self._unsent[: connection.send(self._unsent)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent.clear()
+        if not self._unsent:
+            self._loop.remove_writer(connection.fileno())
+
+    def _on_readable(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._on_ended(connection)
+            return
+        for told in self._frames.add(data):
+            self._tell(told)
+
+    def _on_ended(self, connection: socket.socket) -> None:
+        process = self._process
+        assert process is not None
+        self._leave(connection)
+        # It has closed its socket, or is gone: it does not take long any more.
+        process.kill()
+        code = process.wait()
+        logger.error("timelines_process_ended", code=code)
+        waiting, self._waiting = self._waiting, deque()
+        for done in waiting:
+            self._loop.call_soon(done, StorageFailedError(f"their process ended with {code}"))
+
+    def _leave(self, connection: socket.socket) -> None:
+        self._loop.remove_reader(connection.fileno())
+        self._loop.remove_writer(connection.fileno())
+        connection.close()
+        self._unsent.clear()
+        self._socket = self._process = None
+
+    def _tell(self, told: object) -> None:
+        """Tell the next one: who fails on it must not keep it from the others."""
+        try:
+            self._waiting.popleft()(told)
+        except Exception:  # A bug costs one answer, not all that follow.
+            logger.exception("internal_error")

@@ -1,0 +1,96 @@
+"""The process that a broker has its timelines kept by: it makes calls of a store, one by one.
+
+Beside the broker, and not a thread of it: SQLite lets go of the interpreter's lock and takes it
+back for every row, and each time the event loop would have to be waited for.
+
+Run by the broker, with a socket as standard input: each frame is a pickled call, and is answered by
+what it returned or raised. It ends when the socket does, that is with its broker, whichever way
+that ends. Signals are the broker's to act on.
+"""
+
+import gc
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ister.base.errors import IsterError
+from ister.timeline.calls import as_ister_error
+from ister.timeline.port import Store
+from ister.timeline.sqlite import SqliteStore
+
+# How many bytes follow.
+HEAD = struct.Struct(">Q")
+MODULE = "ister.timeline.process"
+
+
+def encode(thing: object) -> bytes:
+    """Return a frame."""
+    data = pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
+    return HEAD.pack(len(data)) + data
+
+
+class Frames:
+    """Bytes as they come, and the things they are."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> list[Any]:
+        """Take bytes, and return what is complete by them."""
+        self._data += data
+        things: list[Any] = []
+        start = 0
+        while len(self._data) - start >= HEAD.size:
+            begin = start + HEAD.size
+            end = begin + HEAD.unpack_from(self._data, start)[0]
+            if end > len(self._data):
+                break
+            with memoryview(self._data) as view, view[begin:end] as frame:
+                things.append(pickle.loads(frame))  # noqa: S301 - of our broker, or its process
+            start = end
+        del self._data[:start]
+        return things
+
+
+def serve(connection: socket.socket, store: Store) -> None:
+    """Make the calls that come, until the other side is gone."""
+    frames = Frames()
+    while data := connection.recv(1 << 20):
+        for call in frames.add(data):
+            connection.sendall(answer(call, store))
+
+
+def answer(call: Any, store: Store) -> bytes:
+    """Return what is told of a call."""
+    try:
+        return encode(call(store))
+    except IsterError as error:
+        return encode(error)
+    except Exception as error:  # noqa: BLE001 - whoever asked is told; where it was, is not
+        traceback.print_exc()
+        return encode(as_ister_error(error))
+
+
+def main() -> None:
+    """Serve until the broker is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Nothing of what was imported is ever garbage.
+    gc.freeze()
+    store = SqliteStore(Path(sys.argv[1]))
+    connection = socket.socket(fileno=sys.stdin.fileno())
+    with suppress(ConnectionError):
+        serve(connection, store)
+    # The broker has had the store closed, or it has crashed: then the file is left as it is.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
