@@ -15,7 +15,7 @@ from ister.base.errors import CorruptedError, StorageTakenError
 from ister.database import check_format, copied, translated
 from ister.timeline.file import FORMAT
 from ister.timeline.port import TopicRow
-from ister.timeline.sqlite import ALL, WHOLE, is_whole
+from ister.timeline.sqlite_runs import ALL, WHOLE, is_whole
 
 # A file of which nothing is right is not worth a list of it.
 FAULTS_MAX = 20

@@ -145,12 +145,13 @@ class Release(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Remove a message that was dealt with."""
+    """Remove a message that was dealt with. Who knows its `seq` spares the store looking for it."""
 
     topic: int
     id: str
     holder: str
     version: int
+    seq: int = 0
 
 
 class Bury(NamedTuple):

@@ -14,8 +14,9 @@ millions of them would hold up everybody else for minutes.
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -24,34 +25,38 @@ from ister.base.errors import CorruptedError, IsterError, StorageFailedError, To
 from ister.database import transaction, translated
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
 from ister.timeline.file import open_file
-from ister.timeline.model import Bury, Lease, Row, Slot, Work
+from ister.timeline.model import Bury, Done, Lease, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.sheet import UNREAD, Sheet, Writes
+from ister.timeline.sqlite_runs import (
+    ALL,
+    AMONG,
+    FIND_SEQS,
+    LEASE,
+    SLIM,
+    SLIM_KINDS,
+    WHOLE,
+    finish_all,
+    is_whole,
+    kind_of,
+    lease_all,
+    listed,
+    new_row,
+)
 
 FILE_NAME = "timelines.db"
-# Of values that were checked: a third of what calling the class takes.
-new_row: Callable[[type[Row], tuple[Any, ...]], Row] = tuple.__new__
-
 BEFORE_ALL = (-NUMBER_MAX, 0)
+# Versions are taken from the file so many at a time, or each commit would write a page more for
+# that. Those that were not given when it is opened again never are.
+RESERVED_VERSIONS = 1_000_000
 # A message takes about 10 µs to remove, and others wait for 2 ms at most.
 REMAINS_PER_CALL = 200
 
-SLIM = (
-    "SELECT m.topic, m.seq, m.id, coalesce(l.version, m.version), m.level, m.due,"
-    " coalesce(l.position, m.due), m.owner, coalesce(l.holder, ''), coalesce(l.leases, m.leases)"
-)
-WHOLE = f"{SLIM}, m.payload, m.attributes, m.crc"
-SLIM_KINDS = (int, int, str, int, int, int, int, str, str, int)
-KINDS = (*SLIM_KINDS, bytes, bytes, int)
-ALL = "FROM messages AS m LEFT JOIN leases AS l ON l.seq = m.seq"
 FREE = "NOT EXISTS (SELECT 1 FROM leases AS l WHERE l.seq = m.seq)"
 LEASED = "JOIN messages AS m ON m.seq = l.seq"
 FIND = f"{WHOLE} {ALL} WHERE m.topic = ? AND m.id = ?"
 FIND_SEQ = f"{WHOLE} {ALL} WHERE m.seq = ?"
-# Of a list in JSON: one statement for however many.
-AMONG = "IN (SELECT value FROM json_each(?))"
 FIND_IDS = f"{SLIM} {ALL} WHERE m.topic = ? AND m.id {AMONG}"
-FIND_SEQS = f"{WHOLE} {ALL} WHERE m.seq {AMONG}"
 # What stands in a range of a level, in order: first of those that nobody has, then of the others.
 FREE_ORDER = "FROM messages AS m INDEXED BY message_order"
 IN_FREE = f"WHERE m.topic = ? AND m.level = ? AND (m.due, m.seq) > (?, ?) AND m.due <= ? AND {FREE}"
@@ -98,10 +103,6 @@ CHANGE = "UPDATE messages SET version = ?, due = ?, leases = ? WHERE seq = ?"
 UPDATE = "UPDATE messages SET payload = ?, attributes = ?, crc = ? WHERE seq = ?"
 MOVE = "UPDATE messages SET topic = ?, id = ?, level = ? WHERE seq = ?"
 REMOVE = "DELETE FROM messages WHERE seq = ?"
-LEASE = (
-    "REPLACE INTO leases (seq, topic, level, due, position, version, holder, leases)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
 FREE_AGAIN = "DELETE FROM leases WHERE seq = ?"
 CLEAR = (
     "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY message_order"
@@ -124,7 +125,9 @@ class SqliteStore:
         # Of the file that is open.
         self._topics: dict[int, TopicRow] = {}
         self._remains: set[int] = set()
+        # The last version that was given, and up to which they are ours by the file.
         self._version = 0
+        self._reserved = 0
 
     def topics(self) -> list[TopicRow]:
         """See `Store`."""
@@ -157,22 +160,48 @@ class SqliteStore:
 
     def apply(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
         """See `Store`."""
+        outcomes: list[Outcomes] = []
         with self._opened() as connection:
-            sheet = Sheet(
-                self._topics,
-                load=lambda topic, name: self._find(connection, topic, name),
-                load_seq=lambda seq: self._find_seq(connection, seq),
-            )
-            version = self._version + sum(len(piece.changes) for piece in work)
+            version, reserved = self._version, self._reserved
+            end = version + sum(len(piece.changes) for piece in work)
             with transaction(connection):
-                self._read(sheet, connection, work)
-                outcomes = settle(sheet, now_ms, work, self._version + 1)
-                write(connection, sheet.writes())
-                connection.execute("UPDATE head SET version = ?", (version,))
+                if end > reserved:
+                    reserved = end + RESERVED_VERSIONS
+                    connection.execute("UPDATE head SET version = ?", (reserved,))
+                for kind, run in groupby(work, kind_of):
+                    pieces = [*run]
+                    outcomes += self._make(connection, now_ms, kind, pieces, version + 1)
+                    version += sum(len(piece.changes) for piece in pieces)
                 cleared = self._clear(connection)
-            self._version = version
+            self._version, self._reserved = version, reserved
             self._remains -= cleared
             return outcomes
+
+    def _make(
+        self,
+        connection: sqlite3.Connection,
+        now_ms: int,
+        kind: type | None,
+        work: Sequence[Work],
+        version: int,
+    ) -> list[Outcomes]:
+        """Make changes, all of one kind or any. Those before them are in the tables by now."""
+        found: list[Outcomes] | None = None
+        if kind is Lease:
+            found = lease_all(connection, now_ms, work, version)
+        elif kind is Done:
+            found = finish_all(connection, self._topics, now_ms, work, version)
+        if found is not None:
+            return found
+        sheet = Sheet(
+            self._topics,
+            load=lambda topic, name: self._find(connection, topic, name),
+            load_seq=lambda seq: self._find_seq(connection, seq),
+        )
+        self._read(sheet, connection, work)
+        outcomes = settle(sheet, now_ms, work, version)
+        write(connection, sheet.writes())
+        return outcomes
 
     def scan(
         self, topic: int, level: int, after: tuple[int, int], until_ms: int, limit: int
@@ -251,6 +280,13 @@ class SqliteStore:
 
     def close(self) -> None:
         """See `Store`."""
+        if self._connection is not None and self._reserved > self._version:
+            # Versions are lost by a crash alone.
+            with self._opened() as connection:
+                connection.execute("UPDATE head SET version = ?", (self._version,))
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with translated(self._file):
@@ -271,7 +307,7 @@ class SqliteStore:
                 else:
                     ids[change.topic] = [change.id]
         if seqs:
-            found = connection.execute(FIND_SEQS, (json.dumps(seqs),))
+            found = connection.execute(FIND_SEQS, (listed(seqs),))
             # One that is broken is found so by whoever asks for it, and by nobody else.
             sheet.add([new_row(Row, values[:-1]) for values in found if is_whole(values)])
         for topic, names in ids.items():
@@ -327,8 +363,9 @@ class SqliteStore:
             with translated(self._file):
                 yield self._open()
         except (StorageFailedError, CorruptedError):
+            # Not as one that is closed: what the file has by now is not known.
             with suppress(IsterError):
-                self.close()
+                self._disconnect()
             raise
 
     def _open(self) -> sqlite3.Connection:
@@ -348,7 +385,7 @@ class SqliteStore:
         (newest,) = connection.execute("SELECT coalesce(max(seq), 0) FROM messages").fetchone()
         match connection.execute("SELECT version FROM head").fetchall():
             case [(int(version),)] if version >= newest:
-                self._version = version
+                self._version = self._reserved = version
             case _:
                 raise self._damage("the last version is not what was written")
 
@@ -402,11 +439,6 @@ def write(connection: sqlite3.Connection, writes: Writes) -> None:
                 )
             ],
         )
-
-
-def is_whole(values: tuple[Any, ...]) -> bool:
-    """Return whether a message is what was written."""
-    return tuple(map(type, values)) == KINDS and crc32(values[11], crc32(values[10])) == values[12]
 
 
 def checksum(row: Row) -> int:

@@ -78,7 +78,7 @@ class Picks:
             Extend(topic, name, holder, row.version, time_ms),
             Release(topic, name, holder, row.version, time_ms, pick(st.booleans())),
             Release(topic, name, holder, row.version, row.due_ms, True, pick(numbers)),
-            Done(topic, name, holder, row.version),
+            Done(topic, name, holder, row.version, pick(st.sampled_from([0, row.seq]))),
             Bury(topic, row.seq, row.version, pick(topics), pick(st.booleans())),
             Put(topic, name, row.group, time_ms, b"again"),
         ]

@@ -1,7 +1,8 @@
 """Group commit of timelines: work gathers while the group before it is with the store.
 
 Always true:
-- one group is with the store at most, and groups are applied in the order their work came in;
+- two groups are with the store at most, the second when it is large, so that the store does not
+  wait for us; and groups are applied in the order their work came in;
 - whoever added work is told once, after it is durable, or with an error;
 - a look sees all work that was added before it, and who asked for it is told after who added that;
 - when the storage fails, everybody who waits is told so, also who came after that group. The next
@@ -33,6 +34,10 @@ from ister.timeline import (
 
 # The largest group takes a store about 50 ms, and whoever has a message due waits for it.
 GROUP_CHANGES_MAX = 4_000
+# With so many changes a group is given to the store behind another one: fewer had better gather,
+# as each group takes a sync of the disk.
+AHEAD_CHANGES_MIN = 128
+GROUPS_MAX = 2
 # Changes that are told of in one turn of the event loop: about a millisecond, which everybody else
 # waits for.
 TOLD_AT_ONCE = 64
@@ -72,7 +77,9 @@ class Committer:
         self._pieces: list[_Piece] = []
         self._looks: list[_Look] = []
         self._waiting_bytes = 0
-        self._busy = False
+        # Changes of the pieces; and groups that are with the store.
+        self._changes = 0
+        self._groups = 0
         self._scheduled = False
         self._closed = False
         # Whom to tell what came of how many changes, in this order.
@@ -92,6 +99,7 @@ class Committer:
         size = sum(len(c.payload) for c in work.changes if isinstance(c, Put | Update))
         self._waiting_bytes += size
         self._pieces.append(_Piece(work, size, done))
+        self._changes += len(work.changes)
         self._kick()
 
     def look(self, call: Call[T], done: Callable[[T | IsterError], object]) -> None:
@@ -108,21 +116,27 @@ class Committer:
         self._closed = True
 
     def _kick(self) -> None:
-        if not self._busy and not self._scheduled:
+        if self._has_turn and not self._scheduled:
             self._scheduled = True
             self._call_soon(self._begin)
 
+    @property
+    def _has_turn(self) -> bool:
+        is_ahead = self._groups < GROUPS_MAX and self._changes >= AHEAD_CHANGES_MIN
+        return not self._groups or is_ahead
+
     def _begin(self) -> None:
         self._scheduled = False
-        if self._busy or self._closed or not (self._pieces or self._looks):
+        if not self._has_turn or self._closed or not (self._pieces or self._looks):
             return
         pieces = self._take()
         # A look may not overtake work that was added before it.
         looks: list[_Look] = []
         if not self._pieces:
             looks, self._looks = self._looks, []
-        self._busy = True
+        self._groups += 1
         work = [piece.work for piece in pieces]
+        self._changes -= sum(len(one.changes) for one in work)
         self._worker.run(
             Group(self._clock.now_ms(), work, [look.call for look in looks]),
             partial(self._end, pieces, looks),
@@ -139,7 +153,7 @@ class Committer:
         return taken
 
     def _end(self, pieces: list[_Piece], looks: list[_Look], told: Told | Exception) -> None:
-        self._busy = False
+        self._groups -= 1
         self._waiting_bytes -= sum(piece.size_bytes for piece in pieces)
         if isinstance(told, Exception):
             self._fail(pieces, looks, told)
@@ -163,7 +177,8 @@ class Committer:
             self._logger.error("timelines_failed", reason=str(told), exc_info=error)
         pieces += self._pieces
         looks += self._looks
-        self._pieces, self._looks, self._waiting_bytes = [], [], 0
+        self._waiting_bytes -= sum(piece.size_bytes for piece in self._pieces)
+        self._pieces, self._looks, self._changes = [], [], 0
         self._untold += [(piece.done, told, 1) for piece in pieces]
         self._untold += [(look.done, told, 1) for look in looks]
 

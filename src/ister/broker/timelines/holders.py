@@ -51,7 +51,9 @@ class HoldersCall:
         """Return a change as the store takes it. No lease is longer than the topic allows."""
         topic = self._topic
         if isinstance(change, Done):
-            return Done(topic.number, change.id, self._consumer.name, change.version)
+            held = topic.out.get(change.id)
+            seq = 0 if held is None else held.seq
+            return Done(topic.number, change.id, self._consumer.name, change.version, seq)
         change = change._replace(topic=topic.number, holder=self._consumer.name)
         if isinstance(change, Release):
             return self._release(change) if change.unused else change
