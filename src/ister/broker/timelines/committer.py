@@ -44,6 +44,8 @@ TOLD_AT_ONCE = 64
 # Payloads that wait for the store: a second of the largest messages a disk takes.
 WAITING_BYTES_MAX = 64 * MIB
 
+WITH_PAYLOADS = frozenset({Put, Update})
+
 T = TypeVar("T")
 
 
@@ -96,7 +98,9 @@ class Committer:
 
     def add(self, work: Work, done: Callable[[Outcomes], object]) -> None:
         """Have changes made; `done` is told what came of them."""
-        size = sum(len(c.payload) for c in work.changes if isinstance(c, Put | Update))
+        size = 0
+        if not WITH_PAYLOADS.isdisjoint(map(type, work.changes)):
+            size = sum(len(c.payload) for c in work.changes if isinstance(c, Put | Update))
         self._waiting_bytes += size
         self._pieces.append(_Piece(work, size, done))
         self._changes += len(work.changes)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ister.broker.timelines.topic import TimelineTopic
 
 
+# A message is not its holder's any more.
+GONE = (TimelineLeaseLostError, MessageNotFoundError)
+
+
 class HoldersCall:
     """Changes that were asked for together, each made for itself."""
 
@@ -73,20 +77,24 @@ class HoldersCall:
         if isinstance(outcomes, IsterError):
             self._topic.fail()
         else:
+            topic = self._topic
             for change, outcome in zip(self._changes, outcomes, strict=True):
-                held = self._topic.out.get(change.id)
+                held = topic.out.get(change.id)
                 if held is not None and held.version != change.version:
                     held = None
-                if isinstance(outcome, Changed):
-                    self._on_changed(change, outcome, held)
-                elif held is not None and isinstance(
-                    outcome, TimelineLeaseLostError | MessageNotFoundError
-                ):
-                    self._topic.drop(held, kept=True)
-            self._topic.touch()
+                if type(outcome) is not Changed:
+                    if held is not None and isinstance(outcome, GONE):
+                        topic.drop(held, kept=True)
+                elif type(change) is Done:
+                    if held is not None:
+                        topic.drop(held, kept=True)
+                    topic.forget(outcome.seq)
+                else:
+                    self._on_kept(change, outcome, held)
+            topic.touch()
         self._done(outcomes)
 
-    def _on_changed(self, change: HoldersChange, changed: Changed, held: Held | None) -> None:
+    def _on_kept(self, change: HoldersChange, changed: Changed, held: Held | None) -> None:
         topic = self._topic
         level = held.level if held is not None else None
         if isinstance(change, Extend):
@@ -96,7 +104,4 @@ class HoldersCall:
             return
         if held is not None:
             topic.drop(held, kept=True)
-        if isinstance(change, Done):
-            topic.forget(changed.seq)
-        else:
-            topic.note(free_slot(changed), level)
+        topic.note(free_slot(changed), level)

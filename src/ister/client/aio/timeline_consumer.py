@@ -130,14 +130,17 @@ class TimelineLease:
 
     def _finish(self, kind: int, time_ms: int) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Who does not wait for the outcome does not want to know it.
-        future.add_done_callback(_look)
+        unanswered = self._consumer.unanswered
+        unanswered.add(future)
 
         def done(outcome: int | IsterError) -> None:
+            unanswered.discard(future)
             if future.done():
                 return
             if isinstance(outcome, IsterError):
                 future.set_exception(outcome)
+                # Who does not wait for the outcome does not want to know it, and is told nothing.
+                future.exception()
             else:
                 future.set_result(None)
 
@@ -148,7 +151,6 @@ class TimelineLease:
             self._extending.add_done_callback(finish)
         else:
             finish(None)
-        self._consumer.await_at_end(future)
         return future
 
 
@@ -190,8 +192,8 @@ class TimelineConsumer:
         self._channel = TimelineChannel(link.session, command)
         self._timer: Timer | None = None
         self._timer_due_ms = 0
-        # What was said of messages and is not answered yet.
-        self._unanswered: set[asyncio.Future[None]] = set()
+        # What was said of messages and is not answered yet: `close` waits for it.
+        self.unanswered: set[asyncio.Future[None]] = set()
         self._opened = False
         self._left = False
         self._drifted = False
@@ -243,8 +245,8 @@ class TimelineConsumer:
             return
         self._left = True
         self._cancel_timer()
-        if self._unanswered:
-            await asyncio.wait(self._unanswered, timeout=ANSWERS_S)
+        if self.unanswered:
+            await asyncio.wait(self.unanswered, timeout=ANSWERS_S)
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._timelines.close(self._channel, settler(future))
         # Whether the broker hears of it or not: this consumer is gone.
@@ -296,11 +298,6 @@ class TimelineConsumer:
     def due_ms(self, at: When) -> int:
         """Return a time as the broker counts it."""
         return self._timeline.due_ms(at)
-
-    def await_at_end(self, answer: "asyncio.Future[None]") -> None:
-        """Have `close` wait for an answer."""
-        self._unanswered.add(answer)
-        answer.add_done_callback(self._unanswered.discard)
 
     # Inner workings
 
@@ -356,9 +353,3 @@ class TimelineConsumer:
             self._drifted = clock.drifted
             if self._drifted:
                 logger.warning("clock_drift", drift_s=self.drift, hint="set the clock right")
-
-
-def _look(future: "asyncio.Future[None]") -> None:
-    """Have asyncio know that somebody has seen the error."""
-    if not future.cancelled():
-        future.exception()
