@@ -130,6 +130,8 @@ class Broker:
         self.series = SeriesPublisher(self.staging, self.streams)
         # Of a broker that has a store for timelines.
         self.delays: Delays | None = None
+        # How many batches were published, by connections: timelines give way to those.
+        self._published = 0
 
     def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
         """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""
@@ -151,6 +153,7 @@ class Broker:
             clock=self.clock,
             call_soon=call_soon,
             find_kind=self.catalog.find_kind,
+            count_published=lambda: self._published,
         )
         timelines.adopt(topics)
         self.catalog.adopt_timelines(timelines)
@@ -289,6 +292,7 @@ class Broker:
             raise TopicNotFoundError(topic.name)
         if topic.guard is not None and not checked:
             check(topic.guard, batch)
+        self._published += 1
         reached = topic.publish(batch, self.clock.now_ms())
         if batch.columns & Column.REPLY and reached < batch.count:
             self.replies.report_no_responder(topic.subscriptions, batch)
@@ -315,6 +319,7 @@ class Broker:
             raise WrongKindError(topic.name, "stream", "requests are for live topics")
         if batch.first_sequence > SEQUENCE_MAX:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
+        self._published += 1
         guard = None if checked else topic.guard
         topic.publish(producer.name, batch, told, expected_offset=expected_offset, guard=guard)
 

@@ -27,6 +27,7 @@ from ister.timeline.sqlite import SqliteStore
 
 # How many bytes follow.
 HEAD = struct.Struct(">Q")
+NICENESS = 5
 MODULE = "ister.timeline.process"
 
 
@@ -78,12 +79,24 @@ def answer(call: Any, store: Store) -> bytes:
         return encode(as_ister_error(error))
 
 
+def give_way() -> None:
+    """Have the broker go first where processors are few: it serves other topics as well.
+
+    And have it go on when it has given us something to do.
+    """
+    with suppress(OSError):
+        os.nice(NICENESS)
+        if sys.platform == "linux":
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def main() -> None:
     """Serve until the broker is gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Nothing of what was imported is ever garbage.
     gc.freeze()
+    give_way()
     store = SqliteStore(Path(sys.argv[1]))
     connection = socket.socket(fileno=sys.stdin.fileno())
     with suppress(ConnectionError):

@@ -53,6 +53,8 @@ from ister.timeline import (
 # by how much it must have been.
 BEAT_S = 1.0
 JUMP_MS = 2
+# For how long after somebody has published elsewhere timelines give way.
+GIVE_WAY_MS = 100
 # What the broker itself keeps in timelines. A broker that does not know a kind leaves it alone.
 DELAYED = "delayed"
 HIDDEN_KINDS = frozenset({DELAYED})
@@ -61,9 +63,10 @@ T = TypeVar("T")
 
 
 class Timelines:
-    """See the module. `find_kind` tells the kind of a topic that is no timeline.
+    """See the module. Nobody but `worker` uses the store.
 
-    Nobody but `worker` uses the store.
+    `find_kind` tells the kind of a topic that is no timeline, and `count_published` how often
+    somebody has published to one.
     """
 
     def __init__(
@@ -73,11 +76,16 @@ class Timelines:
         clock: Clock,
         call_soon: Callable[[Callable[[], object]], object],
         find_kind: Callable[[str], str | None] = lambda _: None,
+        count_published: Callable[[], int] = lambda: 0,
     ) -> None:
         self._clock = clock
         self._worker = worker
         self._reads = Reads(worker)
         self._find_kind = find_kind
+        self._count_published = count_published
+        # What was published elsewhere when somebody last looked, and when that last rose.
+        self._published = 0
+        self._published_ms = -GIVE_WAY_MS
         self._committer = Committer(
             worker, clock=clock, call_soon=call_soon, after_group=self._look
         )
@@ -359,6 +367,13 @@ class Timelines:
         self._committer.look(methodcaller("count", topic.number, 0, FAR), done)
 
     # For topics
+
+    def gives_way(self, now_ms: int) -> bool:
+        """Return whether others publish to topics that are no timelines."""
+        published = self._count_published()
+        if published != self._published:
+            self._published, self._published_ms = published, now_ms
+        return 0 <= now_ms - self._published_ms < GIVE_WAY_MS
 
     def touch(self, topic: TimelineTopic) -> None:
         """Have a topic looked at when this turn's share of a commit was told of."""

@@ -66,6 +66,10 @@ ROUND_COUNT_MAX = 64
 ROUND_BYTES = 4 * MIB
 # Rounds that are with the store at once, so that a commit has more than one of them.
 ROUNDS_MAX = 4
+# While somebody publishes to other topics there is one small round at a time: when thousands are
+# due at once, they, the store and all consumers would take every processor, and who publishes
+# waited 15 ms instead of 5. 9,000 messages a second are handed out then, instead of 20,000.
+GENTLE_COUNT_MAX = 32
 ROW_BYTES = 64 * KIB
 # When the storage is tried again after it failed.
 RETRY_S = 1.0
@@ -443,9 +447,13 @@ class TimelineTopic:
         """Begin a round of leases, unless enough are under way."""
         if self._rounds >= ROUNDS_MAX or self.is_awaited or not self._rotation:
             return
+        limit = min(self.round_max(), self._room.leases_left)
+        if self._timelines.gives_way(now_ms):
+            if self._rounds:
+                return
+            limit = min(limit, GENTLE_COUNT_MAX)
         self._rotation.rotate(-1)
         consumers = [consumer for consumer in self._rotation if consumer.claim is None]
-        limit = min(self.round_max(), self._room.leases_left)
         picks = pick(self._window, consumers, now_ms=now_ms, limit=limit)
         if not picks:
             return
