@@ -142,15 +142,16 @@ def tail(path: Path) -> str:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time the process has used so far, user and system together.
+    """Return the processor time that a process and those it has started have used so far.
 
-    Linux counts in ticks of 10 ms, so only differences over a second or more mean much.
+    User and system together. Linux counts in ticks of 10 ms, so only differences over a second or
+    more mean much.
     """
     try:
-        times = psutil.Process(pid).cpu_times()
+        times = [one.cpu_times() for one in family(pid)]
     except psutil.Error as error:
         raise BenchError(f"process {pid} has ended") from error
-    return float(times.user + times.system)
+    return float(sum(one.user + one.system for one in times))
 
 
 def peak_mb(pid: int) -> float:
@@ -164,5 +165,14 @@ def peak_mb(pid: int) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """Return the resident memory of the process in MB (1,000,000 bytes)."""
-    return float(psutil.Process(pid).memory_info().rss / 1e6)
+    """Return the resident memory of a process and those it has started, in MB (1,000,000 bytes).
+
+    What several of them share, as the code of Python, counts for each.
+    """
+    return float(sum(one.memory_info().rss for one in family(pid)) / 1e6)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and those it has started: a broker has one for its timelines."""
+    first = psutil.Process(pid)
+    return [first, *first.children(recursive=True)]

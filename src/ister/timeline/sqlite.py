@@ -25,10 +25,11 @@ from ister.base.errors import CorruptedError, IsterError, StorageFailedError, To
 from ister.database import transaction, translated
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
 from ister.timeline.file import open_file
-from ister.timeline.model import Bury, Done, Lease, Row, Slot, Work
+from ister.timeline.model import Bury, Done, Lease, Put, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.sheet import UNREAD, Sheet, Writes
 from ister.timeline.sqlite_runs import (
+    ADD,
     ALL,
     AMONG,
     FIND_SEQS,
@@ -42,6 +43,7 @@ from ister.timeline.sqlite_runs import (
     lease_all,
     listed,
     new_row,
+    put_all,
 )
 
 FILE_NAME = "timelines.db"
@@ -94,10 +96,6 @@ HELD = (
     f"{WHOLE} FROM leases AS l INDEXED BY lease_holders {LEASED}"
     " WHERE l.topic = ? AND l.holder = ? AND (l.position, l.seq) > (?, ?)"
     " ORDER BY l.position, l.seq LIMIT ?"
-)
-ADD = (
-    "INSERT INTO messages (topic, seq, id, version, level, due, owner, leases, payload, attributes,"
-    " crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 CHANGE = "UPDATE messages SET version = ?, due = ?, leases = ? WHERE seq = ?"
 UPDATE = "UPDATE messages SET payload = ?, attributes = ?, crc = ? WHERE seq = ?"
@@ -189,6 +187,8 @@ class SqliteStore:
         found: list[Outcomes] | None = None
         if kind is Lease:
             found = lease_all(connection, now_ms, work, version)
+        elif kind is Put:
+            found = put_all(connection, self._topics, work, version)
         elif kind is Done:
             found = finish_all(connection, self._topics, now_ms, work, version)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Leases and ends of leases in SQLite, many at once: most of what a busy timeline does.
+"""Puts, leases and ends of leases in SQLite, many at once: most of what a busy timeline does.
 
 Each is decided as `deciding` does it, and here for the case that all of them can be made. Else
 `None` is returned with nothing changed, and they are decided one by one.
@@ -12,8 +12,8 @@ from zlib import crc32
 
 import msgspec
 
-from ister.timeline.deciding import NUMBER_MAX, is_text
-from ister.timeline.model import Changed, Done, Lease, Row, Work
+from ister.timeline.deciding import LEVELS, NUMBER_MAX, is_text
+from ister.timeline.model import Changed, Done, Lease, Put, Row, Work
 from ister.timeline.port import Outcomes
 
 # Of values that were checked: a third of what calling the class takes.
@@ -29,6 +29,13 @@ WHOLE = f"{SLIM}, m.payload, m.attributes, m.crc"
 ALL = "FROM messages AS m LEFT JOIN leases AS l ON l.seq = m.seq"
 SLIM_KINDS = (int, int, str, int, int, int, int, str, str, int)
 KINDS = (*SLIM_KINDS, bytes, bytes, int)
+ADD = (
+    "INSERT INTO messages (topic, seq, id, version, level, due, owner, leases, payload, attributes,"
+    " crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+FIND_ANY = (
+    "SELECT 1 FROM messages WHERE topic = ? AND id IN (SELECT value FROM json_each(?)) LIMIT 1"
+)
 FIND_SEQS = f"{WHOLE} {ALL} WHERE m.seq {AMONG}"
 LEASE = (
     "REPLACE INTO leases (seq, topic, level, due, position, version, holder, leases)"
@@ -46,6 +53,40 @@ def kind_of(work: Work) -> type | None:
     """Return the kind of all changes of some work, if they are of one kind and not atomic."""
     kinds = set(map(type, work.changes))
     return kinds.pop() if len(kinds) == 1 and not work.atomic else None
+
+
+def put_all(
+    connection: sqlite3.Connection, topics: Collection[int], work: Sequence[Work], version: int
+) -> list[Outcomes] | None:
+    """Make messages, the first with `version`."""
+    puts: list[Put] = [*chain.from_iterable(one.changes for one in work)]  # type: ignore[list-item]
+    ids: dict[int, set[str]] = {}
+    added: list[tuple[object, ...]] = []
+    changed: list[Changed] = []
+    for (topic, name, group, due_ms, payload, attributes, level), number in zip(
+        puts, count(version), strict=False
+    ):
+        if not (
+            name
+            and name.isprintable()
+            and group.isprintable()
+            and -NUMBER_MAX < due_ms < NUMBER_MAX
+            and 0 <= level < LEVELS
+            and topic in topics
+        ):
+            return None
+        ids.setdefault(topic, set()).add(name)
+        crc = crc32(attributes, crc32(payload))
+        fields = (topic, number, name, number, level, due_ms, group, 0, payload, attributes, crc)
+        added.append(fields)
+        changed.append(Changed(name, number, number, due_ms, due_ms))
+    if sum(map(len, ids.values())) < len(puts):
+        return None
+    for topic, names in ids.items():
+        if connection.execute(FIND_ANY, (topic, _encode(names).decode())).fetchone():
+            return None
+    connection.executemany(ADD, added)
+    return split(changed, work)
 
 
 def lease_all(

@@ -33,7 +33,7 @@ from ister.timeline import (
 )
 
 # The largest group takes a store about 50 ms, and whoever has a message due waits for it.
-GROUP_CHANGES_MAX = 1_000
+GROUP_CHANGES_MAX = 4_000
 # With so many changes a group is given to the store behind another one: fewer had better gather,
 # as each group takes a sync of the disk.
 AHEAD_CHANGES_MIN = 128
