@@ -96,7 +96,10 @@ def test_a_file_that_a_broker_has_is_left_alone(file: Path) -> None:
     [
         ("UPDATE messages SET payload = x'00' WHERE id = 'm-7'", "is not what was written"),
         ("UPDATE messages SET topic = 9 WHERE id = 'm-7'", "is of topic 9, which is not there"),
-        ("UPDATE messages SET version = 10000000 WHERE id = 'm-7'", "has version 10000000, which nobody"),
+        (
+            "UPDATE messages SET version = 10000000 WHERE id = 'm-7'",
+            "has version 10000000, which nobody",
+        ),
         (
             "INSERT INTO leases SELECT seq,1,0,due,1,version,'w',1 FROM messages WHERE id = 'm-7'",
             "stands before the time it is due",

@@ -48,16 +48,19 @@ class HoldersCall:
             # Another connection of its name has been handed these.
             self._done([TimelineLeaseLostError(change.id) for change in self._changes])
         else:
-            self._changes = [self._filled(change) for change in self._changes]
+            number, holder, out = self._topic.number, self._consumer.name, self._topic.out
+            self._changes = [
+                Done(number, change.id, holder, change.version, held.seq if held else 0)
+                if isinstance(change, Done)
+                else self._filled(change)
+                for change in self._changes
+                for held in (out.get(change.id),)
+            ]
             self._topic.committer.add(Work([*self._changes]), self._on_committed)
 
-    def _filled(self, change: HoldersChange) -> HoldersChange:
+    def _filled(self, change: Extend | Release) -> HoldersChange:
         """Return a change as the store takes it. No lease is longer than the topic allows."""
         topic = self._topic
-        if isinstance(change, Done):
-            held = topic.out.get(change.id)
-            seq = 0 if held is None else held.seq
-            return Done(topic.number, change.id, self._consumer.name, change.version, seq)
         change = change._replace(topic=topic.number, holder=self._consumer.name)
         if isinstance(change, Release):
             return self._release(change) if change.unused else change

@@ -69,15 +69,17 @@ def free_slot(changed: Changed) -> Slot:
 class Level:
     """The slots of one level."""
 
-    __slots__ = ("complete_to", "free", "held", "known", "room", "slots_max")
+    __slots__ = ("complete_to", "free", "held", "known", "loaded", "room", "slots_max")
 
     def __init__(self, room: Room, slots_max: int) -> None:
         self.room = room
         self.slots_max = slots_max
         self.complete_to = FIRST_KEY
         self.known: dict[int, Slot] = {}
-        # Nobody has these; and these are leased until they stand where they do.
+        # Nobody has these: as they were loaded, the last one first; and those that came since.
+        self.loaded: list[Slot] = []
         self.free: list[Slot] = []
+        # These are leased until they stand where they do.
         self.held: list[Slot] = []
 
     @property
@@ -109,25 +111,47 @@ class Level:
         if self.known.pop(seq, None) is None:
             return False
         self.room.used -= 1
-        if len(self.free) + len(self.held) > 2 * len(self.known) + STALE_MAX:
+        if len(self.loaded) + len(self.free) + len(self.held) > 2 * len(self.known) + STALE_MAX:
             self._rebuild()
         return True
+
+    def load(self, slots: list[Slot]) -> None:
+        """Have slots that were loaded, in order: most of them stand behind all there are."""
+        if self.loaded and slots and slots[0] < self.loaded[0]:
+            # The window was made smaller meanwhile.
+            for slot in slots:
+                self.keep(slot)
+            return
+        for slot in slots:
+            self.forget(slot.seq)
+            self.known[slot.seq] = slot
+            if slot.held:
+                heappush(self.held, slot)
+        self.room.used += len(slots)
+        self.loaded = [slot for slot in reversed(slots) if not slot.held] + self.loaded
 
     def clear(self) -> None:
         """Have no slots, and know nothing of what there is."""
         self.room.used -= len(self.known)
         self.known.clear()
+        self.loaded.clear()
         self.free.clear()
         self.held.clear()
         self.complete_to = FIRST_KEY
 
     def first_free(self) -> Slot | None:
         """Return the first slot that nobody has."""
-        return self._first(self.free)
+        loaded, known = self.loaded, self.known
+        while loaded and known.get(loaded[-1][1]) is not loaded[-1]:
+            loaded.pop()
+        added = self._first(self.free)
+        if not loaded or added is None:
+            return loaded[-1] if loaded else added
+        return min(loaded[-1], added)
 
     def first(self) -> Slot | None:
         """Return the first slot."""
-        free, held = self._first(self.free), self._first(self.held)
+        free, held = self.first_free(), self._first(self.held)
         if free is None or held is None:
             return free or held
         return min(free, held)
@@ -135,14 +159,17 @@ class Level:
     def take_due(self, now_ms: int, limit: int) -> list[Slot]:
         """Take out the first slots that are due."""
         taken: list[Slot] = []
-        free, held, known = self.free, self.held, self.known
+        loaded, free, held, known = self.loaded, self.free, self.held, self.known
         while len(taken) < limit:
-            heap = free
-            if held and (not free or held[0] < free[0]):
-                heap = held
-            if not heap or heap[0][0] > now_ms:
+            heap = held if held and (not free or held[0] < free[0]) else free
+            if loaded and (not heap or loaded[-1] < heap[0]):
+                if loaded[-1][0] > now_ms:
+                    break
+                slot = loaded.pop()
+            elif heap and heap[0][0] <= now_ms:
+                slot = heappop(heap)
+            else:
                 break
-            slot = heappop(heap)
             if known.get(slot[1]) is slot:
                 del known[slot[1]]
                 taken.append(slot)
@@ -176,6 +203,7 @@ class Level:
         self._rebuild()
 
     def _rebuild(self) -> None:
+        self.loaded = []
         self.free = [slot for slot in self.known.values() if not slot.held]
         self.held = [slot for slot in self.known.values() if slot.held]
         heapify(self.free)
@@ -292,8 +320,7 @@ class Window:
         if level.complete_to != scan.after:
             # It went back meanwhile: there may be something between the two.
             return
-        for slot in scan.slots:
-            level.keep(slot)
+        level.load(scan.slots)
         level.complete_to = scan.complete_to
 
     def _find_level(self, seq: int) -> int | None:

@@ -10,7 +10,6 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import TIMELINE_BYTES
-from ister.broker.timelines.topic import ROUND_COUNT_MAX
 from ister.timeline import Changed, Done, Row
 
 
@@ -114,12 +113,12 @@ def test_a_message_is_sent_ahead_and_leased_from_its_due_time(bench: TimelineBen
 
 def test_messages_of_a_while_are_sent_ahead_together(bench: TimelineBench) -> None:
     client = bench.consume(prefetch_ms=200)
-    for slot in range(ROUND_COUNT_MAX):
+    for slot in range(50):
         bench.put(str(slot), 1_000 + slot)
 
     bench.advance(900)
 
-    assert client.batches == [ROUND_COUNT_MAX]
+    assert client.batches == [50]
 
 
 def test_a_message_due_now_is_not_held_up_by_those_sent_ahead(bench: TimelineBench) -> None:
