@@ -456,7 +456,13 @@ class Broker:
     # Inner workings
 
     def _is_quiet(self) -> bool:
-        """Whether so few are connected that nobody minds if the loop waits for a quick disk."""
+        """Whether so few are connected that nobody minds if the loop waits for a quick disk.
+
+        While timelines are being written it is not quick.
+        """
+        timelines = self.catalog.timelines
+        if timelines is not None and timelines.is_writing:
+            return False
         return 0 < self.connections <= QUIET_CONNECTIONS_MAX
 
     def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:

@@ -92,6 +92,11 @@ class Committer:
         self._failing = False
 
     @property
+    def is_busy(self) -> bool:
+        """Whether the store is at work."""
+        return self._groups > 0
+
+    @property
     def full(self) -> bool:
         """Whether owners should be held up."""
         return self._waiting_bytes > WAITING_BYTES_MAX

@@ -112,6 +112,11 @@ class Timelines:
         return self._committer.failures
 
     @property
+    def is_writing(self) -> bool:
+        """Whether the store is at work."""
+        return self._committer.is_busy
+
+    @property
     def slots(self) -> int:
         """How many messages of all topics are in memory until they are due."""
         return self._room.used
