@@ -8,6 +8,7 @@ the event loop never waits for a disk or a store, the making of a first stream a
 """
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -89,7 +90,7 @@ class Storage:
         return worker
 
     def _new_store_worker(self) -> StoreWorker:
-        if self._config.timelines:
+        if self._config.timelines or sys.platform == "win32":
             return WithStore(self._timelines, self._new_worker("timelines", 1))
         self._store_process = StoreProcess(self._folder / FILE_NAME)
         return self._store_process

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 import structlog
 
 from ister.base.errors import StorageFailedError
-from ister.timeline import Call
-from ister.timeline.process import MODULE, Frames, encode
+from ister.timeline import PROCESS_MODULE, Call, Frames, encode
 
 logger = structlog.get_logger("timelines")
 
@@ -42,7 +41,7 @@ class StoreProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._frames = Frames()
-        self._unsent = bytearray()
+        self._unsent: deque[memoryview] = deque()
         self._waiting: deque[Callable[[Any], object]] = deque()
 
     @property
@@ -87,7 +86,7 @@ class StoreProcess:
             with theirs:
                 self._process = subprocess.Popen(
                     # Not what lies in the working folder, but what this process has imported.
-                    [sys.executable, "-P", "-m", MODULE, str(self._file)],
+                    [sys.executable, "-P", "-m", PROCESS_MODULE, str(self._file)],
                     stdin=theirs.fileno(),
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 )
@@ -100,28 +99,30 @@ class StoreProcess:
         return ours
 
     def _send(self, connection: socket.socket, data: bytes) -> None:
-        if not self._unsent:
-            try:
-                sent = connection.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # It has ended. The other side of the socket tells, and who waits is told.
-            if sent == len(data):
-                return
-            data = data[sent:]
-            self._loop.add_writer(connection.fileno(), self._on_writable, connection)
-        self._unsent += data
+        self._unsent.append(memoryview(data))
+        if len(self._unsent) == 1:
+            self._send_some(connection)
+            if self._unsent:
+                self._loop.add_writer(connection.fileno(), self._on_writable, connection)
 
     def _on_writable(self, connection: socket.socket) -> None:
-        try:
-            del self._unsent[: connection.send(self._unsent)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent.clear()
+        self._send_some(connection)
         if not self._unsent:
             self._loop.remove_writer(connection.fileno())
+
+    def _send_some(self, connection: socket.socket) -> None:
+        unsent = self._unsent
+        try:
+            while unsent:
+                sent = connection.send(unsent[0])
+                unsent[0] = unsent[0][sent:]
+                if not unsent[0]:
+                    unsent.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            # It has ended. The other side of the socket tells, and who waits is told.
+            unsent.clear()
 
     def _on_readable(self, connection: socket.socket) -> None:
         try:

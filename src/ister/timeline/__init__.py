@@ -43,6 +43,7 @@ from ister.timeline.cron_rows import (
     tell_one,
     tell_page,
 )
+from ister.timeline.frames import PROCESS_MODULE, Frames, encode
 from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
     Bury,
@@ -75,6 +76,7 @@ __all__ = [
     "FIRST_KEY",
     "LAST_KEY",
     "PREVIEW_COUNT_MAX",
+    "PROCESS_MODULE",
     "RULES_KIND",
     "Bury",
     "Call",
@@ -87,6 +89,7 @@ __all__ = [
     "Done",
     "Editing",
     "Extend",
+    "Frames",
     "Group",
     "Key",
     "Lease",
@@ -119,6 +122,7 @@ __all__ = [
     "decode_state",
     "delete_topics",
     "editing_rule",
+    "encode",
     "encode_state",
     "find_rules",
     "firing_id",

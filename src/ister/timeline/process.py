@@ -10,10 +10,8 @@ that ends. Signals are the broker's to act on.
 
 import gc
 import os
-import pickle
 import signal
 import socket
-import struct
 import sys
 import traceback
 from contextlib import suppress
@@ -22,42 +20,11 @@ from typing import Any
 
 from ister.base.errors import IsterError
 from ister.timeline.calls import as_ister_error
+from ister.timeline.frames import Frames, encode
 from ister.timeline.port import Store
 from ister.timeline.sqlite import SqliteStore
 
-# How many bytes follow.
-HEAD = struct.Struct(">Q")
 NICENESS = 5
-MODULE = "ister.timeline.process"
-
-
-def encode(thing: object) -> bytes:
-    """Return a frame."""
-    data = pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
-    return HEAD.pack(len(data)) + data
-
-
-class Frames:
-    """Bytes as they come, and the things they are."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def add(self, data: bytes) -> list[Any]:
-        """Take bytes, and return what is complete by them."""
-        self._data += data
-        things: list[Any] = []
-        start = 0
-        while len(self._data) - start >= HEAD.size:
-            begin = start + HEAD.size
-            end = begin + HEAD.unpack_from(self._data, start)[0]
-            if end > len(self._data):
-                break
-            with memoryview(self._data) as view, view[begin:end] as frame:
-                things.append(pickle.loads(frame))  # noqa: S301 - of our broker, or its process
-            start = end
-        del self._data[:start]
-        return things
 
 
 def serve(connection: socket.socket, store: Store) -> None:

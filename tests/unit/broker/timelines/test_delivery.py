@@ -10,6 +10,8 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import TIMELINE_BYTES
+from ister.broker.timelines.timelines import GIVE_WAY_MS
+from ister.broker.timelines.topic import GENTLE_COUNT_MAX, ROUND_COUNT_MAX
 from ister.timeline import Changed, Done, Row
 
 
@@ -119,6 +121,21 @@ def test_messages_of_a_while_are_sent_ahead_together(bench: TimelineBench) -> No
     bench.advance(900)
 
     assert client.batches == [50]
+
+
+def test_while_others_publish_messages_go_out_in_small_portions(bench: TimelineBench) -> None:
+    client = bench.consume(credit=1_000)
+    names = [str(n) for n in range(ROUND_COUNT_MAX)]
+    bench.put_many(names, 100)
+    bench.published += 1
+
+    bench.advance(100)
+
+    assert client.ids == names
+    assert max(client.batches) == GENTLE_COUNT_MAX
+    bench.put_many([f"later-{n}" for n in names], GIVE_WAY_MS)
+    bench.advance(GIVE_WAY_MS)
+    assert max(client.batches) == ROUND_COUNT_MAX
 
 
 def test_a_message_due_now_is_not_held_up_by_those_sent_ahead(bench: TimelineBench) -> None:

@@ -233,6 +233,8 @@ class TimelineBench:
         self.store = store or FailingStore()
         self.clock = BenchClock(self.settle)
         self.begun: list[tuple[int, str, Row]] = []
+        # How often somebody has published to a topic that is no timeline.
+        self.published = 0
         self.start()
         if settings or store is None:
             self.create(TOPIC, **settings)
@@ -245,6 +247,7 @@ class TimelineBench:
             clock=self.clock,
             call_soon=self.call_soon,
             find_kind=self._find_kind,
+            count_published=lambda: self.published,
         )
         self.timelines.adopt(self.store.topics())
         self.settle()

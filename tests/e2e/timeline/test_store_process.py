@@ -1,0 +1,133 @@
+"""The process that keeps timelines: killed, left behind, or told to end with its broker."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import BrokerProcess
+
+import ister
+from ister.errors import StorageFailedError
+
+pytestmark = pytest.mark.e2e
+
+TOPIC = "/default/reminders"
+WAIT_S = 30.0
+
+
+def children_of(broker: BrokerProcess) -> list[int]:
+    """Return the processes that a broker has started."""
+    told = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text()
+    return [int(pid) for pid in told.split()]
+
+
+def keeper_of(broker: BrokerProcess) -> int:
+    """Return the process that keeps the timelines of a broker."""
+    (pid,) = children_of(broker)
+    return pid
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.005)
+
+
+def has(names: set[str], count: int) -> bool:
+    return len(names) >= count
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def put_all(timeline: ister.Timeline, names: list[str], told: set[str]) -> None:
+    """Put messages one by one; those that could not be are tried again."""
+    for name in names:
+        while name not in told:
+            try:
+                await timeline.put(b"x", at=3_600.0, id=name)
+            except StorageFailedError:
+                continue
+            except ister.errors.MessageExistsError:
+                pass  # It was stored, and nobody could say so.
+            told.add(name)
+
+
+async def test_a_broker_goes_on_with_another_process_and_has_all_it_acknowledged(
+    broker: BrokerProcess,
+) -> None:
+    told: set[str] = set()
+    async with ister.connect(broker.url) as client:
+        await client.create_topic(TOPIC, kind="timeline")
+        timeline = client.timeline(TOPIC)
+        await timeline.put(b"due", at=1.0, id="due")
+        former = set()
+        putting = asyncio.create_task(put_all(timeline, [f"m-{n}" for n in range(600)], told))
+        for count in (50, 150, 250):
+            await asyncio.to_thread(wait_until, partial(has, told, count))
+            keeper = keeper_of(broker)
+            former.add(keeper)
+            os.kill(keeper, signal.SIGKILL)
+            await asyncio.to_thread(wait_until, partial(is_gone, keeper))
+        async with asyncio.timeout(WAIT_S):
+            await putting
+
+        listed = {message.id async for message in timeline.list(start=1_800.0)}
+        async with timeline.consume("worker") as leases:
+            lease = await leases.receive(WAIT_S)
+            await lease.done()
+
+    assert listed == told
+    assert lease.id == "due"
+    assert keeper_of(broker) not in former
+    assert broker.log_text().count("timelines_process_ended") == 3
+
+
+async def test_it_ends_with_a_broker_that_is_killed(broker: BrokerProcess) -> None:
+    async with ister.connect(broker.url) as client:
+        await client.create_topic(TOPIC, kind="timeline")
+    keeper = keeper_of(broker)
+
+    broker.kill()
+
+    await asyncio.to_thread(wait_until, partial(is_gone, keeper))
+
+
+async def test_signals_for_all_processes_of_a_terminal_lose_nothing(broker: BrokerProcess) -> None:
+    async with ister.connect(broker.url) as client:
+        await client.create_topic(TOPIC, kind="timeline")
+        await client.timeline(TOPIC).put(b"x", at=3_600.0, id="a")
+    keeper = keeper_of(broker)
+
+    # As Ctrl-C does, and a service manager.
+    os.kill(keeper, signal.SIGINT)
+    os.kill(keeper, signal.SIGTERM)
+    async with ister.connect(broker.url) as client:
+        await client.timeline(TOPIC).put(b"x", at=3_600.0, id="b")
+    code = await asyncio.to_thread(broker.stop)
+    await asyncio.to_thread(wait_until, partial(is_gone, keeper))
+
+    assert code == 0
+    assert "timelines_not_closed" not in broker.log_text()
+    assert not (broker.folder / "data" / "timelines.db-wal").exists()
+    broker.restart()
+    async with ister.connect(broker.url) as client:
+        assert await client.timeline(TOPIC).count() == 2
+
+
+async def test_a_broker_without_timelines_has_no_such_process(broker: BrokerProcess) -> None:
+    async with ister.connect(broker.url) as client:
+        await client.create_topic("/default/live")
+
+    assert children_of(broker) == []
