@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger("serve")
 
-# How long a thread that wants to go on waits for the one that runs. SQLite's gives way at every
-# row: with Python's own 5 ms, a busy event loop made a commit of 256 rows last a tenth of a second.
-SWITCH_S = 0.0005
 # Objects made and not freed before the collector looks for cycles among them. There are hardly any:
 # with Python's own 700, a busy broker spent 2.5 % of its time on looking, up to 4 ms at once.
 GC_THRESHOLDS = (10_000, 20, 50)
@@ -93,7 +90,6 @@ def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
-    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run_server(config, on_ready=on_ready))
 

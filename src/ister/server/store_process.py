@@ -21,13 +21,15 @@ from typing import Any, TypeVar
 import structlog
 
 from ister.base.errors import StorageFailedError
-from ister.timeline import PROCESS_MODULE, Call, Frames, encode
+from ister.timeline import PROCESS_MODULE, WAS_THERE, Call, Frames, as_ister_error, encode
 
 logger = structlog.get_logger("timelines")
 
 READ_BYTES = 1 << 20
 # Copying the write-ahead log into the file takes some milliseconds; a disk that hangs takes longer.
 CLOSE_S = 30.0
+
+END_S = 1.0
 
 T = TypeVar("T")
 
@@ -37,6 +39,8 @@ class StoreProcess:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        # One that is gone later is not made anew.
+        self._was_there = file.exists()
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -52,13 +56,18 @@ class StoreProcess:
     def run(self, call: Call[T], done: Callable[[T | Exception], object]) -> None:
         """See `StoreWorker`."""
         try:
+            data = encode(call)
             connection = self._socket or self._start()
         except OSError as error:
             reason = f"the process for timelines does not start: {error.strerror}"
             self._loop.call_soon(done, StorageFailedError(reason))
             return
+        except Exception as error:  # A bug costs one call, not the order of all others.
+            logger.exception("internal_error")
+            self._loop.call_soon(done, as_ister_error(error))
+            return
         self._waiting.append(done)
-        self._send(connection, encode(call))
+        self._send(connection, data)
 
     async def close(self) -> None:
         """Have it close the file and end."""
@@ -75,19 +84,21 @@ class StoreProcess:
             logger.warning("timelines_not_closed", reason=str(reason))
         if self._socket is connection:
             self._leave(connection)
-            process.kill()
-            process.wait()
+            end(process)
 
     # Inner workings
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
+        known = [WAS_THERE] if self._was_there else []
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     # Not what lies in the working folder, but what this process has imported.
-                    [sys.executable, "-P", "-m", PROCESS_MODULE, str(self._file)],
+                    [sys.executable, "-P", "-m", PROCESS_MODULE, str(self._file), *known],
                     stdin=theirs.fileno(),
+                    # Ctrl-C is for the broker.
+                    process_group=0,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 )
         except OSError:
@@ -134,16 +145,21 @@ class StoreProcess:
         if not data:
             self._on_ended(connection)
             return
-        for told in self._frames.add(data):
+        try:
+            answers = self._frames.add(data)
+        except Exception:  # What it says makes no sense: another one may.
+            logger.exception("internal_error")
+            self._on_ended(connection)
+            return
+        self._was_there = True
+        for told in answers:
             self._tell(told)
 
     def _on_ended(self, connection: socket.socket) -> None:
         process = self._process
         assert process is not None
         self._leave(connection)
-        # It has closed its socket, or is gone: it does not take long any more.
-        process.kill()
-        code = process.wait()
+        code = end(process)
         logger.error("timelines_process_ended", code=code)
         waiting, self._waiting = self._waiting, deque()
         for done in waiting:
@@ -162,3 +178,12 @@ class StoreProcess:
             self._waiting.popleft()(told)
         except Exception:  # A bug costs one answer, not all that follow.
             logger.exception("internal_error")
+
+
+def end(process: "subprocess.Popen[bytes]") -> int | None:
+    """End a process that has closed its socket, or is to; return its exit code if it has one."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        # One that waits for a disk that hangs does not end, and nobody should wait for it.
+        return process.wait(END_S)
+    return None

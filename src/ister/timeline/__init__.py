@@ -43,7 +43,7 @@ from ister.timeline.cron_rows import (
     tell_one,
     tell_page,
 )
-from ister.timeline.frames import PROCESS_MODULE, Frames, encode
+from ister.timeline.frames import PROCESS_MODULE, WAS_THERE, Frames, encode
 from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
     Bury,
@@ -78,6 +78,7 @@ __all__ = [
     "PREVIEW_COUNT_MAX",
     "PROCESS_MODULE",
     "RULES_KIND",
+    "WAS_THERE",
     "Bury",
     "Call",
     "Change",

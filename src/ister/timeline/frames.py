@@ -10,6 +10,8 @@ from typing import Any
 HEAD = struct.Struct(">Q")
 # What that process runs.
 PROCESS_MODULE = "ister.timeline.process"
+# An argument of it: its file was there before, and one that is gone is not made anew.
+WAS_THERE = "was-there"
 
 
 def encode(thing: object) -> bytes:

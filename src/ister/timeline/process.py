@@ -20,7 +20,7 @@ from typing import Any
 
 from ister.base.errors import IsterError
 from ister.timeline.calls import as_ister_error
-from ister.timeline.frames import Frames, encode
+from ister.timeline.frames import WAS_THERE, Frames, encode
 from ister.timeline.port import Store
 from ister.timeline.sqlite import SqliteStore
 
@@ -64,7 +64,7 @@ def main() -> None:
     # Nothing of what was imported is ever garbage.
     gc.freeze()
     give_way()
-    store = SqliteStore(Path(sys.argv[1]))
+    store = SqliteStore(Path(sys.argv[1]), was_there=WAS_THERE in sys.argv[2:])
     connection = socket.socket(fileno=sys.stdin.fileno())
     with suppress(ConnectionError):
         serve(connection, store)

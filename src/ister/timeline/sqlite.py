@@ -115,11 +115,11 @@ CLEAR_LEASES = (
 class SqliteStore:
     """See `Store`. Raises `StorageFailedError` and `CorruptedError`."""
 
-    def __init__(self, file: Path, *, busy_timeout_s: float = 5.0) -> None:
+    def __init__(self, file: Path, *, busy_timeout_s: float = 5.0, was_there: bool = False) -> None:
         self._file = file.absolute()
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
-        self._was_there = False
+        self._was_there = was_there
         # Of the file that is open.
         self._topics: dict[int, TopicRow] = {}
         self._remains: set[int] = set()

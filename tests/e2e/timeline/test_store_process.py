@@ -94,6 +94,29 @@ async def test_a_broker_goes_on_with_another_process_and_has_all_it_acknowledged
     assert broker.log_text().count("timelines_process_ended") == 3
 
 
+async def test_a_file_that_is_gone_is_not_made_anew_by_the_next_process(
+    broker: BrokerProcess,
+) -> None:
+    async with ister.connect(broker.url) as client:
+        await client.create_topic(TOPIC, kind="timeline")
+        timeline = client.timeline(TOPIC)
+        await timeline.put(b"x", at=3_600.0, id="a")
+        keeper = keeper_of(broker)
+        data = broker.folder / "data"
+        moved = [(path, path.with_name(f"away-{path.name}")) for path in data.glob("timelines.db*")]
+        os.kill(keeper, signal.SIGKILL)
+        for path, away in moved:
+            path.rename(away)
+
+        await asyncio.to_thread(wait_until, partial(is_gone, keeper))
+        with pytest.raises(StorageFailedError, match="is gone: put it back"):
+            await timeline.put(b"x", at=3_600.0, id="b")
+        for path, away in moved:
+            away.rename(path)
+
+        assert await timeline.count() == 1
+
+
 async def test_it_ends_with_a_broker_that_is_killed(broker: BrokerProcess) -> None:
     async with ister.connect(broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline")

@@ -198,10 +198,10 @@ class Committer:
             done, told, changes = self._untold.popleft()
             self._tell(done, told)
             count += changes
-        self._after_group()
         self._telling = bool(self._untold)
         if self._telling:
             self._call_soon(self._tell_some)
+        self._after_group()
 
     def _note(self, failed: list[StorageFailedError]) -> None:
         """Log when the storage begins to fail, and when it has come back."""

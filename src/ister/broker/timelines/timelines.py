@@ -45,7 +45,6 @@ from ister.timeline import (
     create_topics,
     delete_topics,
     find_rules,
-    look,
     preview_rule,
 )
 
@@ -209,8 +208,8 @@ class Timelines:
         return self._get(name).report()
 
     def after_work(self, done: Callable[[], object]) -> None:
-        """Call `done` when all work so far is stored, or has failed."""
-        self._committer.look(look, lambda _: done())
+        """Call `done` when all work so far is stored, or has failed, and what came of it."""
+        self._committer.flush(done)
 
     def close(self) -> None:
         """Do nothing more. Consumers are not told: their connections end as well."""

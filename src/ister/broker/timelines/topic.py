@@ -578,7 +578,7 @@ class TimelineTopic:
     def _next_ms(self, now_ms: int) -> int:
         """Return when there is something to do, unless something is told to us before."""
         next_ms = FAR if self._loading else self._window.load_ms()
-        if self._rounds >= ROUNDS_MAX:
+        if self._rounds >= ROUNDS_MAX or (self._rounds and self._timelines.gives_way(now_ms)):
             return next_ms
         if not self._room.leases_left:
             # Nobody tells us when consumers of other topics have finished some.

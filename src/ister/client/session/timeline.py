@@ -26,7 +26,7 @@ from ister.base.errors import (
     NotFoundError,
     ProtocolError,
 )
-from ister.base.limits import TIMELINE_CHANGES_MAX, TIMELINE_CREDIT_MAX
+from ister.base.limits import CONTROL_BYTES_MAX, TIMELINE_CHANGES_MAX, TIMELINE_CREDIT_MAX
 from ister.client.session.calls import ignore
 from ister.client.session.pending import Future
 from ister.client.session.timeline_changes import outcomes_for
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 WAITERS_KEPT = 16
 # Messages that the application has and leaves to others are swept out when there are more.
 LIVE_KEPT = 1_000
+# Names that fit into a command, 4 bytes for each character and a few for each name. Of a consumer
+# that has more in its hands, what it has not handed over waits for the end of its lease.
+KEPT_CHARS_MAX = CONTROL_BYTES_MAX // 8
 # What a broker may send beyond the credit: messages that are not due yet, and leases of a former
 # life of the consumer.
 BEYOND_CREDIT_MAX = 2 * TIMELINE_CREDIT_MAX
@@ -230,9 +233,13 @@ class TimelineChannel:
 
         Others get it at once, and no attempt is counted.
         """
+        # What was lost and is here again has not been handed over this time.
+        kept = [name for name in self._live if name not in self._held]
         self._drop()
         self.flush()
-        return CloseConsumer(channel=self.channel, kept=list(self._live))
+        if sum(map(len, kept)) > KEPT_CHARS_MAX:
+            return CloseConsumer(channel=self.channel)
+        return CloseConsumer(channel=self.channel, kept=kept)
 
     # What the session calls
 

@@ -423,6 +423,33 @@ def test_leaving_gives_back_what_was_not_handed_over(end: TimelineEnd) -> None:
     assert close == CloseConsumer(channel=end.channel.channel, kept=["a"])
 
 
+def test_leaving_gives_back_what_was_lost_and_is_here_again(end: TimelineEnd) -> None:
+    end.due("a")
+    end.take()
+    end.due("a")
+    end.commands()
+    end.session.timelines.close(end.channel, lambda _: None)
+
+    [close] = (command for _, command in end.commands())
+
+    assert close == CloseConsumer(channel=end.channel.channel, kept=[])
+
+
+def test_more_messages_than_can_be_named_are_not_named(
+    end: TimelineEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_module, "KEPT_CHARS_MAX", 3)
+    end.due("aa", "bb")
+    end.take()
+    end.take()
+    end.commands()
+    end.session.timelines.close(end.channel, lambda _: None)
+
+    [close] = (command for _, command in end.commands())
+
+    assert close == CloseConsumer(channel=end.channel.channel, kept=None)
+
+
 def test_a_consumer_that_the_broker_closed_tells_why(end: TimelineEnd) -> None:
     waiter = Waiter()
     end.channel.wait(waiter)
