@@ -139,7 +139,8 @@ async def test_a_client_sends_again_what_was_under_way_when_its_broker_died(
             messages = await take(sub, 2)
 
     assert sent.delayed
-    assert [message.payload for message in messages] == [b"first", b"second"]
+    # What was about to be published when the broker died is leased once more, maybe after others.
+    assert sorted(message.payload for message in messages) == [b"first", b"second"]
 
 
 async def test_a_message_for_a_deleted_topic_is_dropped_with_a_word_in_the_log(
