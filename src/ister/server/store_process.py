@@ -48,11 +48,6 @@ class StoreProcess:
         self._unsent: deque[memoryview] = deque()
         self._waiting: deque[Callable[[Any], object]] = deque()
 
-    @property
-    def pid(self) -> int | None:
-        """Its process, while there is one."""
-        return None if self._process is None else self._process.pid
-
     def run(self, call: Call[T], done: Callable[[T | Exception], object]) -> None:
         """See `StoreWorker`."""
         try:

@@ -16,7 +16,6 @@ import msgspec
 from ister.base.errors import IsterError, StorageFailedError
 from ister.timeline.model import (
     Bury,
-    Change,
     Changed,
     Delete,
     Done,
@@ -162,12 +161,8 @@ def _pack_run(number: int, items: list[Any]) -> Run:
 
 
 def _unpack_group(now_ms: int, work: Sequence[PackedWork], calls: list[Call[Any]]) -> Group:
-    unpacked = [Work(_changes(runs), atomic, begun_ms) for atomic, begun_ms, runs in work]
+    unpacked = [Work(unpack(runs), atomic, begun_ms) for atomic, begun_ms, runs in work]
     return Group(now_ms, unpacked, calls)
-
-
-def _changes(runs: Sequence[Run]) -> list[Change]:
-    return unpack(runs)
 
 
 def _unpack_told(outcomes: Sequence[list[Run] | IsterError], found: list[Any]) -> Told:
