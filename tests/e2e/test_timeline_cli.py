@@ -4,16 +4,23 @@ import json
 import re
 import signal
 import subprocess
+from array import array
 from collections.abc import Iterator
+from fcntl import ioctl
+from functools import partial
+from termios import FIONREAD
 
 import pytest
 from tests.e2e.conftest import BrokerProcess
 from tests.e2e.nursery import IsterProcess
+from tests.e2e.raw import wait_until
 from tests.e2e.shell import WAIT_S, Shell, finish
 
 from ister import sync
 
 pytestmark = pytest.mark.e2e
+
+PIPE_BYTES = 60_000  # what a pipe holds at least before it makes its writer wait
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +52,12 @@ def put(shell: Shell, topic: str, *args: str) -> dict[str, object]:
     made = shell.json("timeline", "put", topic, *args)
     assert isinstance(made, dict)
     return made
+
+
+def unread_bytes(pipe: int) -> int:
+    count = array("i", [0])
+    ioctl(pipe, FIONREAD, count)
+    return count[0]
 
 
 def lines(output: bytes) -> list[dict[str, object]]:
@@ -128,15 +141,19 @@ def test_the_lowest_level_of_a_priority_topic_comes_first(shell: Shell) -> None:
     assert printed == b"0\n4\n9\n"
 
 
-def test_ctrl_c_gives_back_what_was_not_printed(shell: Shell, topic: str) -> None:
-    names = {f"m-{number}" for number in range(500)}
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_ctrl_c_gives_back_what_was_not_printed(shell: Shell, topic: str, unbuffered: str) -> None:
+    shell.environment["PYTHONUNBUFFERED"] = unbuffered
+    names = {f"m-{number}" for number in range(200)}
     with sync.connect(shell.environment["ISTER_URL"]) as client:
-        # So large that a pipe nobody reads has room for a few of them.
-        puts = [(name.encode().ljust(4_096), 0.0, name) for name in names]
+        # So large that a pipe nobody reads has room for a part of one.
+        puts = [(name.encode().ljust(100_000), 0.0, name) for name in names]
         client.timeline(topic).put_many(puts)
     consumer = shell.start("timeline", "consume", topic, "--lease", "10m")
     assert consumer.stdout is not None
     first = consumer.stdout.readline()
+    unread = partial(unread_bytes, consumer.stdout.fileno())
+    wait_until(lambda: unread() >= PIPE_BYTES, "the command to wait in the midst of a message")
     consumer.send_signal(signal.SIGINT)
     out, err = finish(consumer)
     assert err == b""

@@ -6,6 +6,7 @@ Always true:
 """
 
 import asyncio
+import io
 import os
 import re
 import signal
@@ -151,6 +152,7 @@ async def _terminable(main: Coroutine[Any, Any, _T]) -> _T:
 def guard(command: Callable[[], object]) -> NoReturn:
     """Run the whole program and end the process as the outcome asks for."""
     _fill_standard_streams()
+    _buffer_stdout()
     try:
         command()
         sys.stdout.flush()
@@ -203,6 +205,16 @@ def _fill_standard_streams() -> None:
                 os.dup2(nowhere, fd)
                 os.close(nowhere)
             setattr(sys, name, os.fdopen(fd, mode, closefd=False))
+
+
+def _buffer_stdout() -> None:
+    """Give stdout a buffer where PYTHONUNBUFFERED has taken it, as in many containers.
+
+    Without one a write that a signal interrupts has written a part, and the rest is lost.
+    """
+    if isinstance(sys.stdout.buffer, io.RawIOBase):
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = open(1, "w", 1, encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
 
 
 def _forget_stdout() -> None:
