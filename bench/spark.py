@@ -126,7 +126,7 @@ def warm_session(folder: Path, broker: tuple[str, int], rows: int) -> Iterator[G
 @contextmanager
 def cluster_lanes(folder: Path, url: str, pid: int) -> Iterator[Lanes]:
     """Start a cluster of two executors, and a driver for one and for two of them in turn."""
-    from bench.spark_cluster import start_cluster, start_driver
+    from bench.spark_cluster import loops_per_s, start_cluster, start_driver
     from bench.spark_side import sealed
 
     ends, rows = sealed(url)
@@ -134,10 +134,12 @@ def cluster_lanes(folder: Path, url: str, pid: int) -> Iterator[Lanes]:
     with start_cluster(folder, 2) as master:
 
         def scan(cores: int) -> Figures:
+            loops = loops_per_s(cores)
             args = [master, str(cores), url, str(pid), ends, str(rows)]
             with start_driver(folder, args) as driver:
                 scans = [driver.scan() for _ in range(SCANS)]
-            return {figure: median(one[figure] for one in scans) for figure in scans[0]}
+            found = {figure: median(one[figure] for one in scans) for figure in scans[0]}
+            return {**found, "loops_s": loops}
 
         yield {"one": partial(scan, 1), "two": partial(scan, 2)}
 

@@ -54,6 +54,14 @@ SPARK = Promises(
             theirs=("one",),
             limit=1.6,
         ),
+        Bar(
+            key="machine_scaling",
+            title="what this machine has: plain loops, two processors; one",
+            scenario="scaling",
+            figure="loops_s",
+            ours="two",
+            theirs=("one",),
+        ),
     ],
     recorded={
         "sink_rows_per_s": ("sink", "ister", "msg_s"),

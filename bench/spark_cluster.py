@@ -19,6 +19,14 @@ from pathlib import Path
 from bench.job import Figures
 from bench.processes import READY_TIMEOUT_S, ROOT, BenchError, die_with_parent, running, tail
 
+LOOP = """
+import time
+rounds, end = 0, time.perf_counter() + 2
+while time.perf_counter() < end:
+    rounds += 1
+print(rounds / 2)
+"""
+
 
 @contextmanager
 def start_cluster(folder: Path, workers: int) -> Iterator[str]:
@@ -46,6 +54,21 @@ def start_cluster(folder: Path, workers: int) -> Iterator[str]:
             stack.enter_context(running(pinned, log=log))
             await_line(log, "Successfully registered with master")
         yield master
+
+
+def loops_per_s(count: int) -> float:
+    """Return how many rounds plain loops make, each on a processor of its own.
+
+    Processors that share a core have less than twice what one has, whatever runs on them.
+    """
+    cores = sorted(os.sched_getaffinity(0))[:count]
+    loops = [
+        subprocess.Popen(
+            ["taskset", "-c", str(core), sys.executable, "-c", LOOP], stdout=subprocess.PIPE
+        )
+        for core in cores
+    ]
+    return sum(float(loop.communicate()[0]) for loop in loops)
 
 
 class Driver:

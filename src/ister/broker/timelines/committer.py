@@ -34,6 +34,8 @@ from ister.timeline import (
 
 # The largest group takes a store about 50 ms, and whoever has a message due waits for it.
 GROUP_CHANGES_MAX = 4_000
+# Of payloads: a group is copied for the store's process in one turn of the event loop.
+GROUP_BYTES_MAX = 4 * MIB
 # With so many changes a group is given to the store behind another one. Fewer had better gather:
 # leases and ends of leases went from 18,000 a second to 25,000 when this was raised from 128.
 AHEAD_CHANGES_MIN = 512
@@ -152,10 +154,11 @@ class Committer:
         )
 
     def _take(self) -> list[_Piece]:
-        count = 0
+        count = size_bytes = 0
         for slot, piece in enumerate(self._pieces):
             count += len(piece.work.changes)
-            if count > GROUP_CHANGES_MAX and slot:
+            size_bytes += piece.size_bytes
+            if slot and (count > GROUP_CHANGES_MAX or size_bytes > GROUP_BYTES_MAX):
                 taken, self._pieces = self._pieces[:slot], self._pieces[slot:]
                 return taken
         taken, self._pieces = self._pieces, []

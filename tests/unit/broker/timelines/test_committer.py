@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ister.base.errors import IsterError, StorageFailedError
-from ister.broker.timelines.committer import AHEAD_CHANGES_MIN, Committer
+from ister.broker.timelines.committer import AHEAD_CHANGES_MIN, GROUP_BYTES_MAX, Committer
 from ister.testing import VirtualClock
 from ister.timeline import Group, MemoryStore, Put, Work, look
 
@@ -43,8 +43,8 @@ class Bench:
             after_group=lambda: None,
         )
 
-    def put(self, name: str, count: int = 1) -> None:
-        puts = [Put(self.number, f"{name}-{n}", "g", 0, b"") for n in range(count)]
+    def put(self, name: str, count: int = 1, payload: bytes = b"") -> None:
+        puts = [Put(self.number, f"{name}-{n}", "g", 0, payload) for n in range(count)]
 
         def done(outcomes: Any) -> None:
             failed = isinstance(outcomes, IsterError)
@@ -85,6 +85,20 @@ def test_a_few_changes_gather_while_the_store_is_at_work(bench: Bench) -> None:
 
     bench.make()
     assert bench.told == ["a", "b", "c"]
+
+
+def test_a_group_has_so_many_bytes_unless_one_piece_has_more(bench: Bench) -> None:
+    bench.put("a")
+    bench.put("b", payload=bytes(GROUP_BYTES_MAX + 1))
+    bench.put("c", payload=bytes(GROUP_BYTES_MAX // 2))
+    bench.put("d", payload=bytes(GROUP_BYTES_MAX // 2))
+    bench.put("e", payload=b"1")
+
+    told = []
+    while bench.worker.calls:
+        bench.make()
+        told.append("".join(bench.told))
+    assert told == ["a", "ab", "abcd", "abcde"]
 
 
 def test_many_changes_do_not_wait_for_the_group_before_them(bench: Bench) -> None:
