@@ -31,7 +31,7 @@ demo: $(STAMP) ## see it work: a broker, a producer, two subscriptions and a pip
 test: $(STAMP) ## run every test
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
-test-slow: $(STAMP) ## the tests that kill Spark, and all around timelines, for long: twenty minutes
+test-slow: $(STAMP) ## the tests that kill Spark, and all around timelines, for long: half an hour
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile -m slow $(PYTEST_ARGS)
 
 check: check-static test ## the whole gate: format, lint, types, contracts, tests

@@ -25,8 +25,9 @@ from ister.base.errors import (
     MessageChangedError,
     MessageNotFoundError,
     NotOwnerError,
+    StorageFailedError,
 )
-from ister.timeline.calls import try_call
+from ister.timeline.calls import Call, as_ister_error
 from ister.timeline.cron import CronRule, firing_id
 from ister.timeline.cron_firing import (
     CronState,
@@ -224,15 +225,19 @@ def _next_due_ms(found: Found, now_ms: int) -> int:
 def plan_all(
     store: Store, place: Place, ids: Sequence[str], now_ms: int
 ) -> "list[Plan | IsterError]":
-    """Return what rules do now, each for itself; `MessageNotFoundError` for one that is gone."""
-    return [try_call(store, partial(plan_one, place=place, id=name, now_ms=now_ms)) for name in ids]
+    """Return what rules do now, each for itself; `MessageNotFoundError` for one that is gone.
+
+    Raises `StorageFailedError` for all: each might wait as long as the first one did, and what is
+    found afterwards may be what another broker has made of it.
+    """
+    return [_planned(store, partial(plan_one, place=place, id=name, now_ms=now_ms)) for name in ids]
 
 
 def plan_rows(
     store: Store, place: Place, rows: Sequence[Row], now_ms: int
 ) -> "list[Plan | IsterError]":
-    """Return what the rules of some rows do now."""
-    return [try_call(store, partial(plan_row, place=place, row=row, now_ms=now_ms)) for row in rows]
+    """Return what the rules of some rows do now; raises as `plan_all`."""
+    return [_planned(store, partial(plan_row, place=place, row=row, now_ms=now_ms)) for row in rows]
 
 
 def plan_page(
@@ -241,6 +246,15 @@ def plan_page(
     """Return a page of rows, and what their rules do now."""
     rows = page(store, place, after, limit)
     return rows, plan_rows(store, place, rows, now_ms)
+
+
+def _planned(store: Store, call: Call[Plan]) -> Plan | IsterError:
+    try:
+        return call(store)
+    except StorageFailedError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one that is odd is not to keep others from firing
+        return as_ister_error(error)
 
 
 def plan_one(store: Store, place: Place, id: str, now_ms: int) -> Plan:

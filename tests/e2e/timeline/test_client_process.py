@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.conftest import BrokerProcess
 
 import ister
-from ister.base.errors import IsterError, MessageNotFoundError
+from ister.base.errors import IsterError, MessageNotFoundError, TopicNotFoundError
 from ister.timeline import FILE_NAME, SqliteStore
 
 pytestmark = pytest.mark.e2e
@@ -119,3 +119,18 @@ async def test_a_broker_that_is_stopped_gives_back_what_was_prefetched(
     store.close()
     assert row is not None
     assert (row.holder, row.leases) == ("", 0)
+
+
+async def test_a_consumer_that_could_not_be_opened_can_be_tried_again(
+    broker: BrokerProcess,
+) -> None:
+    async with ister.connect(broker.url) as client:
+        timeline = client.timeline("/default/later")
+        leases = timeline.consume("w")
+        with pytest.raises(TopicNotFoundError):
+            await leases.open()
+        await client.create_topic("/default/later", kind="timeline")
+        await timeline.put(b"here", id="a")
+
+        async with leases:
+            assert (await leases.receive(timeout=20.0)).payload == b"here"

@@ -22,6 +22,9 @@ Each fault says what promise was broken:
     unconditional  a change was made though the message was not at the version asked for
     torn           a transaction was made in part
     reused         a version was given twice
+    worn           a message was handed over that was leased as often as may be, and is no letter
+    miscounted     a message is a dead letter, or at an attempt, and was not leased so often
+    risen          a message that is a dead letter was handed over or changed in its topic
 """
 
 from collections import defaultdict
@@ -49,6 +52,8 @@ from tests.e2e.timeline.timeline_history import (
 NEVER_US = 2**62
 # A process may be put to sleep between being handed a message and noting that.
 PAUSE_US = 100_000
+# No consumer asks for a shorter lease.
+LEASE_US_MIN = 500_000
 
 
 class Fault(StrEnum):
@@ -69,6 +74,9 @@ class Fault(StrEnum):
     UNCONDITIONAL = "unconditional"
     TORN = "torn"
     REUSED = "reused"
+    WORN = "worn"
+    MISCOUNTED = "miscounted"
+    RISEN = "risen"
 
 
 class Anomaly(NamedTuple):
@@ -95,7 +103,7 @@ class Deed(NamedTuple):
     maybe: bool
 
     def __str__(self) -> str:
-        kind, _, _, payload, due_ms, _ = self.change
+        kind, payload, due_ms = self.change.kind, self.change.payload, self.change.due_ms
         return f"{kind} of {payload} for {due_ms}, version {self.version}, by {self.ended_us} µs"
 
 
@@ -116,6 +124,16 @@ class Story:
             deed for deed in self.deeds if (deed.made or deed.maybe) and deed.change.kind in kinds
         ]
 
+    @property
+    def letters(self) -> list[Handover]:
+        """Return when it was handed over as a dead letter."""
+        return [handover for handover in self.handovers if handover.letter]
+
+    @property
+    def buried_ms(self) -> int:
+        """Return when it became a dead letter: it was due then, until one released it."""
+        return min(letter.due_ms for letter in self.letters)
+
 
 # The stories of an id, by number.
 Stories = dict[int, Story]
@@ -128,6 +146,7 @@ def check(history: History) -> list[Anomaly]:
     for numbers in stories.values():
         for number, story in numbers.items():
             anomalies += _check_story(story, successors_of(numbers, number))
+            anomalies += _check_attempts(story, history.max_leases)
     for act in history.acts:
         anomalies += _check_whole(act, stories)
     return anomalies
@@ -145,7 +164,7 @@ def _stories(history: History) -> dict[str, Stories]:
             deed = Deed(order, change, act.began_us, ended_us, version, made, maybe)
             stories[change.id][change.number].deeds.append(deed)
     for handover in sorted(history.handovers, key=lambda one: one.version):
-        stories[handover.id][handover.number].handovers.append(handover)
+        stories[handover.name][handover.number].handovers.append(handover)
     return stories
 
 
@@ -163,11 +182,13 @@ def _check_story(story: Story, successors: list[Deed]) -> Iterator[Anomaly]:
                 yield Anomaly(Fault.EXPIRED, str(handover))
             continue
         yield from _check_origin(story, handover, successors)
-        yield from _check_outdated(story, handover)
+        if not handover.letter:
+            yield from _check_outdated(story, handover)
         yield from _check_content(story, handover)
         yield from _check_finishes(story, handover)
         yield from _check_taken(story, handover)
     yield from _check_shared(story)
+    yield from _check_risen(story)
     yield from _check_end(story, successors)
     yield from _check_conditions(story)
 
@@ -190,9 +211,14 @@ def _check_origin(story: Story, handover: Handover, successors: list[Deed]) -> I
     puts = [put for put in story.possible(PUT) if put.began_us <= handover.at_us]
     if not puts:
         yield Anomaly(Fault.UNEXPECTED, str(handover))
-    for end in (*story.made(DELETE), *successors):
+    for end in story.made(DELETE):
         if handover.at_us > end.ended_us:
             yield Anomaly(Fault.CANCELLED, f"{handover}, after {end}")
+    # Its id is free for another one as soon as it is a dead letter.
+    left_us = story.buried_ms * 1000 if handover.letter else handover.at_us
+    for successor in successors:
+        if left_us > successor.ended_us:
+            yield Anomaly(Fault.CANCELLED, f"{handover}, after {successor}")
 
 
 def _check_outdated(story: Story, handover: Handover) -> Iterator[Anomaly]:
@@ -203,12 +229,23 @@ def _check_outdated(story: Story, handover: Handover) -> Iterator[Anomaly]:
 
 def _check_content(story: Story, handover: Handover) -> Iterator[Anomaly]:
     dues = _possible(story, handover, MOVE)
-    expected_ms = {deed.change.due_ms for deed in dues} | _released_ms(story, handover, dues)
+    expected_ms = {deed.change.due_ms for deed in dues}
+    if handover.letter:
+        expected_ms = {story.buried_ms}
+    expected_ms |= _released_ms(story, handover, dues)
     if dues and handover.due_ms not in expected_ms:
         yield Anomaly(Fault.WRONG, f"{handover}, and not due {sorted(expected_ms)}")
     payloads = {deed.change.payload for deed in _possible(story, handover, UPDATE)}
     if payloads and handover.payload not in payloads:
         yield Anomaly(Fault.WRONG, f"{handover}, and not {sorted(payloads)}")
+    priorities = {deed.change.priority for deed in story.possible(PUT)}
+    if priorities and handover.priority not in priorities:
+        yield Anomaly(Fault.WRONG, f"{handover} of priority {handover.priority}, not {priorities}")
+    # The first of a name finds that free among the dead letters; the next may have to take another.
+    if handover.id != handover.name:
+        version = handover.id.removeprefix(f"{handover.name}-")
+        if handover.number == 1 or not version.isdecimal():
+            yield Anomaly(Fault.WRONG, f"{handover} with id {handover.id}")
 
 
 def _possible(story: Story, handover: Handover, kind: str) -> list[Deed]:
@@ -240,7 +277,7 @@ def _released_ms(story: Story, handover: Handover, dues: list[Deed]) -> set[int]
     return {
         finish.time_ms
         for other in story.handovers
-        if start < other.version < handover.version
+        if start < other.version < handover.version and other.letter == handover.letter
         for finish in other.finishes
         if finish.kind == RELEASE
     }
@@ -289,8 +326,12 @@ def alive_until_us(story: Story, handover: Handover) -> int:
 
 def _check_shared(story: Story) -> Iterator[Anomaly]:
     for first, second in combinations(story.handovers, 2):
+        second_us = second.at_us
+        if second.letter and not first.letter:
+            # The millisecond in which it was taken away.
+            second_us = story.buried_ms * 1000 + 999
         # One that comes back under its name has its leases again.
-        if first.consumer != second.consumer and second.at_us < alive_until_us(story, first):
+        if first.consumer != second.consumer and second_us < alive_until_us(story, first):
             yield Anomaly(Fault.SHARED, f"{second}, while {first}")
 
 
@@ -340,6 +381,45 @@ def _check_again(story: Story, done: Handover, finish: Finish) -> Iterator[Anoma
             yield Anomaly(Fault.AGAIN, f"{handover}, done by {done} at {finish.ended_us} µs")
 
 
+# Dead letters
+
+
+def _check_attempts(story: Story, max_leases: int) -> Iterator[Anomaly]:
+    buried = False
+    for handover in story.handovers:
+        worn = 0 < max_leases < handover.attempt
+        buried |= handover.letter
+        if worn and not buried:
+            yield Anomaly(Fault.WORN, f"{handover}, of {max_leases}")
+        if handover.letter and not worn:
+            yield Anomaly(Fault.MISCOUNTED, f"{handover}, of {max_leases}")
+    # Nobody may have noted a lease, whose holder was killed; but then it took its time.
+    puts = story.possible(PUT)
+    since_us = puts[0].began_us if puts else 0
+    attempt = 0
+    holder = ""
+    for handover in story.handovers:
+        unseen = handover.attempt - attempt - 1
+        is_same = unseen == -1 and handover.consumer == holder
+        between_us = max(0, handover.at_us - since_us)
+        if not is_same and not 0 <= unseen * LEASE_US_MIN <= between_us:
+            yield Anomaly(Fault.MISCOUNTED, f"{handover}, after lease {attempt} at {since_us} µs")
+        since_us, attempt = alive_until_us(story, handover), handover.attempt
+        holder = handover.consumer
+
+
+def _check_risen(story: Story) -> Iterator[Anomaly]:
+    letter = next(iter(story.letters), None)
+    if letter is None:
+        return
+    for handover in story.handovers:
+        if handover.version > letter.version and not handover.letter:
+            yield Anomaly(Fault.RISEN, f"{handover}, after {letter}")
+    for deed in story.made(PUT, MOVE, UPDATE):
+        if deed.version > letter.version:
+            yield Anomaly(Fault.RISEN, f"{deed}, after {letter}")
+
+
 # What becomes of messages
 
 
@@ -351,12 +431,16 @@ def _check_end(story: Story, successors: list[Deed]) -> Iterator[Anomaly]:
     if not any(handover.version > last.version for handover in story.handovers):
         yield Anomaly(Fault.LOST, f"never handed over after {last}")
         return
-    finished = any(
-        finish.kind == DONE and finish.may_be_made
+    tries = [
+        (finish, finish.began_us < term_of(handover).at_most_us)
         for handover in story.handovers
         for finish in handover.finishes
-    )
-    if not finished and not successors:
+        if finish.kind == DONE
+    ]
+    # Who comes too late finds a message gone, too, and has not finished it.
+    finished = any(finish.made or (finish.may_be_made and in_time) for finish, in_time in tries)
+    # Who has finished a message, and asks again, may find the next one of that id.
+    if not finished and not (tries and successors):
         yield Anomaly(Fault.LOST, f"nobody has finished it: {story.handovers[-1]}")
 
 
@@ -402,7 +486,10 @@ def _was_made(change: Change, story: Story) -> bool | None:
         case "put":
             return bool(story.handovers)
         case "move":
-            return any(handover.due_ms == change.due_ms for handover in story.handovers)
+            if any(handover.due_ms == change.due_ms for handover in story.handovers):
+                return True
+            # It may have become a dead letter before anybody was handed it at that time.
+            return None if story.letters else False
         case "update":
             return any(handover.payload == change.payload for handover in story.handovers)
         case _:

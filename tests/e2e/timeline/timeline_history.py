@@ -5,7 +5,8 @@ system, so that a kill loses none. Times are microseconds of the machine's clock
 broker's. What was asked for and never answered may have been done or not.
 
 A message has the name `id`, and a number in that name: the first put of an id makes number 1, the
-second, when that one is gone, number 2. Payloads say both, and how often they were updated.
+second, when that one is gone, number 2. Payloads say both, and how often they were updated. Among
+dead letters, where several of a name may be at once, the id may be another one.
 """
 
 import json
@@ -35,6 +36,8 @@ class Change(NamedTuple):
     payload: str
     due_ms: int
     version: int = 0
+    # Of a put.
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ class Finish:
 
 @dataclass(slots=True)
 class Handover:
-    """A message that an application was given."""
+    """A message that an application was given; `letter` if it was among the dead letters."""
 
     process: str
     # When the process began, and as which consumer.
@@ -91,18 +94,28 @@ class Handover:
     due_ms: int
     until_ms: int
     payload: str
+    # How often it was leased, with this time.
+    attempt: int = 1
+    priority: int = 0
+    letter: bool = False
     finishes: list[Finish] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        """The id that it was put with."""
+        return self.payload.rpartition("/")[0].rpartition("/")[0] if self.letter else self.id
+
+    @property
     def number(self) -> int:
-        """Which of its id it is; 0 when the payload is not one of ours."""
+        """Which of its name it is; 0 when the payload is not one of ours."""
         name, _, rest = self.payload.rpartition("/")[0].rpartition("/")
-        return int(rest) if name == self.id and rest.isdecimal() else 0
+        return int(rest) if name == self.name and rest.isdecimal() else 0
 
     def __str__(self) -> str:
         return (
-            f"{self.payload} to {self.consumer} ({self.process}) at {self.at_us} µs,"
-            f" version {self.version}, due {self.due_ms}, lease until {self.until_ms}"
+            f"{'letter ' if self.letter else ''}{self.payload} to {self.consumer}"
+            f" ({self.process}) at {self.at_us} µs, version {self.version}, due {self.due_ms},"
+            f" lease {self.attempt} until {self.until_ms}"
         )
 
 
@@ -112,11 +125,13 @@ class History:
 
     acts: list[Act] = field(default_factory=list)
     handovers: list[Handover] = field(default_factory=list)
+    # How often a message is leased before it is a dead letter; 0 is without end.
+    max_leases: int = 0
 
 
-def read_history(files: Iterable[Path]) -> History:
+def read_history(files: Iterable[Path], max_leases: int = 0) -> History:
     """Read what processes have written, one file each."""
-    history = History()
+    history = History(max_leases=max_leases)
     for file in files:
         _Reader(file.stem, history).read(file.read_text().splitlines())
     history.acts.sort(key=lambda act: act.began_us)
@@ -132,6 +147,7 @@ class _Reader:
         self._history = history
         self._since_us = 0
         self._consumer = ""
+        self._letters = False
         self._acts: dict[int, Act] = {}
         self._handovers: dict[int, Handover] = {}
         self._finishes: dict[tuple[int, str], Finish] = {}
@@ -145,8 +161,8 @@ class _Reader:
                 continue
             getattr(self, f"_on_{what}")(*values)
 
-    def _on_begin(self, at_us: int, consumer: str) -> None:
-        self._since_us, self._consumer = at_us, consumer
+    def _on_begin(self, at_us: int, consumer: str, letters: bool) -> None:
+        self._since_us, self._consumer, self._letters = at_us, consumer, letters
 
     def _on_act(self, at_us: int, number: int, atomic: bool, changes: list[list[object]]) -> None:
         made = [Change(*change) for change in changes]  # type: ignore[arg-type]
@@ -166,6 +182,7 @@ class _Reader:
             at_us,
             *values,  # type: ignore[arg-type]
         )
+        handover.letter = self._letters
         self._handovers[number] = handover
         self._history.handovers.append(handover)
 

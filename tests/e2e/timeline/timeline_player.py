@@ -1,7 +1,8 @@
 """A process that owns or consumes messages of a timeline until it is killed, and writes it down.
 
-Run as a program, with these arguments: `owner` or `consumer`, URL, name, seed, log file, and the
-file that says, by being there, that things are to come to an end.
+Run as a program, with these arguments: `owner`, `consumer` or `undertaker`, which consumes dead
+letters; URL, name, seed, log file, the file that says, by being there, that things are to come to
+an end; and of the topic its kind and how often messages are leased.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from tests.e2e.timeline.timeline_history import (
     DELETE,
@@ -28,9 +30,17 @@ from tests.e2e.timeline.timeline_history import (
 )
 
 import ister
-from ister.base.errors import BusyError, ClosedError, ConsumerNameTakenError, IsterError
+from ister.base.errors import (
+    BusyError,
+    ClosedError,
+    ConsumerNameTakenError,
+    IsterError,
+    TopicNotFoundError,
+)
 
 TOPIC = "/default/storm"
+LETTERS = f"{TOPIC}-dlq"
+LEVELS = 32
 GROUP = "owners"
 OWNER_TASKS = 4
 PAUSE_S = 0.02
@@ -46,15 +56,17 @@ PATIENCE_S = 120.0
 # What was asked for may have been done or not.
 DOUBTS = (BusyError, ClosedError)
 
+Result = TypeVar("Result")
+
 
 class Diary:
     """Lines that outlive a kill of the process as soon as they are written."""
 
-    def __init__(self, file: Path, name: str, calm_file: Path) -> None:
+    def __init__(self, file: Path, name: str, calm_file: Path, *, letters: bool) -> None:
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._calm_file = calm_file
         self._number = 0
-        self.write("begin", name)
+        self.write("begin", name, letters)
 
     @property
     def calm(self) -> bool:
@@ -96,9 +108,12 @@ class Known:
 
 
 class Owner:
-    """Makes messages and changes them, one act after the other."""
+    """Makes messages of so many levels and changes them, one act after the other."""
 
-    def __init__(self, timeline: ister.Timeline, diary: Diary, name: str, random: Random) -> None:
+    def __init__(
+        self, timeline: ister.Timeline, diary: Diary, name: str, random: Random, levels: int
+    ) -> None:
+        self._levels = levels
         self._timeline = timeline
         self._diary = diary
         self._name = name
@@ -193,7 +208,8 @@ class Owner:
         return known.version if self._random.random() < 0.5 else 0
 
     def _putting(self, known: Known) -> Change:
-        return Change(PUT, known.id, known.number, known.payload, self._due_ms())
+        level = self._random.randrange(self._levels)
+        return Change(PUT, known.id, known.number, known.payload, self._due_ms(), 0, level)
 
     def _moving(self, known: Known) -> Change:
         version = self._condition(known)
@@ -226,7 +242,9 @@ class Owner:
             if atomic:
                 return await self._commit(changes)
             if len(changes) > 1:
-                puts = [(c.payload.encode(), time_of(c.due_ms), c.id) for c in changes]
+                puts = [
+                    (c.payload.encode(), time_of(c.due_ms), c.id, None, c.priority) for c in changes
+                ]
                 results = await self._timeline.put_many(puts)
                 return [
                     answer_of(result) if isinstance(result, IsterError) else result.version
@@ -244,7 +262,8 @@ class Owner:
             change.version or None,
         )
         if change.kind == PUT:
-            return (await timeline.put(payload, due, id=change.id)).version
+            put = await timeline.put(payload, due, id=change.id, priority=change.priority)
+            return put.version
         if change.kind == MOVE:
             return (await timeline.move(change.id, due, version)).version
         if change.kind == UPDATE:
@@ -257,7 +276,8 @@ class Owner:
             for change in changes:
                 payload, version = change.payload.encode(), change.version or None
                 if change.kind == PUT:
-                    tx.put(payload, time_of(change.due_ms), id=change.id)
+                    due, level = time_of(change.due_ms), change.priority
+                    tx.put(payload, due, id=change.id, priority=level)
                 elif change.kind == MOVE:
                     tx.move(change.id, time_of(change.due_ms), version)
                 elif change.kind == UPDATE:
@@ -290,12 +310,12 @@ def answer_of(error: IsterError) -> Answer:
     return None if isinstance(error, DOUBTS) else type(error).__name__
 
 
-async def own(url: str, name: str, random: Random, diary: Diary) -> None:
+async def own(url: str, name: str, random: Random, diary: Diary, *, levels: int) -> None:
     """Own messages, several at a time."""
     async with await connected(url) as client:
         timeline = client.timeline(TOPIC, group=GROUP)
         owners = [
-            Owner(timeline, diary, f"{name}.{slot}", Random(random.random()))
+            Owner(timeline, diary, f"{name}.{slot}", Random(random.random()), levels)
             for slot in range(OWNER_TASKS)
         ]
         await asyncio.gather(*(owner.live() for owner in owners))
@@ -305,9 +325,11 @@ async def own(url: str, name: str, random: Random, diary: Diary) -> None:
 
 
 class Worker:
-    """Takes messages and deals with them, well or badly."""
+    """Takes messages and deals with them, well or badly; more often badly if `careless`."""
 
-    def __init__(self, diary: Diary, random: Random, lease_s: float) -> None:
+    def __init__(self, diary: Diary, random: Random, lease_s: float, *, careless: bool) -> None:
+        # The square root of what is even over 0 to 1 is above 0.8 in 36 % instead of 20 %.
+        self._exponent = 0.5 if careless else 1.0
         self._diary = diary
         self._random = random
         self._lease_s = lease_s
@@ -323,12 +345,14 @@ class Worker:
             lease.due_ms,
             lease._held.until_ms,
             lease.payload.decode(),
+            lease.attempt,
+            lease.priority,
         )
         return number
 
     async def work(self, lease: ister.TimelineLease, number: int) -> None:
         """Deal with a message."""
-        chance = 0.0 if self._diary.calm else self._random.random()
+        chance = 0.0 if self._diary.calm else self._random.random() ** self._exponent
         # Some take their time, and have something when they are killed.
         await asyncio.sleep(self._random.uniform(0, self._random.choice(WORK_S)))
         if chance > 0.97:
@@ -358,20 +382,31 @@ class Worker:
         self._diary.write("finished", number, kind, answer)
 
 
-async def consume(url: str, name: str, random: Random, diary: Diary) -> None:
+async def consume(
+    url: str, name: str, random: Random, diary: Diary, *, topic: str, careless: bool
+) -> None:
     """Consume, until another one takes the name."""
     lease_s = random.choice(LEASES_S)
-    worker = Worker(diary, random, lease_s)
+    worker = Worker(diary, random, lease_s, careless=careless)
     async with await connected(url) as client, asyncio.TaskGroup() as tasks:
-        leases = client.timeline(TOPIC).consume(
-            name, lease=lease_s, prefetch=random.choice(PREFETCHES_S), credit=random.choice(CREDITS)
-        )
-        try:
-            await persist(leases.open)
-            async for lease in leases:
-                tasks.create_task(worker.work(lease, worker.note(lease)))
-        except (ClosedError, ConsumerNameTakenError):
-            return
+        prefetch_s, credit = random.choice(PREFETCHES_S), random.choice(CREDITS)
+
+        async def opened() -> ister.TimelineConsumer:
+            # A consumer that could not be opened is not used again.
+            leases = client.timeline(topic).consume(
+                name, lease=lease_s, prefetch=prefetch_s, credit=credit
+            )
+            await leases.open()
+            return leases
+
+        while True:
+            try:
+                async for lease in await persist(opened):
+                    tasks.create_task(worker.work(lease, worker.note(lease)))
+            except (ClosedError, ConsumerNameTakenError):
+                return
+            except BusyError:
+                pass  # The storage failed just when it came back.
 
 
 async def connected(url: str) -> ister.Client:
@@ -381,20 +416,28 @@ async def connected(url: str) -> ister.Client:
     return client
 
 
-async def persist(attempt: Callable[[], Awaitable[None]]) -> None:
-    """Try something until the broker is there for it."""
+async def persist(attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """Try something until the broker is there for it, and the topic: letters have one late."""
     while True:
         try:
             return await attempt()
-        except BusyError:
+        except (BusyError, TopicNotFoundError):
             await asyncio.sleep(PAUSE_S)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Play a part."""
-    part, url, name, seed, file, calm_file = arguments
-    play = own if part == "owner" else consume
-    asyncio.run(play(url, name, Random(seed), Diary(Path(file), name, Path(calm_file))))
+    part, url, name, seed, file, calm_file, kind, max_leases = arguments
+    letters = part == "undertaker"
+    diary = Diary(Path(file), name, Path(calm_file), letters=letters)
+    random = Random(seed)
+    if part == "owner":
+        levels = LEVELS if kind == "priority" else 1
+        asyncio.run(own(url, name, random, diary, levels=levels))
+    else:
+        topic = LETTERS if letters else TOPIC
+        careless = int(max_leases) > 0
+        asyncio.run(consume(url, name, random, diary, topic=topic, careless=careless))
 
 
 if __name__ == "__main__":

@@ -10,97 +10,17 @@ from tests.e2e.timeline.timeline_history import (
     DONE,
     EXTEND,
     MOVE,
-    PUT,
     RELEASE,
     UPDATE,
     Act,
-    Answer,
     Change,
     Finish,
     Handover,
-    History,
     read_history,
 )
+from tests.unit.e2e.timeline_cases import Case, done, finish, putting
 
-LEASE_MS = 1_000
 CHANGED = "MessageChangedError"
-
-
-class Case:
-    """A history that is made a line at a time; all times are milliseconds."""
-
-    def __init__(self) -> None:
-        self.history = History()
-
-    def act(
-        self,
-        at_ms: int,
-        *changes: Change,
-        answers: list[Answer] | None = None,
-        atomic: bool = False,
-    ) -> Act:
-        """Owners ask for changes, and are told at once; without answers nobody is."""
-        told = answers or [None] * len(changes)
-        ended_us = at_ms * 1000 + 500 if answers else None
-        number = len(self.history.acts)
-        act = Act("owner", number, at_ms * 1000, atomic, list(changes), ended_us, told)
-        self.history.acts.append(act)
-        return act
-
-    def put(self, at_ms: int, due_ms: int, version: Answer, name: str = "a") -> None:
-        self.act(at_ms, putting(due_ms, name), answers=[version])
-
-    def move(self, at_ms: int, due_ms: int, version: Answer, wanted: int = 0) -> None:
-        change = Change(MOVE, "a", 1, "a/1/0", due_ms, wanted)
-        self.act(at_ms, change, answers=None if version is None else [version])
-
-    def delete(self, at_ms: int, answer: Answer = 0, wanted: int = 0) -> None:
-        change = Change(DELETE, "a", 1, "a/1/0", 0, wanted)
-        self.act(at_ms, change, answers=None if answer is None else [answer])
-
-    def hand(
-        self,
-        at_ms: int,
-        version: int,
-        *finishes: Finish,
-        due_ms: int = 100,
-        consumer: str = "w",
-        payload: str = "a/1/0",
-        process: str = "p",
-        since_ms: int = 0,
-    ) -> Handover:
-        """A message is handed over, under a lease that began when it was due or handed over."""
-        one = Handover(
-            process,
-            since_ms * 1000,
-            consumer,
-            at_ms * 1000,
-            payload.partition("/")[0],
-            version,
-            due_ms,
-            max(at_ms, due_ms) + LEASE_MS,
-            payload,
-            finishes=list(finishes),
-        )
-        self.history.handovers.append(one)
-        return one
-
-    @property
-    def faults(self) -> list[Fault]:
-        return [anomaly.fault for anomaly in check(self.history)]
-
-
-def putting(due_ms: int, name: str = "a", number: int = 1) -> Change:
-    return Change(PUT, name, number, f"{name}/{number}/0", due_ms)
-
-
-def finish(kind: str, at_ms: int, answer: str | None = "", time_ms: int = 0) -> Finish:
-    ended_us = None if answer is None else at_ms * 1000 + 500
-    return Finish(kind, at_ms * 1000, time_ms, ended_us, answer)
-
-
-def done(at_ms: int, answer: str | None = "") -> Finish:
-    return finish(DONE, at_ms, answer)
 
 
 @pytest.fixture
@@ -209,7 +129,62 @@ def noted_a_little_after_the_end_of_the_lease(case: Case) -> None:
     case.hand(300, 3, done(310))
 
 
+def leased_by_one_who_was_killed_before_noting_it(case: Case) -> None:
+    case.hand(600, 3, done(610), attempt=2)
+
+
+def leased_too_often_and_buried(case: Case) -> None:
+    case.hand(100, 2, consumer="dead")
+    case.bury(1_100, 5, done(1_110))
+
+
+def buried_though_nobody_has_noted_a_lease(case: Case) -> None:
+    case.bury(600, 5, done(610))
+
+
+def buried_and_lost_by_an_undertaker(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(200, 5)
+    case.bury(2_100, 6, done(2_110), due_ms=200).attempt = 3
+
+
+def buried_and_released_by_an_undertaker(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(200, 5, finish(RELEASE, 210, time_ms=400))
+    case.bury(400, 6, done(410)).attempt = 3
+
+
+def buried_and_put_again(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.act(250, putting(400, number=2), answers=[6])
+    case.bury(300, 8, done(310), due_ms=200)
+    case.hand(400, 9, finish(RELEASE, 410, time_ms=600), due_ms=400, payload="a/2/0")
+    second = case.hand(500, 12, done(510), due_ms=500, payload="a/2/0", consumer="u", letter=True)
+    second.id = "a-11"
+
+
+def buried_after_a_move_in_a_transaction_that_nobody_knows_of(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.act(120, putting(200, "b"), Change(MOVE, "a", 1, "a/1/0", 250), atomic=True)
+    case.hand(200, 6, done(210), due_ms=200, payload="b/1/0")
+    case.bury(220, 8, done(230))
+
+
+def of_a_priority(case: Case) -> None:
+    case.act(10, putting(100, "b")._replace(priority=7), answers=[2])
+    case.hand(100, 3, done(110))
+    case.hand(100, 4, done(110), payload="b/1/0").priority = 7
+
+
 FINE = [
+    leased_by_one_who_was_killed_before_noting_it,
+    leased_too_often_and_buried,
+    buried_though_nobody_has_noted_a_lease,
+    buried_and_lost_by_an_undertaker,
+    buried_and_released_by_an_undertaker,
+    buried_and_put_again,
+    buried_after_a_move_in_a_transaction_that_nobody_knows_of,
+    of_a_priority,
     put_and_done,
     noted_a_little_after_the_end_of_the_lease,
     moved,
@@ -377,6 +352,121 @@ def give_a_version_twice(case: Case) -> None:
     case.hand(100, 3, done(110), payload="b/1/0")
 
 
+def hand_over_once_too_often(case: Case) -> None:
+    case.history.max_leases = 1
+    case.hand(100, 2)
+    case.hand(1_100, 3, done(1_110), consumer="other")
+
+
+def bury_what_was_leased_less_often(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(300, 4, done(310))
+    case.history.max_leases = 2
+
+
+def bury_without_dead_letters(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(300, 4, done(310))
+    case.history.max_leases = 0
+
+
+def count_leases_that_there_was_no_time_for(case: Case) -> None:
+    case.hand(499, 3, done(510), attempt=2)
+
+
+def count_an_extension(case: Case) -> None:
+    case.hand(100, 2, finish(EXTEND, 110, time_ms=2_000), consumer="dead")
+    case.hand(2_500, 4, done(2_510), attempt=3)
+
+
+def count_a_lease_twice(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(300, 4, done(310)).attempt = 3
+
+
+def count_a_lease_not(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.hand(300, 4, done(310), due_ms=300, consumer="other", attempt=1)
+
+
+def bury_what_is_leased(case: Case) -> None:
+    case.hand(100, 2)
+    case.bury(1_200, 5, done(1_210), due_ms=1_098)
+
+
+def bury_and_forget(case: Case) -> None:
+    case.history.max_leases = 1
+    case.hand(100, 2, done(1_500, "MessageNotFoundError"))
+
+
+def bury_and_forget_what_was_put_again(case: Case) -> None:
+    case.history.max_leases = 1
+    case.hand(100, 2)
+    case.act(1_200, putting(1_300, number=2), answers=[6])
+    case.hand(1_300, 7, done(1_310), due_ms=1_300, payload="a/2/0")
+
+
+def lose_a_letter(case: Case) -> None:
+    case.hand(100, 2)
+    case.bury(1_100, 5)
+
+
+def bury_what_is_done(case: Case) -> None:
+    case.hand(100, 2, done(110))
+    case.bury(1_100, 5)
+
+
+def bury_what_is_deleted(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.delete(200)
+    case.bury(300, 5)
+
+
+def bury_after_its_id_was_put_again(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.act(200, putting(400, number=2), answers=[3])
+    case.bury(300, 5, done(310))
+    case.hand(400, 6, done(410), due_ms=400, payload="a/2/0")
+
+
+def bury_with_the_payload_before_an_update(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.act(200, Change(UPDATE, "a", 1, "a/1/1", 0), answers=[4])
+    case.bury(300, 5, done(310))
+
+
+def bury_under_another_id(case: Case) -> None:
+    case.hand(100, 2)
+    case.bury(1_100, 5, done(1_110)).id = "a-4"
+
+
+def bury_for_another_time(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(200, 5)
+    case.bury(1_300, 6, done(1_310)).attempt = 3
+
+
+def leave_a_copy_behind(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(200, 5)
+    case.hand(1_300, 6, done(1_310), due_ms=300)
+
+
+def change_a_letter(case: Case) -> None:
+    case.hand(100, 2, finish(RELEASE, 110, time_ms=300))
+    case.bury(200, 5)
+    case.act(1_200, Change(UPDATE, "a", 1, "a/1/1", 0), answers=[6])
+    case.hand(
+        1_300, 7, done(1_310), due_ms=200, consumer="u", payload="a/1/1", attempt=3, letter=True
+    )
+
+
+def lose_a_priority(case: Case) -> None:
+    case.act(10, putting(100, "b")._replace(priority=7), answers=[2])
+    case.hand(100, 3, done(110))
+    case.hand(100, 4, done(110), payload="b/1/0")
+
+
 PLANTED: list[tuple[Callable[[Case], None], Fault]] = [
     (fire_a_microsecond_early, Fault.EARLY),
     (fire_after_a_delete, Fault.CANCELLED),
@@ -405,6 +495,26 @@ PLANTED: list[tuple[Callable[[Case], None], Fault]] = [
     (make_half_a_transaction, Fault.TORN),
     (make_the_deletion_of_a_transaction_alone, Fault.TORN),
     (give_a_version_twice, Fault.REUSED),
+    (hand_over_once_too_often, Fault.WORN),
+    (bury_what_was_leased_less_often, Fault.MISCOUNTED),
+    (bury_without_dead_letters, Fault.MISCOUNTED),
+    (count_leases_that_there_was_no_time_for, Fault.MISCOUNTED),
+    (count_an_extension, Fault.MISCOUNTED),
+    (count_a_lease_twice, Fault.MISCOUNTED),
+    (count_a_lease_not, Fault.MISCOUNTED),
+    (bury_what_is_leased, Fault.SHARED),
+    (bury_and_forget, Fault.LOST),
+    (bury_and_forget_what_was_put_again, Fault.LOST),
+    (lose_a_letter, Fault.LOST),
+    (bury_what_is_done, Fault.AGAIN),
+    (bury_what_is_deleted, Fault.CANCELLED),
+    (bury_after_its_id_was_put_again, Fault.CANCELLED),
+    (bury_with_the_payload_before_an_update, Fault.WRONG),
+    (bury_under_another_id, Fault.WRONG),
+    (bury_for_another_time, Fault.WRONG),
+    (leave_a_copy_behind, Fault.RISEN),
+    (change_a_letter, Fault.RISEN),
+    (lose_a_priority, Fault.WRONG),
 ]
 
 
@@ -427,16 +537,18 @@ def test_lines_of_a_process_are_put_together_and_one_that_was_cut_is_left_out(
 ) -> None:
     file = tmp_path / "p.log"
     file.write_text(
-        '["begin", 5, "w"]\n'
+        '["begin", 5, "w", true]\n'
         '["act", 10, 1, false, [["put", "a", 1, "a/1/0", 100, 0], ["delete", "b", 1, "", 0, 7]]]\n'
         '["told", 20, 1, [3, null]]\n'
-        '["handed", 30, 2, "a", 4, 100, 1100, "a/1/0"]\n'
+        '["handed", 30, 2, "a", 4, 100, 1100, "a/1/0", 3, 7]\n'
         '["finish", 40, 2, "done", 0]\n'
         '["finished", 50, 2, "done", ""]\n'
         '["act", 60, 3, false, [["pu'
     )
 
-    history = read_history([file])
+    history = read_history([file], max_leases=2)
+
+    assert history.max_leases == 2
 
     [act] = history.acts
     assert act == Act(
@@ -444,5 +556,5 @@ def test_lines_of_a_process_are_put_together_and_one_that_was_cut_is_left_out(
     )
     [handover] = history.handovers
     assert handover == Handover(
-        "p", 5, "w", 30, "a", 4, 100, 1100, "a/1/0", [Finish(DONE, 40, 0, 50, "")]
+        "p", 5, "w", 30, "a", 4, 100, 1100, "a/1/0", 3, 7, True, [Finish(DONE, 40, 0, 50, "")]
     )

@@ -4,7 +4,9 @@ Always true:
 - of a rule no more is in memory than when to look at it. Everything else is read when that time
   comes, and decided anew: see `timeline.cron_rows`;
 - one timer is set, for the first of them;
-- whoever was faster than us on the same store makes what we wanted to do void, and we look again.
+- whoever was faster than us on the same store makes what we wanted to do void, and we look again;
+- what is known of the store is void after it failed: all rules are found anew. Another broker may
+  have had it meanwhile, and have made or changed some.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ from ister.base.errors import (
     MessageNotFoundError,
     MessageTooLargeError,
     NotFoundError,
+    StorageFailedError,
     TopicNotFoundError,
 )
 from ister.base.limits import CRON_PAYLOAD_BYTES_MAX, CRON_RULES_MAX, TIMELINE_PAGE_MAX
@@ -88,6 +91,8 @@ class CronRules:
         # Rules up to here were found in the store; `None`: all were.
         self._loaded_to: Key | None = FIRST_KEY
         self._loading = False
+        # How often the store had failed when the first of them was looked for.
+        self._failures = topic.committer.failures
         self._looking = False
         self._wake = Wake(topic.clock, self.look)
 
@@ -240,9 +245,14 @@ class CronRules:
             self._wake.set(self._heap[0][0] if self._heap else FAR, now_ms)
 
     def _load(self, now_ms: int) -> None:
-        """Find the next rules that the store had at the start."""
+        """Find the next rules that the store had at the start, or has since it failed."""
+        if self._loading:
+            return
+        failures = self.topic.committer.failures
+        if failures != self._failures:
+            self._failures, self._loaded_to = failures, FIRST_KEY
         after = self._loaded_to
-        if self._loading or after is None:
+        if after is None:
             return
         self._loading = True
         self.topic.committer.look(
@@ -251,21 +261,31 @@ class CronRules:
         )
 
     def _on_loaded(self, found: tuple[list[Row], list[Plan | IsterError]] | IsterError) -> None:
-        self._loading = False
         if self.topic.closed:
             return
         if isinstance(found, IsterError):
             self._logger.error("cron_not_loaded", topic=self.topic.name, reason=str(found))
-            self.topic.clock.call_later(RETRY_MS / 1000, self.look)
+            self._on_failure(found)
+            # Until then it counts as under way: whoever looks meanwhile does not try once more.
+            self.topic.clock.call_later(RETRY_MS / 1000, self._load_again)
             return
+        self._loading = False
         rows, plans = found
         self._loaded_to = (rows[-1].position_ms, rows[-1].seq) if rows else None
         self._act([row.id for row in rows], plans)
 
+    def _load_again(self) -> None:
+        self._loading = False
+        self.look()
+
     def _on_planned(self, ids: Sequence[str], plans: list[Plan | IsterError] | IsterError) -> None:
         self._looking = False
-        if not self.topic.closed:
-            self._act(ids, [plans] * len(ids) if isinstance(plans, IsterError) else plans)
+        if self.topic.closed:
+            return
+        if isinstance(plans, IsterError):
+            self._on_failure(plans)
+            plans = [plans] * len(ids)
+        self._act(ids, plans)
 
     def _act(self, ids: Sequence[str], plans: Sequence[Plan | IsterError]) -> None:
         for name, plan in zip(ids, plans, strict=True):
@@ -286,8 +306,7 @@ class CronRules:
         if self.topic.closed:
             return
         if isinstance(outcomes, IsterError):
-            if self.topic.is_failure(outcomes):
-                self.topic.fail()
+            self._on_failure(outcomes)
             self._on_refused(plan.id, outcomes)
         else:
             for change, outcome in zip(plan.changes, outcomes, strict=True):
@@ -295,6 +314,11 @@ class CronRules:
                     self.topic.note(free_slot(outcome), change.level)
             self._set(plan.id, plan.wake_ms)
         self.look()
+
+    def _on_failure(self, error: IsterError) -> None:
+        """A call of the store came to nothing: maybe it is not what it was, when it is back."""
+        if self.topic.is_failure(error):
+            self.topic.fail()
 
     def _on_refused(self, id: str, error: IsterError) -> None:
         """Nothing came of what a rule was to do."""
@@ -305,7 +329,9 @@ class CronRules:
             # Somebody was faster.
             self._set(id, now_ms)
         else:
-            self._logger.error("cron_failed", topic=self.topic.name, id=id, reason=str(error))
+            # That the storage fails is told once, and not for each of ten thousand rules.
+            if not isinstance(error, StorageFailedError):
+                self._logger.error("cron_failed", topic=self.topic.name, id=id, reason=str(error))
             is_broken = isinstance(error, CorruptedError)
             self._set(id, now_ms + (BROKEN_RETRY_MS if is_broken else RETRY_MS))
 

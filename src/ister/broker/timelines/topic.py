@@ -534,6 +534,9 @@ class TimelineTopic:
             self.figures.delivered += 0 if again else len(rows)
             left = consumer.deliver(rows, again=again)
             unsent += [Held(consumer, row, 0, early=False) for row in left]
+            if again:
+                # A former life of it may deal with these: they are its until their leases end.
+                unsent = [held for held in unsent if begun_ms < held.due_ms]
             self.give_back(unsent)
         if count:
             self._row_bytes = max(size / count, self._row_bytes * 0.5, KIB)

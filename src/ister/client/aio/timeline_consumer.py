@@ -8,6 +8,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from msgspec.structs import replace
+
 from ister.base import Timer
 from ister.base.errors import BadRequestError, ClosedError, IsterError, RequestTimeoutError
 from ister.base.limits import TIMELINE_CREDIT_MAX
@@ -181,15 +183,15 @@ class TimelineConsumer:
         self._timeline = timeline
         self._link = link
         self._timelines = link.session.timelines
-        command = ConsumeTimeline(
+        self._command = ConsumeTimeline(
             topic=timeline.topic,
             consumer=check_text(consumer, "a consumer"),
-            channel=link.session.new_channel(),
+            channel=0,
             lease_ms=milliseconds(lease, "lease", least_ms=1),
             prefetch_ms=milliseconds(prefetch, "prefetch"),
             credit=check_count(credit, "credit", least=1, most=TIMELINE_CREDIT_MAX),
         )
-        self._channel = TimelineChannel(link.session, command)
+        self._channel = self._new_channel()
         self._timer: Timer | None = None
         self._timer_due_ms = 0
         # What was said of messages and is not answered yet: `close` waits for it.
@@ -233,6 +235,8 @@ class TimelineConsumer:
                 raise BadRequestError(f"broker answered {type(reply).__name__}")
         except BaseException:
             self._timelines.close(self._channel, ignore)
+            # Whoever tries again begins anew.
+            self._channel = self._new_channel()
             raise
         self._opened = True
 
@@ -300,6 +304,10 @@ class TimelineConsumer:
         return self._timeline.due_ms(at)
 
     # Inner workings
+
+    def _new_channel(self) -> TimelineChannel:
+        session = self._link.session
+        return TimelineChannel(session, replace(self._command, channel=session.new_channel()))
 
     def _take(self) -> TimelineLease | None:
         if not self._opened:

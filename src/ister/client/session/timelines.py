@@ -7,7 +7,7 @@ there is one, and when our own clock was set anew; until then nothing is handed 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from ister.base.errors import ClosedError, IsterError
+from ister.base.errors import ClosedError, IsterError, StorageFailedError
 from ister.client.session.calls import COMES_BACK, OnReply, ignore
 from ister.client.session.timeline import TimelineChannel
 from ister.client.session.timeline_clock import JUMP_US, ClockOffset
@@ -51,6 +51,8 @@ class Timelines:
         # How far our clock is ahead of the one that is never set.
         self._span_us = now_us() - session.now_ms() * 1000
         self._asked = False
+        # Consumers that the broker could not open again, for its storage failed.
+        self._shut: list[TimelineChannel] = []
 
     # The broker's time
 
@@ -103,8 +105,14 @@ class Timelines:
 
     # Consumers
 
-    def open(self, channel: TimelineChannel, on_reply: OnReply) -> None:
-        """Open a consumer, or open it again."""
+    def open(
+        self,
+        channel: TimelineChannel,
+        on_reply: OnReply,
+        *,
+        kept_on: tuple[type[IsterError], ...] = COMES_BACK,
+    ) -> None:
+        """Open a consumer, or open it again. It is forgotten on other errors than `kept_on`."""
         sent_us = self._now_us()
 
         def on_opened(reply: Command | IsterError) -> None:
@@ -114,7 +122,7 @@ class Timelines:
                 self.on_told(sent_us, reply.now_us)
                 self.ask_time(FIRST_ASKS)
                 channel.on_opened()
-            elif not isinstance(reply, COMES_BACK):
+            elif not isinstance(reply, kept_on):
                 del self.channels[channel.channel]
             on_reply(reply)
 
@@ -150,10 +158,22 @@ class Timelines:
         self._asked = False
         self.clock.forget()
         for channel in list(self.channels.values()):
-            self.open(channel, _failing(channel))
+            self._reopen(channel)
+
+    def _reopen(self, channel: TimelineChannel) -> None:
+        """Open a consumer again; it ends if that cannot be. A storage that fails comes back."""
+
+        def on_reply(reply: Command | IsterError) -> None:
+            if isinstance(reply, StorageFailedError):
+                self._shut.append(channel)
+            elif isinstance(reply, IsterError) and not isinstance(reply, COMES_BACK):
+                channel.fail(reply)
+
+        self.open(channel, on_reply, kept_on=(*COMES_BACK, StorageFailedError))
 
     def on_disconnected(self) -> None:
         """The connection is lost."""
+        self._shut.clear()
         for channel in self.channels.values():
             channel.on_disconnected()
 
@@ -161,6 +181,10 @@ class Timelines:
         """About a second has passed."""
         if self.channels:
             self.ask_time()
+            shut, self._shut = self._shut, []
+            for channel in shut:
+                if self.channels.get(channel.channel) is channel:
+                    self._reopen(channel)
             for channel in list(self.channels.values()):
                 channel.expire(now_ms, timeout_ms)
 
@@ -187,13 +211,3 @@ class Timelines:
         for channel in self.channels.values():
             channel.fail(error)
         self.channels.clear()
-
-
-def _failing(channel: TimelineChannel) -> OnReply:
-    """Return what ends a consumer that cannot be opened again after a reconnect."""
-
-    def on_reply(reply: Command | IsterError) -> None:
-        if isinstance(reply, IsterError) and not isinstance(reply, COMES_BACK):
-            channel.fail(reply)
-
-    return on_reply

@@ -133,7 +133,7 @@ class TimelineOutlet:
     def deliver(self, channel: int, rows: list[Row], *, again: bool = False) -> None:
         """Send messages that are leased to a consumer."""
         if self._session.overrun:
-            self._close_slow(channel, rows)
+            self._close_slow(channel, [] if again else rows)
             return
         columns = list(zip(*rows, strict=True))
         attributes, levels = columns[11], columns[4]
@@ -184,11 +184,12 @@ class TimelineOutlet:
         for consumer in consumers.values():
             consumer.close()
 
-    def _close_slow(self, channel: int, rows: list[Row]) -> None:
+    def _close_slow(self, channel: int, unused: list[Row]) -> None:
         consumer = self.consumers.get(channel)
         if consumer is not None:
-            unused = [Release(0, r.id, "", r.version, r.due_ms, unused=True) for r in rows]
-            consumer.finish(unused, lambda _: None)
+            if unused:
+                releases = [Release(0, r.id, "", r.version, r.due_ms, unused=True) for r in unused]
+                consumer.finish(releases, lambda _: None)
             consumer.close()
             self.consumer_closed(channel, "it does not read what it is sent")
 

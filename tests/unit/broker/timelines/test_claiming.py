@@ -1,8 +1,16 @@
 """Leases that the name of a consumer has, handed to it when it comes back: a page at a time."""
 
 import pytest
-from tests.unit.broker.timelines.timelinebench import LEASE_MS, FailingStore, TimelineBench
+from tests.unit.broker.timelines.timelinebench import (
+    LEASE_MS,
+    TOPIC,
+    Client,
+    FailingStore,
+    TimelineBench,
+)
 
+from ister.base.errors import IsterError
+from ister.broker.timelines import TimelineConsumer
 from ister.broker.timelines import topic as topic_module
 from ister.timeline import Changed, Row
 
@@ -143,3 +151,31 @@ def test_leases_that_were_written_without_an_answer_count_as_delivered(
 
     assert (client.ids, client.again) == (["a"], ["a"])
     assert bench.report().delivered == 1
+
+
+class Lost(Client):
+    """Its connection is lost while it is being opened."""
+
+    def opened(self, found: TimelineConsumer | IsterError) -> None:
+        assert isinstance(found, TimelineConsumer)
+        super().opened(found)
+        found.close()
+
+
+def test_a_connection_that_is_lost_while_it_opens_ends_no_lease_of_its_name(
+    bench: TimelineBench,
+) -> None:
+    bench.put("a", 0)
+    first = bench.consume("w")
+    assert first.ids == ["a"]
+    first.close()
+    lost = Lost(bench, "w")
+    bench.timelines.consume(
+        TOPIC, "w", lost, 7, lease_ms=LEASE_MS, prefetch_ms=0, credit=10, done=lost.opened
+    )
+    bench.settle()
+
+    other = bench.consume("other")
+    assert other.ids == []
+    bench.advance(LEASE_MS)
+    assert other.ids == ["a"]

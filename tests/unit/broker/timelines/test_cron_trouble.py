@@ -14,7 +14,17 @@ from tests.unit.broker.timelines.cronbench import (
 from tests.unit.broker.timelines.timelinebench import TOPIC, FailingStore
 
 from ister.base.errors import CorruptedError, StorageFailedError
-from ister.timeline import Delete, MemoryStore, Outcomes, Put, Update, Work
+from ister.timeline import (
+    Delete,
+    MemoryStore,
+    Outcomes,
+    Place,
+    Put,
+    Update,
+    Work,
+    first_row,
+    parse_rule,
+)
 
 HIDDEN = f"{TOPIC}#rules"
 
@@ -257,6 +267,41 @@ def test_rules_fire_when_the_storage_is_back() -> None:
     bench.advance(2_000)
 
     assert slots(bench.ids()) == ["22:14"]
+
+
+@pytest.mark.parametrize("while_planning", [False, True])
+def test_rules_that_another_broker_made_while_the_storage_failed_us_are_found(
+    monkeypatch: pytest.MonkeyPatch, *, while_planning: bool
+) -> None:
+    store = FailingStore()
+    bench = CronBench(store)
+    bench.rule("ours", overlap="allow")
+    bench.advance(MINUTE_MS)
+
+    def fail(*_: object) -> None:
+        raise StorageFailedError("another broker has it")
+
+    with monkeypatch.context() as patch:
+        if while_planning:
+            patch.setattr(store, "get", fail)
+        else:
+            store.fails_before = True
+        bench.advance(MINUTE_MS)
+    store.fails_before = False
+    rule = parse_rule("* * * * *", overlap="allow")
+    hidden = bench.rules.topic
+    place = Place(next(t.number for t in store.topics() if t.name == HIDDEN), hidden.number)
+    store.apply(
+        bench.now_ms,
+        [Work([first_row(place, "theirs", "shop", rule, b"go", b"", bench.now_ms)])],
+    )
+    bench.advance(3 * MINUTE_MS)
+
+    assert max(fired(bench).values()) == 1
+    assert len([name for name in bench.ids() if name.startswith("theirs@")]) >= 2
+    assert slots([name for name in bench.ids() if name.startswith("ours@")]) == [
+        f"22:{minute}" for minute in range(14, 19)
+    ]
 
 
 def test_a_rule_that_does_not_decode_is_told_and_holds_up_no_other() -> None:

@@ -12,6 +12,7 @@ from ister.base.errors import (
     MessageNotFoundError,
     NotConnectedError,
     ProtocolError,
+    StorageFailedError,
     TimelineLeaseLostError,
 )
 from ister.client.session import Held, TimelineChannel
@@ -458,6 +459,34 @@ def test_a_consumer_that_the_broker_closed_tells_why(end: TimelineEnd) -> None:
     assert waiter.done()
     with pytest.raises(ClosedError, match="its topic was deleted"):
         end.take()
+
+
+def test_a_consumer_waits_for_a_storage_that_fails_after_a_reconnect(end: TimelineEnd) -> None:
+    failed = error_reply(StorageFailedError("the disk does not answer"))
+    end.session.disconnected("test")
+    end.connect()
+    for _ in range(2):
+        end.answer(failed, ConsumeTimeline)
+        assert end.commands() == []
+        end.session.pulse()
+    end.answer(TimelineOpened(now_us=0), ConsumeTimeline)
+
+    end.due("a")
+    assert end.take() == "a"
+
+
+def test_a_consumer_that_is_closed_while_the_storage_fails_is_not_opened_again(
+    end: TimelineEnd,
+) -> None:
+    end.session.disconnected("test")
+    end.connect()
+    end.answer(error_reply(StorageFailedError("the disk does not answer")), ConsumeTimeline)
+    end.session.timelines.close(end.channel, lambda _: None)
+    end.commands()
+
+    end.session.pulse()
+
+    assert not [one for _, one in end.commands() if isinstance(one, ConsumeTimeline)]
 
 
 def test_columns_of_different_lengths_end_the_connection(end: TimelineEnd) -> None:
