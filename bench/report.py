@@ -11,7 +11,7 @@ from bench.job import Figures
 Runs = dict[str, dict[str, list[Figures]]]
 Row = tuple[str, ...]
 
-UNITS = {"msg_s": "/s", "mb_s": "MB/s", "p50_us": "µs", "p99_us": "µs"}
+UNITS = {"msg_s": "/s", "loops_s": "/s", "mb_s": "MB/s", "p50_us": "µs", "p99_us": "µs"}
 LEFT_COLUMNS = {0, 3, 6}
 
 
