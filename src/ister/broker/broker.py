@@ -58,7 +58,7 @@ from ister.codec import Batch, Column
 from ister.timeline import TopicRow
 
 # With more connections than this, a commit never holds up the event loop.
-QUIET_CONNECTIONS_MAX = 4
+CALM_CONNECTIONS_MAX = 4
 # Nobody sends so many messages; above it, sums would not fit where they are kept.
 SEQUENCE_MAX = 2**62
 
@@ -137,7 +137,7 @@ class Broker:
         """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""
         self.streams.adopt(vault, is_object=is_object)
         if not is_object:
-            vault.committer.at_once = self._is_quiet
+            vault.committer.at_once = self._may_wait
         self.catalog.adopt(vault)
 
     def adopt_timelines(
@@ -154,6 +154,7 @@ class Broker:
             call_soon=call_soon,
             find_kind=self.catalog.find_kind,
             count_published=lambda: self._published,
+            after_commit=self.streams.after_commit,
         )
         timelines.adopt(topics)
         self.catalog.adopt_timelines(timelines)
@@ -453,17 +454,16 @@ class Broker:
             delayed=self.delays.report() if self.delays is not None else DelayReport(),
         )
 
+    def is_calm(self) -> bool:
+        """Whether so few are connected that nobody minds if the loop waits for a quick disk."""
+        return 0 < self.connections <= CALM_CONNECTIONS_MAX
+
     # Inner workings
 
-    def _is_quiet(self) -> bool:
-        """Whether so few are connected that nobody minds if the loop waits for a quick disk.
-
-        While timelines are being written it is not quick.
-        """
+    def _may_wait(self) -> bool:
+        """Whether the loop may wait for the disk: while timelines are being written it is slow."""
         timelines = self.catalog.timelines
-        if timelines is not None and timelines.is_writing:
-            return False
-        return 0 < self.connections <= QUIET_CONNECTIONS_MAX
+        return self.is_calm() and not (timelines is not None and timelines.is_writing)
 
     def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
         self.catalog.find_stream(name, settings, done)

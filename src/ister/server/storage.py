@@ -39,6 +39,7 @@ from ister.broker import (
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
 from ister.objects import FileKeyring, LocalDisk, open_store, store_options, verify_store
 from ister.server.config import ServerConfig
+from ister.server.store_places import StorePlaces
 from ister.server.store_process import StoreProcess
 from ister.timeline import FILE_NAME, SqliteStore, TopicRow, postgres_timelines
 from ister.timeline import Store as TimelineStore
@@ -89,11 +90,21 @@ class Storage:
         self._threads.append(worker)
         return worker
 
-    def _new_store_worker(self) -> StoreWorker:
+    def _new_store_worker(self, broker: Broker) -> StoreWorker:
         if self._config.timelines or sys.platform == "win32":
             return WithStore(self._timelines, self._new_worker("timelines", 1))
-        self._store_process = StoreProcess(self._folder / FILE_NAME)
-        return self._store_process
+        file = self._folder / FILE_NAME
+        self._store_process = StoreProcess(file)
+        # One that the process has had is not made anew.
+        self._timelines = SqliteStore(file, was_there=True)
+        here = WithStore(self._timelines, self._new_worker("timelines", 1))
+        return StorePlaces(
+            self._store_process,
+            here,
+            self._timelines,
+            calm=broker.is_calm,
+            call_soon=self._loop.call_soon,
+        )
 
     async def open(self, broker: Broker) -> None:
         """Open what is there, and have the broker take it over.
@@ -108,7 +119,7 @@ class Storage:
             broker.adopt(remote, is_object=True)
         timelines = await in_thread(self._load_timelines)
         self._check_names(broker, timelines)
-        worker = self._new_store_worker()
+        worker = self._new_store_worker(broker)
         broker.adopt_timelines(worker, timelines, call_soon=self._loop.call_soon)
 
     def open_local(self) -> Vault:

@@ -16,7 +16,7 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import MIB
-from ister.broker.timelines.topic import ROUND_COUNT_MAX
+from ister.broker.timelines.pace import ROUND_COUNT_MAX
 from ister.testing import Fault
 
 LIVE = "/default/news"

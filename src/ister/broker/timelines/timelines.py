@@ -65,7 +65,7 @@ class Timelines:
     """See the module. Nobody but `worker` uses the store.
 
     `find_kind` tells the kind of a topic that is no timeline, and `count_published` how often
-    somebody has published to one.
+    somebody has published to one. `after_commit` are called when somebody was told of a change.
     """
 
     def __init__(
@@ -76,8 +76,10 @@ class Timelines:
         call_soon: Callable[[Callable[[], object]], object],
         find_kind: Callable[[str], str | None] = lambda _: None,
         count_published: Callable[[], int] = lambda: 0,
+        after_commit: Sequence[Callable[[], object]] = (),
     ) -> None:
         self._clock = clock
+        self._after_commit = after_commit
         self._worker = worker
         self._reads = Reads(worker)
         self._find_kind = find_kind
@@ -462,6 +464,9 @@ class Timelines:
         self._reads.add(call(topic.number), on_read)
 
     def _look(self) -> None:
+        # Answers leave before we look what is to be done next.
+        for call in self._after_commit:
+            call()
         touched, self._touched = self._touched, {}
         for topic in touched:
             topic.look()

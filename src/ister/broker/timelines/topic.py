@@ -38,6 +38,7 @@ from ister.broker.timelines.consumer import (
 from ister.broker.timelines.figures import TimelineFigures
 from ister.broker.timelines.holders import HoldersCall
 from ister.broker.timelines.owners import OwnersCall, OwnersChange
+from ister.broker.timelines.pace import ROUND_COUNT_MAX, Pace
 from ister.broker.timelines.rounds import Pick, pick, reach_ms
 from ister.broker.timelines.sparing import Spared
 from ister.broker.timelines.wake import Wake
@@ -60,17 +61,8 @@ if TYPE_CHECKING:
     from ister.broker.timelines.timelines import Timelines
 
 LEVELS = 32
-# Messages leased in a round: a few milliseconds of the event loop. And what they may take in
-# memory, going by those before them.
-ROUND_COUNT_MAX = 128
+# What the messages of a round may take in memory, going by those before them.
 ROUND_BYTES = 4 * MIB
-# Rounds that are with the store at once, so that a commit has many of them: each takes a sync of
-# the disk, and the pages that its messages share are written once for all of them.
-ROUNDS_MAX = 8
-# While somebody publishes to other topics there is one small round at a time: when thousands are
-# due at once, they, the store and all consumers would take every processor, and who publishes
-# waited 15 ms instead of 5. 9,000 messages a second are handed out then, instead of 20,000.
-GENTLE_COUNT_MAX = 32
 ROW_BYTES = 64 * KIB
 # When the storage is tried again after it failed.
 RETRY_S = 1.0
@@ -115,7 +107,7 @@ class TimelineTopic:
         self._rotation: deque[TimelineConsumer] = deque()
         self._burial = Burial(self, timelines)
         self._row_bytes = float(ROW_BYTES)
-        self._rounds = 0
+        self._pace = Pace(timelines.gives_way)
         self._loading = False
         self._unsettled = 0
         self._calls: deque[OwnersCall] = deque()
@@ -446,18 +438,16 @@ class TimelineTopic:
 
     def _lease(self, now_ms: int) -> None:
         """Begin a round of leases, unless enough are under way."""
-        if self._rounds >= ROUNDS_MAX or self.is_awaited or not self._rotation:
+        room = self._pace.room(now_ms)
+        if not room or self.is_awaited or not self._rotation:
             return
-        limit = min(self.round_max(), self._room.leases_left)
-        if self._timelines.gives_way(now_ms):
-            if self._rounds:
-                return
-            limit = min(limit, GENTLE_COUNT_MAX)
-        self._rotation.rotate(-1)
+        limit = min(room, self.round_max(), self._room.leases_left)
         consumers = [consumer for consumer in self._rotation if consumer.claim is None]
         picks = pick(self._window, consumers, now_ms=now_ms, limit=limit)
         if not picks:
             return
+        # Only now: a look without picks would have the same one be first again and again.
+        self._rotation.rotate(-1 - self._rotation.index(picks[-1].consumer))
         leases = [
             Lease(
                 self.number,
@@ -468,12 +458,12 @@ class TimelineTopic:
             )
             for consumer, _, slot, _ in picks
         ]
-        self._rounds += 1
+        self._pace.begin(min(one.slot.position_ms for one in picks), now_ms)
         self.unsettle()
         self.committer.add(Work([*leases]), lambda outcomes: self._on_leased(picks, outcomes))
 
     def _on_leased(self, picks: list[Pick], outcomes: Outcomes) -> None:
-        self._rounds -= 1
+        self._pace.end(self.clock.now_ms())
         for consumer, _, _, early in picks:
             consumer.reserved -= not early
             consumer.early_reserved -= early
@@ -581,8 +571,8 @@ class TimelineTopic:
     def _next_ms(self, now_ms: int) -> int:
         """Return when there is something to do, unless something is told to us before."""
         next_ms = FAR if self._loading else self._window.load_ms()
-        if self._rounds >= ROUNDS_MAX or (self._rounds and self._timelines.gives_way(now_ms)):
-            return next_ms
+        if not self._pace.room(now_ms):
+            return min(next_ms, self._pace.next_ms(now_ms))
         if not self._room.leases_left:
             # Nobody tells us when consumers of other topics have finished some.
             next_ms = min(next_ms, now_ms + FULL_MS)

@@ -10,8 +10,8 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import TIMELINE_BYTES
+from ister.broker.timelines.pace import GENTLE_COUNT_MAX, ROUND_COUNT_MAX
 from ister.broker.timelines.timelines import GIVE_WAY_MS
-from ister.broker.timelines.topic import GENTLE_COUNT_MAX, ROUND_COUNT_MAX
 from ister.timeline import Changed, Done, Row
 
 
@@ -72,6 +72,23 @@ def test_each_message_goes_to_one_of_many_consumers(bench: TimelineBench) -> Non
 
     assert sorted(name for client in clients for name in client.ids) == sorted(names)
     assert [len(client.ids) for client in clients] == [25] * 4
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("looks", [0, 1, 2, 3])
+def test_a_message_whose_lease_ended_goes_to_the_next_consumer_however_often_one_looks(
+    count: int, looks: int
+) -> None:
+    bench = TimelineBench(max_leases=0)
+    clients = [bench.consume(f"worker-{n}") for n in range(count)]
+    bench.put("a", 0)
+
+    for _ in range(2 * count - 1):
+        for _ in range(looks):
+            clients[0].grant(1)
+        bench.advance(LEASE_MS)
+
+    assert [client.ids for client in clients] == [["a", "a"]] * count
 
 
 def test_a_consumer_has_no_more_unfinished_messages_than_its_credit(bench: TimelineBench) -> None:
