@@ -77,6 +77,7 @@ from ister.base.errors import (
     TopicExistsError,
     TopicNotFoundError,
     TransactionError,
+    UnauthenticatedError,
     VersionError,
     WrongKindError,
 )
@@ -155,6 +156,7 @@ __all__ = [
     "TopicExistsError",
     "TopicNotFoundError",
     "TransactionError",
+    "UnauthenticatedError",
     "VersionError",
     "WrongKindError",
 ]

@@ -191,7 +191,7 @@ def test_the_main_entrances_have_examples() -> None:
     assert names >= {
         "ister",
         "ister.sync",
-        "ister.client.aio.client.connect",
+        "ister.client.aio.connecting.connect",
         "ister.client.aio.producer.Producer",
         "ister.client.aio.reader.Reader",
         "ister.client.aio.subscription.Subscription",

@@ -11,6 +11,7 @@ import typer
 
 from ister.base import BrokerReport, DelayReport
 from ister.base.limits import Limits
+from ister.cli.access import ACCESS_OPTIONS
 from ister.cli.app import make_app
 from ister.server.config import all_settings
 from ister.server.http.metrics import SnapshotCollector
@@ -58,10 +59,19 @@ def test_the_guide_has_the_command_and_its_options(words: str) -> None:
     row = row_of(words)
     assert row, f"no row for `{words}`"
 
-    # The flags of `serve` have a table of their own; every command but it takes `--url`.
-    text = GUIDE if words == "ister serve" else row + "`--url`"
+    # The flags of `serve` have a table of their own; every command but it takes `--url`, and what
+    # belongs to it.
+    everywhere = "".join(f"`{option}`" for option in ("--url", *ACCESS_OPTIONS))
+    text = GUIDE if words == "ister serve" else row + everywhere
     named = {word for code in re.findall(r"`(-[^`]*)`", text) for word in code.split()[:1]}
     assert set(options(command)) <= named
+
+
+def test_the_guide_has_what_every_command_takes_with_its_variable() -> None:
+    taken = [one for one in COMMANDS["ister topics list"].params if one.opts[0] in ACCESS_OPTIONS]
+    assert len(taken) == len(ACCESS_OPTIONS)
+    for one in taken:
+        assert f"\n| `{one.opts[0]} FILE` | `{one.envvar}`" in GUIDE
 
 
 def test_the_guide_has_every_setting_with_its_flag_and_variable() -> None:

@@ -74,6 +74,7 @@ def test_the_page_has_every_option_of_run() -> None:
 def test_every_pipeline_of_the_page_is_right(tmp_path: Path, text: str) -> None:
     (tmp_path / "pipeline.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "regions.csv").write_text("region,country\n", encoding="utf-8")
+    (tmp_path / "ister.token").write_text("token\n", encoding="utf-8")
 
     assert read_file(tmp_path / "pipeline.yaml", environment={}).remarks == ()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.e2e.certificates import Certificates, make_certificates
 from tests.e2e.nursery import IsterProcess
 
 READY_TIMEOUT_S = 30.0
@@ -170,3 +171,9 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 def broker(start_broker: StartBroker) -> BrokerProcess:
     """A running broker with default settings on free ports."""
     return start_broker()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Files of TLS, for the tests of a module."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))

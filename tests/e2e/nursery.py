@@ -134,6 +134,8 @@ def _nursery() -> socket.socket:
 
 def load_everything() -> None:
     """Import what any command may need, so that nobody has to."""
+    # gRPC looks at it when it is loaded; a broker sets it before that.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     package = importlib.import_module("ister")
     for module in pkgutil.walk_packages(package.__path__, "ister."):
         if not module.name.endswith("__main__") and not module.name.startswith(LEFT_OUT):

@@ -26,7 +26,7 @@ from ister.base.errors import (
     RequestTimeoutError,
     TransactionError,
 )
-from ister.client.aio.client import SubscriptionTypeName
+from ister.client import SubscriptionTypeName
 from ister.telemetry import SystemClock
 
 # Enough to have the broker write while it is killed, little enough to leave the machine alone.

@@ -25,7 +25,7 @@ from tests.e2e.checker import (
 from tests.e2e.conftest import BrokerProcess
 from tests.e2e.storm import Storm
 
-from ister.client.aio.client import DurabilityName
+from ister.client import DurabilityName
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

@@ -20,7 +20,7 @@ from ister.base.errors import (
     RequestTimeoutError,
     SubscriptionTakenError,
 )
-from ister.client.aio.client import SubscriptionTypeName
+from ister.client import SubscriptionTypeName
 from ister.client.session import Event
 from ister.wire import ConsumerClosed, Subscribe, Subscribed
 

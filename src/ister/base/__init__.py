@@ -1,6 +1,7 @@
 """Shared words: errors, names, limits, clocks. Imports nothing of ours."""
 
 from ister.base.clock import Clock, Timer
+from ister.base.hosts import is_loopback
 from ister.base.names import (
     DEFAULT_NAMESPACE,
     SYSTEM_NAMESPACE,
@@ -81,6 +82,7 @@ __all__ = [
     "TopicName",
     "TopicReport",
     "find_partition",
+    "is_loopback",
     "is_wildcard",
     "matches",
     "namespace_of",

@@ -23,6 +23,10 @@ ATTRIBUTE_BYTES_MAX = 8 * KIB
 # A message id is a natural key (an order number, a UUID), never content.
 MESSAGE_ID_BYTES_MAX = 255
 
+# What a client shows to be let in. 32 random bytes are 64 digits; 512 fits every header, and a
+# hello.
+TOKEN_CHARACTERS_MAX = 512
+
 # Offsets inside a batch are Arrow's 32-bit offsets, and a batch is one allocation on each hop.
 # 64 MiB is what an operator may raise `batch_bytes_max` to; the default is below.
 BATCH_BYTES_CEILING = 64 * MIB

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ister.cli.access import AccessGroup
 from ister.cli.terminal import configure_cli_log, guard
 
 # Where each command is: only the one that is asked for is loaded.
@@ -45,6 +46,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the command line with these commands."""
     app = typer.Typer(
         name="ister",
+        cls=AccessGroup,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",

@@ -16,8 +16,9 @@ from typing import Annotated
 import typer
 
 from ister.base.limits import PRODUCER_BATCH_COUNT
-from ister.cli.terminal import URL, JsonOption, UrlOption, run, say, write_json, write_table
-from ister.client import Client, Producer, Subscription, connect
+from ister.cli.access import URL, UrlOption, connect
+from ister.cli.terminal import JsonOption, run, say, write_json, write_table
+from ister.client import Client, Producer, Subscription
 
 # Live messages may be dropped: nothing for this long means that no more will come.
 IDLE_S = 2.0

@@ -3,8 +3,8 @@
 import typer
 
 from ister.base import BrokerReport, rounded_size, rounded_span
-from ister.cli.terminal import URL, JsonOption, UrlOption, run, write_json, write_table
-from ister.client import connect
+from ister.cli.access import URL, UrlOption, connect
+from ister.cli.terminal import JsonOption, run, write_json, write_table
 
 brokers = typer.Typer(no_args_is_help=True, help="See the brokers.")
 

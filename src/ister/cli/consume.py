@@ -9,12 +9,11 @@ from typing import Annotated, get_args
 import typer
 
 from ister.base.errors import BadRequestError, BusyError, IsterError
+from ister.cli.access import URL, UrlOption, connect
 from ister.cli.rows import message_row
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
-    URL,
     JsonOption,
-    UrlOption,
     flush,
     json_line,
     parse_pairs,
@@ -31,7 +30,6 @@ from ister.client import (
     SlowConsumer,
     Subscription,
     SubscriptionTypeName,
-    connect,
 )
 
 # Messages taken at once: few enough that `--count` and Ctrl-C act soon, and lines appear soon.

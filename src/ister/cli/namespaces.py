@@ -4,18 +4,8 @@ from typing import Annotated
 
 import typer
 
-from ister.cli.terminal import (
-    URL,
-    JsonOption,
-    UrlOption,
-    YesOption,
-    confirm,
-    run,
-    say,
-    write,
-    write_json,
-)
-from ister.client import connect
+from ister.cli.access import URL, UrlOption, connect
+from ister.cli.terminal import JsonOption, YesOption, confirm, run, say, write, write_json
 
 namespaces = typer.Typer(no_args_is_help=True, help="See, create and delete namespaces.")
 

@@ -15,11 +15,12 @@ import typer
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import PRODUCER_BATCH_BYTES, PRODUCER_BATCH_COUNT
+from ister.cli.access import URL, UrlOption, connect
 from ister.cli.lines import read_lines
-from ister.cli.terminal import URL, JsonOption, UrlOption, parse_pairs, run, say, write_json
+from ister.cli.terminal import JsonOption, parse_pairs, run, say, write_json
 from ister.cli.timeline import SPAN_HELP, TIME_HELP, parse_moment
 from ister.cli.values import parse_span_option
-from ister.client import BatchFuture, Client, CompressionName, Producer, SendFuture, connect
+from ister.client import BatchFuture, Client, CompressionName, Producer, SendFuture
 
 AttributeOption = Annotated[
     list[str] | None,

@@ -4,20 +4,11 @@ from typing import Annotated
 
 import typer
 
+from ister.cli.access import URL, UrlOption, connect
 from ister.cli.rows import batch_rows
-from ister.cli.terminal import (
-    EXIT_INTERRUPTED,
-    URL,
-    JsonOption,
-    UrlOption,
-    flush,
-    json_line,
-    run,
-    say,
-    write,
-)
+from ister.cli.terminal import EXIT_INTERRUPTED, JsonOption, flush, json_line, run, say, write
 from ister.cli.values import PLACE_HELP, parse_place
-from ister.client import Reader, connect
+from ister.client import Reader
 
 
 def read(

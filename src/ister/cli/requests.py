@@ -11,11 +11,10 @@ import typer
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import MIB
+from ister.cli.access import URL, UrlOption, connect
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
-    URL,
     JsonOption,
-    UrlOption,
     flush,
     parse_pairs,
     run,
@@ -23,7 +22,7 @@ from ister.cli.terminal import (
     write,
     write_json,
 )
-from ister.client import Answer, Message, Subscription, connect
+from ister.client import Answer, Message, Subscription
 
 # What the answer of a command may be at most, and a bound for memory: concurrency × this.
 ANSWER_BYTES_MAX = 8 * MIB

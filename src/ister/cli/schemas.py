@@ -12,10 +12,9 @@ import typer
 from ister.base import SchemaBinding, SchemaSubject, SchemaVersion
 from ister.base.errors import BadRequestError, ConflictError
 from ister.base.limits import CONTROL_BYTES_MAX
+from ister.cli.access import URL, UrlOption, connect
 from ister.cli.terminal import (
-    URL,
     JsonOption,
-    UrlOption,
     YesOption,
     confirm,
     counted,
@@ -26,7 +25,7 @@ from ister.cli.terminal import (
     write_json,
     write_table,
 )
-from ister.client import Client, Schema, connect
+from ister.client import Client, Schema
 
 schemas = typer.Typer(
     no_args_is_help=True, help="Register and compare schemas, and bind topics to them."

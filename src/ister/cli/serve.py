@@ -94,6 +94,20 @@ AdvertiseOption = Annotated[
         metavar="HOST", help="What Danube's clients are told to connect to.", show_default="--host"
     ),
 ]
+TlsCertOption = Annotated[
+    _Text,
+    typer.Option(metavar="FILE", help="Certificate of the broker, PEM: all doors speak TLS."),
+]
+TlsKeyOption = Annotated[
+    _Text, typer.Option(metavar="FILE", help="Key of --tls-cert, PEM, without a password.")
+]
+TlsClientCaOption = Annotated[
+    _Text,
+    typer.Option(metavar="FILE", help="Clients need a certificate of one of these authorities."),
+]
+TokensOption = Annotated[
+    _Text, typer.Option(metavar="FILE", help="Lines of NAME TOKEN: all doors ask for a token.")
+]
 ReadyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready.")
 ]
@@ -154,6 +168,10 @@ _SETTINGS = {
     "grpc_port": "grpc.port",
     "admin_port": "grpc.admin_port",
     "advertise": "grpc.advertise",
+    "tls_cert": "security.tls_cert",
+    "tls_key": "security.tls_key",
+    "tls_client_ca": "security.tls_client_ca",
+    "tokens": "security.tokens",
     "log_level": "log.level",
     "log_format": "log.format",
     "shutdown_deadline": "shutdown.deadline",
@@ -179,6 +197,10 @@ def serve(
     grpc_port: GrpcPortOption = None,
     admin_port: AdminPortOption = None,
     advertise: AdvertiseOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
+    tokens: TokensOption = None,
     ready_file: ReadyFileOption = None,
     name: NameOption = None,
     config: ConfigOption = None,
@@ -193,8 +215,8 @@ def serve(
     """Run a broker until Ctrl-C or SIGTERM; a second one ends it at once.
 
     Flags win over ISTER_* variables (ISTER_PORT, ISTER_HTTP_PORT, ISTER_LIMITS_TOPICS_MAX …),
-    those over the TOML file (tables native, http, grpc, storage, log, shutdown, limits), that over
-    defaults. Object stores take their keys from the usual variables (AWS_ACCESS_KEY_ID,
+    those over the TOML file (tables native, http, grpc, security, storage, log, shutdown, limits),
+    that over defaults. Object stores take their keys from the usual variables (AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL …). Everybody on the machine sees flags:
     give a password for --timelines by PGPASSWORD, ~/.pgpass, or the whole URL by ISTER_TIMELINES.
 
@@ -203,7 +225,7 @@ def serve(
       ister serve --data /var/lib/ister
       ister serve --key-file keys.json --tier s3://bucket/ister-segments
       ister serve --timelines postgresql://ister@db.local/ister
-      ister serve --host 0.0.0.0 --log-format json
+      ister serve --host 0.0.0.0 --tls-cert broker.pem --tls-key broker.key --tokens tokens.txt
       ister serve --port 0 --http-port 0 --ready-file /tmp/ister.json
       ister serve --config ister.toml --limit message_bytes_max=2MiB
     """
@@ -245,7 +267,8 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
 
     rows = Table.grid(padding=(0, 2))
     rows.add_row("[dim]native[/]", f"[bold cyan]{addresses.url}[/]")
-    rows.add_row("[dim]http[/]", f"http://{addresses.http}/metrics  /healthz  /readyz")
+    scheme = "https" if addresses.tls else "http"
+    rows.add_row("[dim]http[/]", f"{scheme}://{addresses.http}/metrics  /healthz  /readyz")
     if addresses.grpc:
         rows.add_row("[dim]grpc[/]", f"{addresses.grpc}, admin {addresses.admin}")
     for name, place in places(settings):

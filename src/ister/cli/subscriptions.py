@@ -9,10 +9,9 @@ import typer
 
 from ister.base import CursorReport, SubscriptionReport, is_wildcard, rounded_size, rounded_span
 from ister.base.errors import BadRequestError, SubscriptionNotFoundError
+from ister.cli.access import URL, UrlOption, connect
 from ister.cli.terminal import (
-    URL,
     JsonOption,
-    UrlOption,
     YesOption,
     confirm,
     counted,
@@ -22,7 +21,7 @@ from ister.cli.terminal import (
     write_table,
 )
 from ister.cli.values import PLACE_HELP, parse_place
-from ister.client import Client, connect
+from ister.client import Client
 
 subs = typer.Typer(no_args_is_help=True, help="See and change subscriptions.")
 

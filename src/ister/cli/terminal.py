@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import msgspec
 import typer
 
-from ister.base import DEFAULT_URL
-from ister.base.errors import BadRequestError, BrokenError, IsterError
+from ister.base.errors import BadRequestError, BrokenError, IsterError, UnauthenticatedError
 from ister.telemetry import configure_log
 
 if TYPE_CHECKING:
@@ -30,19 +29,11 @@ EXIT_TERMINATED = 143
 # EX_IOERR of sysexits.h, whose numbers our errors use too.
 EXIT_FILE = 74
 
-UrlOption = Annotated[
-    str,
-    typer.Option(
-        "--url", envvar="ISTER_URL", metavar="URL", help="The broker, as ister://host:port."
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="How long to wait.")
 ]
-
-URL = DEFAULT_URL
 
 _FIGURE = re.compile(r"-|\d[\d,.]*(?: ?(?:[KMGT]i)?B|ms|s|m|h|d)?")
 
@@ -157,7 +148,8 @@ def guard(command: Callable[[], object]) -> NoReturn:
         command()
         sys.stdout.flush()
     except IsterError as error:
-        say(f"ister: {error}")
+        hint = "; see --token-file" if isinstance(error, UnauthenticatedError) else ""
+        say(f"ister: {error}{hint}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

@@ -18,11 +18,10 @@ from ister.base.errors import (
     IsterError,
     RequestTimeoutError,
 )
+from ister.cli.access import URL, UrlOption
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
-    URL,
     JsonOption,
-    UrlOption,
     YesOption,
     confirm,
     flush,

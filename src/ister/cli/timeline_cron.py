@@ -8,10 +8,9 @@ from zoneinfo import ZoneInfo
 import typer
 
 from ister.base.errors import BadRequestError
+from ister.cli.access import URL, UrlOption
 from ister.cli.terminal import (
-    URL,
     JsonOption,
-    UrlOption,
     YesOption,
     confirm,
     flush,

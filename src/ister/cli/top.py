@@ -10,8 +10,9 @@ import typer
 
 from ister.base import BrokerReport, SubscriptionReport, TopicReport
 from ister.base.errors import BusyError
-from ister.cli.terminal import URL, JsonOption, UrlOption, run, write_json
-from ister.client import Client, connect
+from ister.cli.access import URL, UrlOption, connect
+from ister.cli.terminal import JsonOption, run, write_json
+from ister.client import Client
 
 if TYPE_CHECKING:
     from rich.console import Group

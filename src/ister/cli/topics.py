@@ -13,11 +13,10 @@ from ister.base import (
     rounded_span,
 )
 from ister.base.errors import BadRequestError, TopicNotFoundError, WrongKindError
+from ister.cli.access import URL, UrlOption, connect
 from ister.cli.tables import show_table
 from ister.cli.terminal import (
-    URL,
     JsonOption,
-    UrlOption,
     YesOption,
     confirm,
     counted,
@@ -27,7 +26,7 @@ from ister.cli.terminal import (
     write_table,
 )
 from ister.cli.values import parse_size_option, parse_span_option
-from ister.client import Client, DurabilityName, RetentionName, connect
+from ister.client import Client, DurabilityName, RetentionName
 
 topics = typer.Typer(no_args_is_help=True, help="See and change topics.")
 topics.command("table")(show_table)

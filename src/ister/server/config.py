@@ -15,6 +15,7 @@ from ister.base.errors import BadNameError, ConfigError
 from ister.base.limits import BATCH_BYTES_CEILING, KIB, MIB, Limits
 from ister.server.contradictions import contradictions
 from ister.server.native import BUSY_POLL_US, HEARTBEAT_MS
+from ister.server.security import SecurityConfig
 from ister.server.settings import (
     Setting,
     Source,
@@ -62,7 +63,7 @@ class NativeConfig:
         metadata=setting(
             flag="--host",
             parse=text,
-            why="Address to listen on; this machine only by default: there are no passwords yet.",
+            why="Address to listen on; this machine only by default. For others, see --tls-cert.",
         ),
     )
     port: int = field(
@@ -306,6 +307,7 @@ class ServerConfig:
     native: NativeConfig = field(default_factory=NativeConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     log: LogConfig = field(default_factory=LogConfig)
     shutdown: ShutdownConfig = field(default_factory=ShutdownConfig)
@@ -341,6 +343,7 @@ _PARTS: dict[str, type[Any]] = {
     "native": NativeConfig,
     "http": HttpConfig,
     "grpc": GrpcConfig,
+    "security": SecurityConfig,
     "storage": StorageConfig,
     "log": LogConfig,
     "shutdown": ShutdownConfig,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ister.base import size_text
+from ister.base import is_loopback, size_text
 
 if TYPE_CHECKING:
     from ister.server.config import ServerConfig
@@ -22,7 +22,7 @@ def contradictions(config: "ServerConfig") -> list[str]:
             f"limits: queue_bytes_max ({size_text(limits.queue_bytes_max)}) is above "
             f"queues_bytes_max ({size_text(limits.queues_bytes_max)}), which bounds all queues"
         )
-    return found + _shared_ports(config) + _shared_places(config)
+    return found + _shared_ports(config) + _shared_places(config) + _half_secured(config)
 
 
 def _shared_ports(config: "ServerConfig") -> list[str]:
@@ -57,3 +57,33 @@ def _shared_places(config: "ServerConfig") -> list[str]:
         for other, second in given[slot + 1 :]
         if place == second
     ]
+
+
+def _half_secured(config: "ServerConfig") -> list[str]:
+    """Return what protects less than it looks."""
+    security = config.security
+    found = []
+    if (security.tls_cert is None) != (security.tls_key is None):
+        given, missing = ("--tls-cert", "--tls-key")
+        if security.tls_cert is None:
+            given, missing = missing, given
+        found.append(f"{given} is given without {missing}: TLS needs both")
+    elif security.tls_client_ca is not None and security.tls_cert is None:
+        found.append("--tls-client-ca is given without --tls-cert and --tls-key: add them")
+    if security.tokens is not None and security.tls_cert is None:
+        found += [
+            f"--tokens without TLS on {flag} {host}: anybody on the way could read them: "
+            "add --tls-cert and --tls-key, or listen on 127.0.0.1"
+            for flag, host in _hosts(config).items()
+            if not is_loopback(host)
+        ]
+    return found
+
+
+def _hosts(config: "ServerConfig") -> dict[str, str]:
+    """Return where doors listen, by the flag that says so."""
+    hosts = {"--host": config.native.host, "--http-host": config.http_host}
+    if config.grpc.wanted:
+        hosts["--grpc-host"] = config.grpc_host
+    followers = {flag for flag in hosts if flag != "--host" and hosts[flag] == hosts["--host"]}
+    return {flag: host for flag, host in hosts.items() if flag not in followers}

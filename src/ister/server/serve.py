@@ -37,6 +37,7 @@ from ister.codec import keep_freed_memory
 from ister.metadata import Metadata, SqliteMetadata
 from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
+from ister.server.security import Guard, open_guard
 from ister.server.storage import Storage, in_thread
 from ister.telemetry import SystemClock
 
@@ -64,6 +65,8 @@ class Addresses:
     # Empty when the gRPC doors are not open.
     grpc: str = ""
     admin: str = ""
+    # Whether the doors speak TLS.
+    tls: bool = False
 
     @property
     def doors(self) -> dict[str, str]:
@@ -75,7 +78,8 @@ class Addresses:
     def url(self) -> str:
         """What clients on this machine connect to."""
         host, _, port = self.native.rpartition(":")
-        return f"ister://{_REACHED_BY.get(host, host)}:{port}"
+        scheme = "isters" if self.tls else "ister"
+        return f"{scheme}://{_REACHED_BY.get(host, host)}:{port}"
 
 
 OnReady = Callable[[Addresses], object]
@@ -106,6 +110,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     _raise_file_limit(config.limits.connections_max)
     _prepare_files(config)
     clock = SystemClock(loop.call_later)
+    guard = open_guard(config.security, clock.monotonic_ms)
     storage = Storage(config, clock, environment=os.environ)
     broker = Broker(
         name=config.name or _host_name(),
@@ -130,12 +135,15 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         heartbeat_ms=config.native.heartbeat_ms,
         busy_poll_us=config.native.busy_poll_us,
         registry=registry,
+        guard=guard,
     )
-    doors = Doors(native, HttpDoor(App(broker, native, admin)))
+    doors = Doors(native, HttpDoor(App(broker, native, admin, guard)))
     try:
         if grpc_door is not None:
-            doors.grpc = grpc_door(broker, registry=registry, metadata=metadata, admin=admin)
-        addresses = await _open_doors(config, doors)
+            doors.grpc = grpc_door(
+                broker, registry=registry, metadata=metadata, admin=admin, guard=guard
+            )
+        addresses = await _open_doors(config, doors, guard)
         # As in `run_broker`, for what the doors have loaded.
         gc.freeze()
         admin.doors.update(addresses.doors)
@@ -191,7 +199,7 @@ def _import_grpc(config: GrpcConfig) -> "type[GrpcDoor] | None":
     return GrpcDoor
 
 
-async def _open_doors(config: ServerConfig, doors: Doors) -> Addresses:
+async def _open_doors(config: ServerConfig, doors: Doors, guard: Guard) -> Addresses:
     """Open every door, or raise one error that names each that could not be opened."""
     mistakes = []
     bound = {}
@@ -214,7 +222,7 @@ async def _open_doors(config: ServerConfig, doors: Doors) -> Addresses:
             mistakes.append(f"{flag} {port}: {_explain(error, host, port)}")
     if mistakes:
         raise ConfigError(mistakes)
-    return Addresses(pid=os.getpid(), **bound)
+    return Addresses(pid=os.getpid(), tls=guard.tls is not None, **bound)
 
 
 async def _close(

@@ -6,33 +6,87 @@ that of its parent, whose thread it does not have. Hence the process id in the k
 
 import os
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ister.base import DEFAULT_URL
+from ister.base.errors import NotConnectedError, UnauthenticatedError
+
 if TYPE_CHECKING:
-    from ister.client import sync
+    from ister.client import Tls, Token, sync
 
 # How long a call waits for a connection and for its answer. A broker that is started again is
 # there sooner; Spark repeats the task otherwise.
 TIMEOUT_S = 30.0
 
+# What the client calls by its own arguments and by those of the command line.
+_WORDS = {
+    "`ca` of `ister.Tls`, or --tls-ca": "option `tlsCa`, of a pipeline `tls_ca`",
+    "`cert` and `key` of `ister.Tls`, or --tls-cert": (
+        "options `tlsCert` and `tlsKey`, of a pipeline `tls_cert` and `tls_key`"
+    ),
+}
+_TOKEN_WORDS = "give one that it knows with option `token` or `tokenFile`, of a pipeline `token`"
+
 _lock = threading.Lock()
-_clients: "dict[tuple[int, str], sync.Client]" = {}
+_clients: "dict[tuple[int, Broker], sync.Client]" = {}
 
 
-def client_of(url: str) -> "sync.Client":
-    """Return the client of this process for the broker at `url`; nobody closes it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A broker, and what it wants to see; the token is in no `repr`.
 
-    Raises `NotConnectedError` when there is no broker.
+    Files are read by whoever connects: on the driver, and on every executor.
     """
-    from ister.client import sync
 
-    key = os.getpid(), url
+    url: str = DEFAULT_URL
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    def credentials(self) -> "tuple[Token, Tls | None]":
+        """Return what to connect with."""
+        from ister.client import Tls, token_file
+
+        token = token_file(self.token_file) if self.token_file else self.token
+        if not (self.tls_ca or self.tls_cert or self.tls_key):
+            return token, None
+        return token, Tls(self.tls_ca or None, self.tls_cert or None, self.tls_key or None)
+
+
+def client_of(broker: Broker) -> "sync.Client":
+    """Return the client of this process for a broker; nobody closes it.
+
+    Raises `NotConnectedError` when there is none, `UnauthenticatedError` when it does not take the
+    token.
+    """
+    key = os.getpid(), broker
     with _lock:
         client = _clients.get(key)
         # One that has met something else than a broker at that address does not try again.
         if client is None or client.ended:
-            client = _clients[key] = sync.connect(url, name="spark", timeout=TIMEOUT_S)
+            client = _clients[key] = _connect(broker)
         return client
+
+
+def _connect(broker: Broker) -> "sync.Client":
+    from ister.client import sync
+
+    token, tls = broker.credentials()
+    try:
+        return sync.connect(broker.url, token=token, tls=tls, name="spark", timeout=TIMEOUT_S)
+    except UnauthenticatedError as error:
+        raise UnauthenticatedError(f"{error.reason}; {_TOKEN_WORDS}") from None
+    except NotConnectedError as error:
+        raise NotConnectedError(error.url, _in_options(error.reason)) from error
+
+
+def _in_options(reason: str) -> str:
+    for said, words in _WORDS.items():
+        reason = reason.replace(said, words)
+    return reason
 
 
 def _on_fork() -> None:

@@ -24,6 +24,7 @@ from ister.base import (
 )
 from ister.base.errors import BadNameError, ConfigError
 from ister.base.limits import MIB
+from ister.spark.clients import Broker
 
 # How long `latestOffset` waits for something new. Spark asks again at once, and stops a query
 # without waiting for it; shorter only asks the broker more often.
@@ -38,6 +39,8 @@ PIECES_MAX = 100_000
 VALUE_FORMATS = ("bytes", "string", "json", "avro", "protobuf")
 STORE_PREFIX = "store."
 
+# Of reads and writes: who comes, and how the way is kept.
+ACCESS_NAMES = ("token", "tokenFile", "tlsCa", "tlsCert", "tlsKey")
 READ_NAMES = (
     "url", "topic", "topics", "pattern",
     "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp",
@@ -45,12 +48,10 @@ READ_NAMES = (
     "subscription", "includeAttributes", "includePayload",
     "valueFormat", "valueSchema", "valueSubject", "decodeErrors",
     "segments", "keyFile", "pushdown", "pollTimeout",
-    "token", "tlsCa", "tlsCert", "tlsKey",
+    *ACCESS_NAMES,
 )  # fmt: skip
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushdown")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "subscription", "pollTimeout")
-# Accepted names of what the client cannot do yet: ignoring them would be a hole.
-NOT_YET = ("token", "tlsCa", "tlsCert", "tlsKey")
 # Put there by Spark itself: `load("/default/orders")` is a topic; a folder of its warehouse, which
 # `CREATE TABLE` adds, has a scheme. The others say nothing to us.
 _PATH = "path"
@@ -96,7 +97,7 @@ LATEST = Bound(Origin.LATEST)
 class ReadOptions:
     """What a read was told; nothing in it contradicts anything else."""
 
-    url: str = DEFAULT_URL
+    broker: Broker = field(default_factory=Broker)
     # Either topics, or a pattern.
     topics: tuple[str, ...] = ()
     pattern: str = ""
@@ -135,7 +136,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     is_decoded = value_format != "bytes"
     _check_values(form, value_format)
     options = ReadOptions(
-        url=form.text("url", DEFAULT_URL),
+        broker=broker_of(form),
         topics=topics,
         pattern=pattern,
         start=_bound(form, "starting", LATEST if streaming else EARLIEST, topics),
@@ -249,6 +250,29 @@ class Form:
             self.mistakes.append(f"the known ones are {listed}")
 
 
+def broker_of(form: Form) -> Broker:
+    """Return the broker of a read or a write, with what it wants to see."""
+    url = form.text("url", DEFAULT_URL)
+    if "@" in url:
+        # Whatever stands there is most likely a secret: it is not shown.
+        form.mistakes.append("`url` has no user or token in it: write option `token`")
+    if form.has("token") and form.has("tokenFile"):
+        form.mistakes.append("`token` and `tokenFile` are both there: keep one")
+    if form.has("tlsCert") != form.has("tlsKey"):
+        form.mistakes.append("`tlsCert` and `tlsKey` belong together: give both, or none")
+    files = [name for name in ("tlsCa", "tlsCert", "tlsKey") if form.has(name)]
+    if files and not url.startswith("isters://"):
+        form.mistakes.append(f"`{files[0]}` is for TLS: write `url` as isters://, or leave it out")
+    return Broker(
+        url=url,
+        token=form.text("token"),
+        token_file=form.text("tokenFile"),
+        tls_ca=form.text("tlsCa"),
+        tls_cert=form.text("tlsCert"),
+        tls_key=form.text("tlsKey"),
+    )
+
+
 # Contradictions
 
 
@@ -258,12 +282,6 @@ def _check_mode(form: Form, *, streaming: bool | None) -> None:
         if form.has(name):
             here, there = ("batch read", "stream") if streaming else ("stream", "batch read")
             form.mistakes.append(f"`{name}` is for a {here}: leave it out of a {there}")
-    for name in NOT_YET:
-        if form.has(name):
-            form.mistakes.append(
-                f"`{name}`: this version has no TLS/token yet; leave it out, and keep the broker "
-                "in a network of your own"
-            )
 
 
 def _topics(form: Form) -> tuple[tuple[str, ...], str]:

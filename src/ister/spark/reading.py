@@ -62,7 +62,7 @@ class Reading:
         """Yield the messages of a piece, in order."""
         # Spark makes up a partition of its own when there is none.
         if isinstance(partition, Piece):
-            connect = partial(client_of, self.options.url)
+            connect = partial(client_of, self.options.broker)
             parts = read_parts(self.options, partition.range, connect)
             yield from _Assembly(self, partition.range, connect).batches(parts)
 

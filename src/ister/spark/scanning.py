@@ -30,7 +30,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Settle what is read, and divide it into tasks."""
-        survey = Survey(self.options, partial(client_of, self.options.url))
+        survey = Survey(self.options, partial(client_of, self.options.broker))
         heads = survey.heads()
         start = survey.places(self.options.start, heads, otherwise=Origin.EARLIEST)
         end = survey.places(self.options.end, heads, otherwise=Origin.LATEST)

@@ -71,7 +71,7 @@ class StreamSink(DataSourceStreamArrowWriter):
                 "nothing tells this query from others: set option `checkpointLocation`"
             )
         staged = stage_rows(
-            client_of(self._options.url),
+            client_of(self._options.broker),
             iterator,
             options=self._options,
             layout=self._layout,
@@ -94,7 +94,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         )
         series = series_of(staged[0].query, self._options.topic)
         words = [stage.word for stage in stages]
-        done = client_of(self._options.url).publish_stages(words, series=series, number=batchId)
+        done = client_of(self._options.broker).publish_stages(words, series=series, number=batchId)
         if done.overtaken:
             raise _overtaken(batchId)
 
@@ -130,7 +130,7 @@ class BatchSink(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None, "Spark calls this in a task"
         staged = stage_rows(
-            client_of(self._options.url),
+            client_of(self._options.broker),
             iterator,
             options=self._options,
             layout=self._layout,
@@ -144,7 +144,7 @@ class BatchSink(DataSourceArrowWriter):
         stages = [stage for one in _staged(messages) for stage in one.staged.stages]
         if not stages:
             return
-        client = client_of(self._options.url)
+        client = client_of(self._options.broker)
         if self._options.series:
             _check_size(stages, "write fewer rows at a time, or leave out `series` and `number`")
             words = [stage.word for stage in stages]
@@ -221,7 +221,7 @@ def _overtaken(number: int) -> BadRequestError:
 def _forget(options: WriteOptions, messages: "Sequence[WriterCommitMessage | None]") -> None:
     words = [stage.word for one in _staged(messages) for stage in one.staged.stages]
     if words:
-        drop_stages(client_of(options.url), words)
+        drop_stages(client_of(options.broker), words)
 
 
 def _checkpoint_mark(options: Mapping[str, str]) -> str:

@@ -38,7 +38,7 @@ class IsterSource(DataSource):
         from ister.spark.options import read_options
 
         options = read_options(self.options)
-        return schema_of(options, partial(client_of, options.url))
+        return schema_of(options, partial(client_of, options.broker))
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """Return what reads a batch with these columns."""
@@ -48,7 +48,7 @@ class IsterSource(DataSource):
         from ister.spark.scanning import batch_reader
 
         options = read_options(self.options, streaming=False)
-        return batch_reader(options, layout_of(options, schema, partial(client_of, options.url)))
+        return batch_reader(options, layout_of(options, schema, partial(client_of, options.broker)))
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a stream with these columns."""
@@ -58,7 +58,7 @@ class IsterSource(DataSource):
         from ister.spark.streaming import StreamReader
 
         options = read_options(self.options, streaming=True)
-        return StreamReader(options, layout_of(options, schema, partial(client_of, options.url)))
+        return StreamReader(options, layout_of(options, schema, partial(client_of, options.broker)))
 
     # Spark names the arguments when it calls these.
 

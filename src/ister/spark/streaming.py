@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, layout: Layout) -> None:
         self.options = options
         self.layout = layout
-        connect = partial(client_of, options.url)
+        connect = partial(client_of, options.broker)
         self._survey = Survey(options, connect)
         self._progress = Progress(options.subscription, connect) if options.subscription else None
         # Asked for twice, and to be answered the same.

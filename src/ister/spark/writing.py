@@ -6,12 +6,12 @@ that of two attempts at one task each can be published or forgotten alone.
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from ister.base import DEFAULT_URL, parse_span, parse_topic
+from ister.base import parse_span, parse_topic
 from ister.base.errors import IsterError, TopicExistsError, WrongKindError
 from ister.base.limits import (
     KIB,
@@ -23,7 +23,8 @@ from ister.base.limits import (
 )
 from ister.client import sync
 from ister.codec import Codec, available
-from ister.spark.options import NOT_YET, Form
+from ister.spark.clients import Broker
+from ister.spark.options import ACCESS_NAMES, Form, broker_of
 from ister.spark.rows import Encoded, Layout, RowEncoder, Target
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 WRITE_NAMES = (
     "url", "topic", "partitions", "createTopic", "compression", "producer",
     "stageKeep", "series", "number",
-    "token", "tlsCa", "tlsCert", "tlsKey",
+    *ACCESS_NAMES,
 )  # fmt: skip
 
 # A stage is published whole, and a publish has up to 1 GiB: with a quarter of it in a stage, a
@@ -61,7 +62,7 @@ BATCH_KEEP_S = STAGE_KEEP_MS_MAX / 1_000
 class WriteOptions:
     """What a write was told; nothing in it contradicts anything else."""
 
-    url: str = DEFAULT_URL
+    broker: Broker = field(default_factory=Broker)
     # `None`: a column says it.
     topic: str | None = None
     # Of a topic that does not exist yet, and whether to make it.
@@ -78,9 +79,6 @@ class WriteOptions:
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Return the options of a write, or raise `ConfigError` with every mistake."""
     form = Form(given, WRITE_NAMES)
-    for name in NOT_YET:
-        if form.has(name):
-            form.mistakes.append(f"`{name}`: this version has no TLS/token yet; leave it out")
     for name in ("series", "number"):
         if streaming and form.has(name):
             form.mistakes.append(f"`{name}` is for a batch write: a stream numbers its own")
@@ -90,7 +88,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     if codec not in available():
         form.mistakes.append("`compression`: run `pip install 'ister[compression]'`")
     options = WriteOptions(
-        url=form.text("url", DEFAULT_URL),
+        broker=broker_of(form),
         topic=form.parsed("topic", None, parse_topic),
         partitions=form.parsed("partitions", 0, _partitions),
         create_topic=form.flag("createTopic", default=True),

@@ -45,6 +45,12 @@ class Hello(Tagged):
     version_max: int = PROTOCOL_VERSION_MAX
     agent: str = ""
     codecs: list[str] = msgspec.field(default_factory=list)
+    # Who it is, for a broker that asks.
+    token: str = ""
+
+    def __repr__(self) -> str:
+        # Without the token: a hello may come to stand in a log.
+        return f"Hello(client_id={self.client_id!r}, agent={self.agent!r})"
 
 
 class Welcome(Tagged):

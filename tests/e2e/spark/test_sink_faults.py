@@ -92,13 +92,19 @@ def test_a_broker_killed_while_tasks_write_loses_and_doubles_nothing(
 ) -> None:
     query.order("broker-in-task", str(broker.pid))
 
-    with starting_again(broker), pytest.raises(StreamingQueryException, match="ConnectionLost"):
-        query.run(spark)
+    failure = ""
+    with starting_again(broker):
+        try:
+            query.run(spark)
+        except StreamingQueryException as error:
+            failure = str(error)
     before = query.values()
     query.run(spark)
 
     assert query.happened("broker-in-task")
-    assert len(before) == len(ALL) // 3
+    # When no task had sent anything before, they wait for the broker, and nobody notices.
+    assert ("ConnectionLost" in failure) == (len(before) == len(ALL) // 3)
+    assert failure or before == ALL
     assert query.values() == ALL
 
 

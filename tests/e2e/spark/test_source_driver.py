@@ -11,7 +11,7 @@ from tests.e2e.conftest import BrokerProcess
 from tests.e2e.spark.reads import publish
 
 import ister.sync
-from ister.spark.clients import client_of
+from ister.spark.clients import Broker, client_of
 from ister.spark.layouts import Layout, layout_of
 from ister.spark.options import ReadOptions, read_options
 from ister.spark.streaming import StreamReader
@@ -61,7 +61,7 @@ def test_the_subscription_of_a_topic_that_was_made_again_does_not_skip_what_is_n
 def test_a_client_that_met_something_else_than_the_broker_is_replaced(
     broker: BrokerProcess, topic: str
 ) -> None:
-    first = client_of(broker.url)
+    first = client_of(Broker(url=broker.url))
     first.create_topic(topic, kind="stream")
     broker.stop()
     # As a proxy answers in place of a broker that is away.
@@ -80,8 +80,8 @@ def test_a_client_that_met_something_else_than_the_broker_is_replaced(
                         pass
     broker.restart()
 
-    assert client_of(broker.url) is client_of(broker.url) is not first
-    assert [head.topic for head in client_of(broker.url).heads([topic])] == [topic]
+    assert client_of(Broker(url=broker.url)) is client_of(Broker(url=broker.url)) is not first
+    assert [head.topic for head in client_of(Broker(url=broker.url)).heads([topic])] == [topic]
 
 
 def test_columns_of_the_user_s_own_need_no_fields_in_the_registered_schema(

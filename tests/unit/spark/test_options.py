@@ -1,12 +1,16 @@
 """The options of a read: what is understood, and that all mistakes come at once."""
 
+import pickle
+
 import pytest
 
 from ister.base import DEFAULT_URL, Origin
 from ister.base.errors import ConfigError
+from ister.spark.clients import Broker
 from ister.spark.options import READ_NAMES, Bound, ReadOptions, parse_time_ms, read_options
 
 TOPIC = {"topic": "/default/orders"}
+TLS = TOPIC | {"url": "isters://host:6655"}
 
 
 def mistakes(given: dict[str, str], *, streaming: bool | None = None) -> str:
@@ -16,7 +20,9 @@ def mistakes(given: dict[str, str], *, streaming: bool | None = None) -> str:
 
 
 def test_a_topic_is_enough() -> None:
-    assert read_options(TOPIC) == ReadOptions(url=DEFAULT_URL, topics=("/default/orders",))
+    assert read_options(TOPIC) == ReadOptions(
+        broker=Broker(url=DEFAULT_URL), topics=("/default/orders",)
+    )
 
 
 def test_names_are_taken_in_any_case() -> None:
@@ -149,7 +155,11 @@ def test_all_mistakes_are_reported_together() -> None:
         (TOPIC | {"valueFormat": "xml"}, "bytes | string | json | avro | protobuf"),
         (TOPIC | {"valueFormat": "string", "valueSchema": "a int"}, "has no meaning"),
         (TOPIC | {"segments": "off", "keyFile": "k"}, "would do nothing"),
-        (TOPIC | {"token": "secret"}, "no TLS/token yet"),
+        (TOPIC | {"token": "t", "tokenFile": "f"}, "`token` and `tokenFile` are both there"),
+        (TLS | {"tlsCert": "c"}, "`tlsCert` and `tlsKey` belong together"),
+        (TLS | {"tlsKey": "k"}, "`tlsCert` and `tlsKey` belong together"),
+        (TOPIC | {"tlsCa": "ca.pem"}, "`tlsCa` is for TLS: write `url` as isters://"),
+        (TOPIC | {"url": "isters://hunter2@host"}, "`url` has no user or token in it"),
         (TOPIC | {"maxBytesPerTrigger": "much"}, "is no size"),
         (TOPIC | {"pollTimeout": "5m"}, "at most 60 s"),
     ],
@@ -158,8 +168,31 @@ def test_a_mistake_is_named(given: dict[str, str], word: str) -> None:
     assert word in mistakes(given)
 
 
-def test_a_secret_is_not_repeated_in_the_message_about_it() -> None:
-    assert "hunter2" not in mistakes(TOPIC | {"token": "hunter2"})
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"token": "hunter2", "tokenFile": "f"},
+        {"tokn": "hunter2"},
+        {"url": "isters://hunter2@host:6655"},
+        {"token": "hunter2", "url": "ister://hunter2@host:6655", "tlsCa": "ca.pem"},
+    ],
+)
+def test_a_secret_is_not_repeated_in_the_message_about_it(given: dict[str, str]) -> None:
+    assert "hunter2" not in mistakes(TOPIC | given)
+
+
+def test_what_a_broker_wants_to_see_goes_along_and_the_token_is_not_shown() -> None:
+    files = {"tlsCa": "ca.pem", "tlsCert": "c.pem", "tlsKey": "c.key"}
+    options = read_options({name.lower(): text for name, text in (TLS | files).items()})
+    with_file = read_options(TLS | {"tokenFile": "/run/secrets/token"})
+    with_token = pickle.loads(pickle.dumps(read_options(TLS | {"token": " hunter2 "})))
+
+    assert options.broker == Broker(
+        url="isters://host:6655", tls_ca="ca.pem", tls_cert="c.pem", tls_key="c.key"
+    )
+    assert with_file.broker == Broker(url="isters://host:6655", token_file="/run/secrets/token")
+    assert with_token.broker.token == "hunter2"
+    assert "hunter2" not in repr(with_token)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])

@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, StructType
 from ister.base.errors import BadRequestError, ConfigError
 from ister.base.limits import GIB, MIB, NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
 from ister.codec import Codec
-from ister.spark.options import NOT_YET
+from ister.spark.clients import Broker
 from ister.spark.rows import COLUMN_TYPES
 from ister.spark.sink import StagedMessage, StreamSink, series_of, steps
 from ister.spark.writing import WRITE_NAMES, Staged, StageSize, WriteOptions, write_options
@@ -16,7 +16,9 @@ from ister.spark.writing import WRITE_NAMES, Staged, StageSize, WriteOptions, wr
 
 def test_options_are_read_in_the_case_that_spark_hands_them_over() -> None:
     given = {
-        "url": "ister://broker:1",
+        "url": "isters://broker:1",
+        "token": "t",
+        "tlsca": "ca.pem",
         "topic": "/default/out",
         "partitions": "4",
         "createtopic": "FALSE",
@@ -27,7 +29,7 @@ def test_options_are_read_in_the_case_that_spark_hands_them_over() -> None:
     }
 
     assert write_options(given, streaming=True) == WriteOptions(
-        url="ister://broker:1",
+        broker=Broker(url="isters://broker:1", token="t", tls_ca="ca.pem"),
         topic="/default/out",
         partitions=4,
         create_topic=False,
@@ -59,7 +61,7 @@ def test_all_mistakes_are_told_together() -> None:
         "`producer`: is longer than 255 B",
         "`series` is for a batch write",
         "`series` and `number` belong together",
-        "`tlsCa`: this version has no TLS/token yet",
+        "`tlsCa` is for TLS: write `url` as isters://, or leave it out",
         "`startingoffsets` is unknown",
         "the known ones are url, topic, partitions, createTopic",
     ):
@@ -119,9 +121,5 @@ def test_the_name_of_a_series_is_never_longer_than_a_name_may_be() -> None:
 def test_every_option_and_column_of_the_sink_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "spark-sink.md").read_text(encoding="utf-8")
 
-    missing = [
-        name
-        for name in (*WRITE_NAMES, *COLUMN_TYPES)
-        if f"`{name}`" not in text and name not in NOT_YET
-    ]
+    missing = [name for name in (*WRITE_NAMES, *COLUMN_TYPES) if f"`{name}`" not in text]
     assert not missing

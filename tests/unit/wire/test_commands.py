@@ -44,6 +44,12 @@ def test_a_command_is_a_map_with_its_name_under_op(name: str) -> None:
     assert msgspec.msgpack.decode(encode_command(COMMANDS[name]))["op"] == name
 
 
+def test_a_hello_is_shown_without_its_token() -> None:
+    hello = Hello(client_id="c", agent="a", token="vX3p9mQm2T7yLw0c")
+
+    assert repr(hello) == str(hello) == "Hello(client_id='c', agent='a')"
+
+
 def test_fields_left_out_have_their_defaults() -> None:
     data = packed(op="subscribe", topic="/d/a", subscription="s", consumer="c", channel=1)
 

@@ -38,7 +38,7 @@ from ister.base.errors.conflict import (
     TopicExistsError,
     TransactionError,
 )
-from ister.base.errors.denied import EncryptionKeyError
+from ister.base.errors.denied import EncryptionKeyError, UnauthenticatedError
 from ister.base.errors.invalid import (
     BadBatchError,
     BadNameError,
@@ -163,6 +163,7 @@ __all__ = [
     "TopicExistsError",
     "TopicNotFoundError",
     "TransactionError",
+    "UnauthenticatedError",
     "VersionError",
     "WrongKindError",
     "from_wire",

@@ -1,19 +1,12 @@
 """The client for asyncio."""
 
-from ister.client.aio.client import (
-    Client,
-    CompressionName,
-    DurabilityName,
-    PolicyName,
-    RetentionName,
-    SubscriptionTypeName,
-    connect,
-)
+from ister.client.aio.client import Client
+from ister.client.aio.connecting import connect
 from ister.client.aio.futures import BatchFuture, SendFuture
-from ister.client.aio.link import Connector, connect_socket
 from ister.client.aio.producer import Producer
 from ister.client.aio.reader import Reader
 from ister.client.aio.schemas import Registration, Schemas
+from ister.client.aio.sockets import Connector, connect_socket, token_file
 from ister.client.aio.staging import Stage
 from ister.client.aio.subscription import Message, Subscription
 from ister.client.aio.timeline import (
@@ -31,22 +24,17 @@ from ister.client.aio.view import View, ViewEntry
 __all__ = [
     "BatchFuture",
     "Client",
-    "CompressionName",
     "Connector",
     "CronRule",
-    "DurabilityName",
     "Message",
     "MessageVersion",
-    "PolicyName",
     "Producer",
     "Reader",
     "Registration",
-    "RetentionName",
     "Schemas",
     "SendFuture",
     "Stage",
     "Subscription",
-    "SubscriptionTypeName",
     "Timeline",
     "TimelineConsumer",
     "TimelineLease",
@@ -58,4 +46,5 @@ __all__ = [
     "ViewEntry",
     "connect",
     "connect_socket",
+    "token_file",
 ]

@@ -1,4 +1,4 @@
-"""The asyncio client: `ister.connect`."""
+"""The asyncio client: what `ister.connect` returns."""
 
 import asyncio
 import secrets
@@ -7,10 +7,9 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Self, overload
 
 from ister.base import (
-    DEFAULT_URL,
     LATEST,
     BrokerReport,
     Clock,
@@ -23,13 +22,14 @@ from ister.base.errors import BadRequestError, CodecMissingError
 from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT, STAGE_KEEP_MS
 from ister.client.aio.answers import Answers
 from ister.client.aio.layouts import heads, locate
-from ister.client.aio.link import BrokerLink, Connector, connect_socket
+from ister.client.aio.link import BrokerLink
 from ister.client.aio.producer import Producer, ValueT, Writing
 from ister.client.aio.reader import Reader
 from ister.client.aio.reading import Reading
 from ister.client.aio.redrive import redrive
 from ister.client.aio.requesters import Requesters
 from ister.client.aio.schemas import Schemas
+from ister.client.aio.sockets import Connector
 from ister.client.aio.staging import (
     Encoded,
     Stage,
@@ -43,12 +43,19 @@ from ister.client.aio.transaction import Routes, Transaction
 from ister.client.aio.view import ViewLoading, load_view
 from ister.client.session import (
     MAX_RENEWAL_MS,
+    Access,
     Answer,
+    CompressionName,
+    DurabilityName,
     Event,
     Place,
+    PoisonName,
+    PolicyName,
+    RetentionName,
     Schema,
     Seconds,
     SubscriptionChannel,
+    SubscriptionTypeName,
     Values,
     ack_settings,
     check_receiving,
@@ -57,7 +64,6 @@ from ister.client.session import (
     default_subject,
     milliseconds,
     offset_of,
-    parse_url,
     position_of,
     topic_command,
 )
@@ -90,42 +96,8 @@ from ister.wire import (
     Topics,
 )
 
-SubscriptionTypeName = Literal["exclusive", "shared", "failover", "key_shared"]
-PolicyName = Literal["least_loaded", "round_robin", "random"]
-CompressionName = Literal["none", "lz4", "zstd"]
-DurabilityName = Literal["memory", "os", "fsync", "object"]
-RetentionName = Literal["limits", "interest", "workqueue", "compact"]
-PoisonName = Literal["dead_letter", "block", "drop"]
-
-# A round trip of a lone message between processes that are awake takes 54 µs, with a quick disk
-# on the way 300 µs.
-BUSY_POLL_S = 0.001
 # For a client that is to wait for ever, or as good as.
 TIMEOUT_S_MAX = 366 * 86_400.0
-
-
-def connect(
-    url: str = DEFAULT_URL,
-    *,
-    name: str = "",
-    timeout: float = 30.0,
-    busy_poll: float = BUSY_POLL_S,
-    clock: Clock | None = None,
-    connector: Connector = connect_socket,
-) -> "Client":
-    """Return a client of the broker at `url` (`ister://host:port`, several joined by commas).
-
-    Use it with `async with`, or `await` it and call `close()`. The client reconnects by itself;
-    `timeout` bounds, in seconds, how long calls wait for a connection and for their answers.
-    While the answer to a lone message is due, the client polls for it up to `busy_poll` seconds
-    before it sleeps, which halves the round trip; 0 turns that off.
-
-    >>> async with ister.connect(url) as client:
-    ...     await client.create_topic("/default/orders")
-    """
-    return Client(
-        url, name=name, timeout=timeout, busy_poll=busy_poll, clock=clock, connector=connector
-    )
 
 
 class Client:
@@ -133,7 +105,7 @@ class Client:
 
     def __init__(
         self,
-        url: str,
+        access: Access,
         *,
         name: str,
         timeout: float,
@@ -141,8 +113,8 @@ class Client:
         clock: Clock | None,
         connector: Connector,
     ) -> None:
-        self.url = url
-        self._addresses = parse_url(url)
+        self.url = access.url
+        self._access = access
         self._name = name
         self._timeout_s = TIMEOUT_S_MAX if check_timeout(timeout) is None else timeout
         self._busy_poll_s = busy_poll
@@ -189,14 +161,14 @@ class Client:
         return self._link is not None and self._link.session.can_publish
 
     async def open(self) -> None:
-        """Connect, or raise `NotConnectedError`."""
+        """Connect, or raise `NotConnectedError`; `UnauthenticatedError` without a good token."""
         if self._link is not None:
             return
         keep_freed_memory()
         clock = self._clock or SystemClock(asyncio.get_running_loop().call_later)
         agent = f"ister-python/{version('ister')} {self._name}".strip()
         link = BrokerLink(
-            self._addresses,
+            self._access,
             agent=agent,
             timeout_s=self._timeout_s,
             clock=clock,

@@ -10,8 +10,9 @@ import random
 import secrets
 from collections.abc import Callable
 from functools import partial
+from ssl import SSLError
 from time import perf_counter_ns
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from ister.base import Clock, Timer
 from ister.base.errors import (
@@ -22,9 +23,12 @@ from ister.base.errors import (
     IsterError,
     NotConnectedError,
     RequestTimeoutError,
+    UnauthenticatedError,
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
-from ister.client.session import Link, Session, backoff_s
+from ister.client.aio.sockets import Address, Connector, closing_hint, tls_reason
+from ister.client.aio.tokens import TokenSource
+from ister.client.session import Access, Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
     AskTime,
@@ -64,29 +68,12 @@ PULSE_S = 1.0
 # One read of small frames.
 SCRATCH_BYTES = 64 * 1024
 
-Address = tuple[str, int]
-
 # After a lost connection the next attempt comes almost at once. Not when the broker has thrown us
 # out sooner than this: it would be asked twenty times a second, and have the same to say.
 STEADY_MS = 1_000
 
-
-class Connector(Protocol):
-    """Opens a transport. Sockets by default; tests bring memory."""
-
-    async def __call__(
-        self, protocol: Callable[[], asyncio.BaseProtocol], address: Address
-    ) -> asyncio.Transport:
-        """Connect `protocol` to `address`, or raise `OSError`."""
-
-
-async def connect_socket(
-    protocol: Callable[[], asyncio.BaseProtocol], address: Address
-) -> asyncio.Transport:
-    """Connect over TCP."""
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(protocol, *address)
-    return transport
+# Of a connection that ended without an error.
+CLOSED = "closed by the broker"
 
 
 # Questions, and wishes that are already fulfilled the second time.
@@ -128,7 +115,7 @@ class BrokerLink:
 
     def __init__(
         self,
-        addresses: list[Address],
+        access: Access,
         *,
         agent: str,
         timeout_s: float,
@@ -151,16 +138,19 @@ class BrokerLink:
             on_lease=self._renew_at,
             now_us=clock.now_us,
         )
-        self._addresses = addresses
+        self._access = access
+        self._tokens = TokenSource(access, timeout_s=timeout_s)
         self._connector = connector
+        self._wire: _Wire | None = None
         self._transport: asyncio.Transport | None = None
         self._scheduled = False
         self._open_waiters: dict[asyncio.Future[None], None] = {}
         self._lost: asyncio.Future[str] | None = None
         # Why the broker was left, when it was because of what it sent.
         self._failed: IsterError | None = None
-        # Why the link has ended for good.
+        # Why the link has ended for good, and why it is not connected yet.
         self._end: IsterError | None = None
+        self._trouble = ""
         self._supervisor: asyncio.Task[None] | None = None
         self._pulse_timer: Timer | None = None
         self._expiry_timer: Timer | None = None
@@ -173,33 +163,36 @@ class BrokerLink:
 
     async def open(self) -> None:
         """Connect, trying each address once; then stay connected until `close`."""
+        token = await self._tokens.get()
         reasons = []
-        for address in self._addresses:
+        for address in self._access.addresses:
             try:
-                await self._connect(address)
+                await self._connect(address, token)
                 break
             except (OSError, BusyError) as error:
                 self._abandon()
-                reasons.append(str(error) or type(error).__name__)
+                reasons.append(_reason(error))
             except BaseException:
                 self._abandon()
                 raise
         else:
-            raise NotConnectedError(_url(self._addresses), "; ".join(reasons))
+            raise NotConnectedError(self._access.shown(), "; ".join(reasons))
         self._pulse()
         self._supervisor = asyncio.create_task(self._supervise())
 
     async def close(self) -> None:
         """Send what is queued, then disconnect for good."""
-        if self._end is not None:
-            return
-        self.session.receivers.leave()
-        self.session.timelines.leave()
-        self.flush()
-        self._stop(ClosedError("the client"))
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+        wire = self._wire
+        if self._end is None:
+            self.session.receivers.leave()
+            self.session.timelines.leave()
+            self.flush()
+            self._stop(ClosedError("the client"))
+            if self._supervisor is not None:
+                self._supervisor.cancel()
+                await asyncio.gather(self._supervisor, return_exceptions=True)
+        if wire is not None:
+            await wire.wait_farewell()
 
     async def call(self, command: Command, expect: type[_R]) -> _R:
         """Send a command and return its reply, waiting for a connection first.
@@ -234,7 +227,8 @@ class BrokerLink:
             try:
                 await self.wait_for(waiter, timeout_s, "a connection")
             except RequestTimeoutError:
-                raise NotConnectedError(_url(self._addresses), "reconnecting") from None
+                reason = f"reconnecting; {self._trouble}" if self._trouble else "reconnecting"
+                raise NotConnectedError(self._access.shown(), reason) from None
             finally:
                 self._open_waiters.pop(waiter, None)
 
@@ -294,6 +288,9 @@ class BrokerLink:
         if parts and self._transport is not None and not self._transport.is_closing():
             if len(parts) == 1:
                 self._transport.write(parts[0])
+            elif self._access.tls is not None:
+                # Else each part, however small, is a record with a checksum of its own.
+                self._transport.write(b"".join(parts))
             else:
                 self._transport.writelines(parts)
 
@@ -363,16 +360,17 @@ class BrokerLink:
 
     # Inner workings
 
-    async def _connect(self, address: Address) -> None:
+    async def _connect(self, address: Address, token: str) -> None:
         self._lost = self._loop.create_future()
         self._failed = None
+        self._wire = wire = _Wire(self)
         async with asyncio.timeout(self.timeout_s):
-            transport = await self._connector(lambda: _Wire(self), address)
+            transport = await self._connector(lambda: wire, address)
         if transport.is_closing():
             # Accepted and closed at once; `on_lost` came before we knew the transport.
-            raise NotConnectedError(_url([address]), "closed by the broker")
+            raise self._failure(address, wire.reason or CLOSED)
         self._transport = transport
-        self.session.connected()
+        self.session.connected(token)
         self.write()
         opened = self._loop.create_future()
         self._open_waiters[opened] = None
@@ -387,7 +385,9 @@ class BrokerLink:
 
     def _failure(self, address: Address, reason: str) -> IsterError:
         """Return why the connection that was just lost came to nothing."""
-        return self._failed or NotConnectedError(_url([address]), reason)
+        if reason == CLOSED:
+            reason = f"{CLOSED} without a word: {closing_hint(self._access.tls)}"
+        return self._failed or NotConnectedError(self._access.shown([address]), reason)
 
     async def _supervise(self) -> None:
         attempt, connected, since_ms = 0, True, self.clock.monotonic_ms()
@@ -401,18 +401,37 @@ class BrokerLink:
             connected = False
             attempt += 1
             await self._sleep(backoff_s(attempt, random.random()))
-            address = self._addresses[(attempt - 1) % len(self._addresses)]
+            addresses = self._access.addresses
+            address = addresses[(attempt - 1) % len(addresses)]
             try:
-                await self._connect(address)
-            except (OSError, TimeoutError, BusyError) as error:
+                token = await self._tokens.get()
+            except Exception as error:
+                # The application's function: what it asks may be back in a moment.
+                logger.exception("token_failed", attempt=attempt)
+                self._trouble = f"no token: {_reason(error)}"
+                continue
+            try:
+                await self._connect(address, token)
+            except self._passing() as error:
                 logger.debug("reconnect_failed", attempt=attempt, error=str(error))
+                self._trouble = _reason(error)
                 self._abandon()
                 continue
             except IsterError as error:
                 self._stop(error)
                 return
+            self._trouble = ""
             logger.info("reconnected", attempt=attempt, address=f"{address[0]}:{address[1]}")
             connected, since_ms = True, self.clock.monotonic_ms()
+
+    def _passing(self) -> tuple[type[Exception], ...]:
+        """Return the errors that another attempt may not meet.
+
+        A function may have another token then; text stays what it is.
+        """
+        if self._tokens.may_change:
+            return OSError, BusyError, UnauthenticatedError
+        return OSError, BusyError
 
     async def _sleep(self, delay_s: float) -> None:
         slept: asyncio.Future[None] = self._loop.create_future()
@@ -481,9 +500,23 @@ class _Wire(asyncio.BufferedProtocol):
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         # Where the read under way goes, if into a large frame.
         self._space: memoryview | None = None
+        # Why it was lost, and that it was, for who waits for the end of TLS.
+        self.reason = ""
+        self._farewell: asyncio.Future[None] | None = None
+
+    async def wait_farewell(self) -> None:
+        """Return when what was written is on its way, after `close`.
+
+        Over TCP the system has it, and sends it whatever becomes of us. The end of TLS takes a
+        round trip, which is bounded: see `SHUTDOWN_S`.
+        """
+        if self._farewell is not None:
+            await self._farewell
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._farewell = asyncio.get_running_loop().create_future()
         self._transport.set_write_buffer_limits(high=STAGE_WINDOW_BYTES)
 
     def pause_writing(self) -> None:
@@ -508,15 +541,26 @@ class _Wire(asyncio.BufferedProtocol):
         self._link.on_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._farewell is not None:
+            finish(self._farewell)
         if self._transport is not None:
-            reason = str(exc) if exc else "closed by the broker"
-            self._link.on_lost(self._transport, reason)
+            said = tls_reason(exc) if isinstance(exc, SSLError) else str(exc or CLOSED)
+            self.reason = said or type(exc).__name__
+            self._link.on_lost(self._transport, self.reason)
 
 
 def finish(waiter: "asyncio.Future[None]") -> None:
     """Wake who waits, unless it has stopped waiting."""
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, NotConnectedError):
+        return error.reason
+    # Of others than ours and the system's nobody knows what their text has in it.
+    said = str(error) if isinstance(error, IsterError | OSError) else ""
+    return said or type(error).__name__
 
 
 def _expire(future: "asyncio.Future[_R]", timeout_s: float, what: str, name: str) -> None:
@@ -537,7 +581,3 @@ def settler(future: "asyncio.Future[Command]") -> Callable[[Command | IsterError
             future.set_result(reply)
 
     return settle
-
-
-def _url(addresses: list[Address]) -> str:
-    return "ister://" + ",".join(f"{host}:{port}" for host, port in addresses)

@@ -130,6 +130,8 @@ class Timeline:
         self.group = check_text(group, "a group")
         self._link = link
         self._box = ChangeBox(link.session, topic, group)
+        # Calls that wait for what came of their changes.
+        self._waiting = 0
         # Ids that rise: each goes beside the one before it in the index of the store.
         self._prefix = secrets.token_hex(8)
         self._numbers = count(1)
@@ -425,10 +427,17 @@ class Timeline:
         future: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
 
         def done(outcomes: Outcomes) -> None:
+            self._waiting -= 1
             if not future.done():
                 future.set_result(outcomes)
 
+        self._waiting += 1
         self._box.add(changes, done)
+        if self._waiting == len(changes) == 1:
+            # Nobody else's changes can come with it: it goes at once, as a lone message does.
+            self._box.flush()
+            self._link.write()
+            self._link.wakefulness.expect(future.done)
         return await future
 
     async def _try_send(self, changes: Sequence[Change]) -> Outcomes:

@@ -1,5 +1,6 @@
 """The client without I/O: what to send, what was promised, what to resume."""
 
+from ister.client.session.access import Access, Tls, Token, access_of, check_token
 from ister.client.session.calls import OnReply, ignore
 from ister.client.session.checks import (
     as_bytes,
@@ -16,8 +17,14 @@ from ister.client.session.inbox import Inbox
 from ister.client.session.leases import MAX_RENEWAL_MS, Lease, LeasedBatch
 from ister.client.session.message import Answer, BaseMessage, Delivery, MessageId
 from ister.client.session.options import (
+    CompressionName,
+    DurabilityName,
     Place,
+    PoisonName,
+    PolicyName,
+    RetentionName,
     Seconds,
+    SubscriptionTypeName,
     ack_settings,
     check_list,
     check_receiving,
@@ -63,7 +70,7 @@ from ister.client.session.timeline_cron import (
     rule_command,
 )
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
-from ister.client.session.url import backoff_s, parse_url
+from ister.client.session.url import backoff_s
 from ister.client.session.values import (
     Schema,
     SchemaRegistration,
@@ -78,17 +85,20 @@ from ister.client.session.values import (
 __all__ = [
     "MAX_RENEWAL_MS",
     "MESSAGE_OVERHEAD_BYTES",
+    "Access",
     "AckRun",
     "Answer",
     "BaseMessage",
     "Change",
     "ChangeBox",
     "ClockOffset",
+    "CompressionName",
     "DeliverAfter",
     "DeliverAt",
     "Delivery",
     "Draft",
     "Due",
+    "DurabilityName",
     "Event",
     "Future",
     "Held",
@@ -103,10 +113,13 @@ __all__ = [
     "OnReply",
     "PendingBatch",
     "Place",
+    "PoisonName",
+    "PolicyName",
     "ProducerChannel",
     "Promoted",
     "ReaderChannel",
     "Resumed",
+    "RetentionName",
     "Schema",
     "SchemaRegistration",
     "Seconds",
@@ -116,9 +129,13 @@ __all__ = [
     "Staged",
     "Stored",
     "SubscriptionChannel",
+    "SubscriptionTypeName",
     "TimelineChannel",
+    "Tls",
+    "Token",
     "Values",
     "When",
+    "access_of",
     "ack_settings",
     "as_bytes",
     "atomic_command",
@@ -132,6 +149,7 @@ __all__ = [
     "check_receiving",
     "check_text",
     "check_timeout",
+    "check_token",
     "cut_batches",
     "cut_changes",
     "default_subject",
@@ -145,7 +163,6 @@ __all__ = [
     "no_schema",
     "offset_of",
     "outcomes_for",
-    "parse_url",
     "parsed",
     "pausing_command",
     "places_of",

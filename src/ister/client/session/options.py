@@ -7,7 +7,7 @@ Raises `BadRequestError` for what makes no sense, before anything is sent.
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from ister.base import (
     AckSettings,
@@ -33,6 +33,13 @@ from ister.wire import CreateTopic
 Seconds = float | timedelta
 # A place in a stream: 'earliest', 'latest', an offset, a time.
 Place = str | int | datetime
+
+SubscriptionTypeName = Literal["exclusive", "shared", "failover", "key_shared"]
+PolicyName = Literal["least_loaded", "round_robin", "random"]
+CompressionName = Literal["none", "lz4", "zstd"]
+DurabilityName = Literal["memory", "os", "fsync", "object"]
+RetentionName = Literal["limits", "interest", "workqueue", "compact"]
+PoisonName = Literal["dead_letter", "block", "drop"]
 
 
 def position_of(place: Place, what: str = "start") -> Position:

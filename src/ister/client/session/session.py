@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+import msgspec
+
 from ister.base.errors import (
     BusyError,
     ClosedError,
@@ -139,12 +141,13 @@ class Session:
 
     # What the driver calls
 
-    def connected(self) -> None:
-        """A transport is open: say hello."""
+    def connected(self, token: str = "") -> None:
+        """A transport is open: say hello, and who it is."""
         self.connection = Connection(now_ms=self.now_ms(), heartbeat_ms=HEARTBEAT_MS)
         self.link = Link.GREETING
         self._topics.clear()
-        self.connection.send(control_frame(self._hello))
+        # Not kept: each connection may have another.
+        self.connection.send(control_frame(msgspec.structs.replace(self._hello, token=token)))
 
     def receive(self, data: bytes) -> None:
         """Act on the frames that `data` completes. Raises when the connection must end."""

@@ -9,7 +9,7 @@ from typing import Self
 from ister.base import DEFAULT_URL
 from ister.base.limits import BATCH_BYTES_CEILING
 from ister.client import aio
-from ister.client.session import Lease, Link
+from ister.client.session import Lease, Link, Tls, Token
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
@@ -27,19 +27,27 @@ _Reply = tuple[ReplyAddress, bytes, Attributes | None]
 _Ack = tuple[Lease, int]
 
 
-def connect(url: str = DEFAULT_URL, *, name: str = "", timeout: float = 30.0) -> "Client":
+def connect(
+    url: str = DEFAULT_URL,
+    *,
+    token: Token | None = None,
+    tls: Tls | None = None,
+    name: str = "",
+    timeout: float = 30.0,
+) -> "Client":
     """Connect to the broker at `url` (`ister://host:port`, several joined by commas).
 
     Use it with `with`, or call `close()`. The client reconnects by itself; `timeout` bounds, in
-    seconds, how long calls wait for a connection and for their answers. Raises
-    `NotConnectedError` when there is no broker.
+    seconds, how long calls wait for a connection and for their answers. `isters://` is TLS, for
+    which `tls` and `token` are as in `ister.connect`. Raises `NotConnectedError` when there is no
+    broker, and `UnauthenticatedError` when it does not know the token.
 
     >>> with ister.sync.connect(url) as client:
     ...     client.create_topic("/default/orders")
     """
-    thread = LoopThread()
     # No polling for answers: the loop would hold the interpreter that its own caller needs.
-    inner = aio.connect(url, name=name, timeout=timeout, busy_poll=0.0)
+    inner = aio.connect(url, token=token, tls=tls, name=name, timeout=timeout, busy_poll=0.0)
+    thread = LoopThread()
     try:
         thread.run(inner.open())
     except BaseException:

@@ -26,6 +26,8 @@ from ister.server.grpc.producers import Producers
 from ister.server.grpc.registry import registry_service
 from ister.server.grpc.roll import ConsumerRecord, ProducerRecord, Roll, live_topics
 from ister.server.grpc.schemas import SchemaRefs
+from ister.server.grpc.security import TokenCheck, credentials
+from ister.server.security import Guard
 
 if TYPE_CHECKING:
     from ister.registry import Registry
@@ -41,6 +43,8 @@ STREAMS_PER_CONNECTION_MAX = 10_000
 # none comes: its consumers' messages wait for somebody.
 KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000
+# Between a connection and the first words of HTTP/2, a TLS handshake included.
+HANDSHAKE_MS_MAX = 5_000
 SWEEP_S = 5.0
 # How many of them until all that is known of former clients is looked through: a minute.
 SWEEPS_PER_LOOK = 12
@@ -54,6 +58,7 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
     # Clients may ask for signs of life as often as they like.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -66,9 +71,16 @@ class GrpcDoor:
     """See the module."""
 
     def __init__(
-        self, broker: Broker, *, registry: "Registry", metadata: Metadata, admin: Admin
+        self,
+        broker: Broker,
+        *,
+        registry: "Registry",
+        metadata: Metadata,
+        admin: Admin,
+        guard: Guard | None = None,
     ) -> None:
         self._broker = broker
+        self._guard = guard or Guard()
         self._roll = Roll(metadata, broker.clock.now_ms)
         self._settings = SubscriptionSettings(metadata, identity_of=admin.topics.identity)
         self._producers = Producers(broker, self._roll, SchemaRefs(registry))
@@ -115,7 +127,7 @@ class GrpcDoor:
             registry_service(self._registry, self._broker),
         ]
         bound = await self._serve(host, port, services)
-        url = url_of(advertise or host, bound)
+        url = url_of(advertise or host, bound, tls=self._guard.tls is not None)
         discovery.broker_url = producers.broker_url = consumers.broker_url = url
         self._admin.advertised = url
         return host, bound
@@ -141,10 +153,15 @@ class GrpcDoor:
 
     async def _serve(self, host: str, port: int, services: Sequence[grpc.GenericRpcHandler]) -> int:
         await check_address(host, port)
-        server: Any = grpc.aio.server(options=_OPTIONS)
+        guard = self._guard
+        interceptors = [TokenCheck(guard)] if guard.asks else None
+        server: Any = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
         server.add_generic_rpc_handlers(tuple(services))
         try:
-            bound = server.add_insecure_port(_join(host, port))
+            if guard.pem is None:
+                bound = server.add_insecure_port(_join(host, port))
+            else:
+                bound = server.add_secure_port(_join(host, port), credentials(guard.pem))
         except RuntimeError as error:
             # gRPC says no more; mostly somebody was quicker since it was free.
             raise OSError(errno.EADDRINUSE, str(error)) from error
@@ -172,13 +189,13 @@ async def check_address(host: str, port: int) -> None:
         probe.bind(address)
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, *, tls: bool = False) -> str:
     """Return how clients reach us, empty for an address that stands for every one."""
     if host.startswith(("http://", "https://")):
         return host
     if host in WILDCARDS:
         return ""
-    return f"http://{_join(host, port)}"
+    return f"{'https' if tls else 'http'}://{_join(host, port)}"
 
 
 def _join(host: str, port: int) -> str:

@@ -20,6 +20,7 @@ _BASES = (
 )
 
 _LEAVES = {
+    errors.UnauthenticatedError: StatusCode.UNAUTHENTICATED,
     # The other dispatch strategy than the topic's.
     errors.WrongKindError: StatusCode.FAILED_PRECONDITION,
     errors.ExtraMissingError: StatusCode.UNIMPLEMENTED,

@@ -46,8 +46,9 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 class Api:
     """See the module."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, *, tokens: bool = False) -> None:
         self._admin = admin
+        self._tokens = tokens
         self._bodies = Bodies()
 
     async def answer(self, scope: Scope, receive: Receive) -> Page | None:
@@ -109,7 +110,8 @@ class Api:
 
     @cached_property
     def _document(self) -> Page:
-        return Page(HTTPStatus.OK, JSON, msgspec.json.encode(document(ROUTES.table)))
+        told = document(ROUTES.table, tokens=self._tokens)
+        return Page(HTTPStatus.OK, JSON, msgspec.json.encode(told))
 
 
 def _number(text: str) -> float | int:

@@ -1,13 +1,17 @@
 """The pages of the HTTP door, as an ASGI application: metrics, health, and the API below `/api`."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ister.base.errors import UnauthenticatedError
 from ister.broker import Broker
 from ister.server.admin import Admin
-from ister.server.http.asgi import TEXT, Page, Receive, Scope, Send, send_page
+from ister.server.http.asgi import TEXT, Page, Receive, Scope, Send, header_of, send_page
+from ister.server.http.faults import error_page
 from ister.server.http.snapshot import Snapshot, take_snapshot
 from ister.server.native import NativeDoor
+from ister.server.security import Guard, bearer
 
 if TYPE_CHECKING:
     from ister.server.http.api import Api
@@ -15,20 +19,38 @@ if TYPE_CHECKING:
 METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
+# Open to all: who looks after machines is given no tokens.
+_OPEN = frozenset({"/healthz", "/readyz"})
 
 
 class App:
     """Answers from the state of the broker and its native door at that moment."""
 
-    def __init__(self, broker: Broker, native: NativeDoor, admin: Admin | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        native: NativeDoor,
+        admin: Admin | None = None,
+        guard: Guard | None = None,
+    ) -> None:
         self._broker = broker
         self._native = native
         self._admin = admin or Admin(broker)
+        self.guard = guard or Guard()
         self._api: Api | None = None
         self._scrape: asyncio.Lock | None = None
 
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        """A clock that only rises."""
+        return self._broker.clock.monotonic_ms
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        refused = self._refusal(scope)
+        if refused is not None:
+            await send_page(refused, scope, send)
+            return
         if scope["path"].startswith("/api/"):
             page = await (await self._opened_api()).answer(scope, receive)
         else:
@@ -36,10 +58,23 @@ class App:
         if page is not None:
             await send_page(page, scope, send)
 
+    def _refusal(self, scope: Scope) -> Page | None:
+        """Return the answer to who has not shown a token that is asked for."""
+        if not self.guard.asks or scope["path"] in _OPEN:
+            return None
+        token = bearer(header_of(scope, b"authorization").decode("latin-1"))
+        peer = scope.get("client")
+        address = f"{peer[0]}:{peer[1]}" if peer else ""
+        try:
+            self.guard.check(token, door="http", address=address)
+        except UnauthenticatedError as error:
+            return error_page(error)
+        return None
+
     async def _opened_api(self) -> "Api":
         if self._api is None:
             # The first request loads the API, in a thread, so that start-up need not.
-            self._api = await asyncio.to_thread(_load_api, self._admin)
+            self._api = await asyncio.to_thread(_load_api, self._admin, self.guard)
         return self._api
 
     async def _page(self, path: str, method: str) -> Page:
@@ -76,10 +111,10 @@ class App:
         return Page(200, METRICS_TEXT, body)
 
 
-def _load_api(admin: Admin) -> "Api":
+def _load_api(admin: Admin, guard: Guard) -> "Api":
     from ister.server.http.api import Api
 
-    return Api(admin)
+    return Api(admin, tokens=guard.asks)
 
 
 def _render(snapshot: Snapshot) -> bytes:

@@ -9,11 +9,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
+import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from ister.server.handshakes import Handshakes
 from ister.server.http.app import App
+from ister.server.security import Occasional
 
 # Health checks and scrapers, some per second, each with a connection or two.
 CONNECTIONS_MAX = 256
@@ -22,14 +26,24 @@ REQUEST_S = 10.0
 HEAD_BYTES_MAX = 16 * 1024
 
 
+logger = structlog.get_logger("http")
+
+
 class HttpDoor:
     """See the module."""
 
     def __init__(self, app: App) -> None:
+        self._handshakes: Handshakes | None = None
+        self._handshake_failed = Occasional(app.now_ms)
+        if app.guard.tls is not None:
+            self._handshakes = Handshakes(
+                app.guard.tls, count_max=CONNECTIONS_MAX, on_failed=self._on_handshake_failed
+            )
         config = uvicorn.Config(
             app,
             loop="none",
-            http=_BoundedProtocol,
+            # uvicorn calls it as the class that it is taken for.
+            http=_BoundedProtocol if self._handshakes is None else self._secured,  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -57,9 +71,26 @@ class HttpDoor:
 
     async def close(self) -> None:
         """Close the port; answers under way get a second to leave."""
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+
+    def _secured(self, **arguments: Any) -> asyncio.Protocol:
+        """Return the protocol of a new connection, which is to speak TLS first."""
+        assert self._handshakes is not None
+
+        def make(below: asyncio.Transport) -> asyncio.Protocol:
+            protocol = _BoundedProtocol(**arguments)
+            protocol.below = below
+            return protocol
+
+        return self._handshakes.protocol(make)
+
+    def _on_handshake_failed(self, address: str, reason: str) -> None:
+        if times := self._handshake_failed.times():
+            logger.info("client_refused", address=address, error=reason, times=times)
 
 
 class _QuietServer(uvicorn.Server):
@@ -78,6 +109,8 @@ class _BoundedProtocol(H11Protocol):
     _check_timer: asyncio.TimerHandle | None = None
     # Bytes of answers that the peer had not taken at the last check.
     _unsent_bytes = 0
+    # What TLS goes over.
+    below: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -96,7 +129,7 @@ class _BoundedProtocol(H11Protocol):
         # uvicorn has no cycle before the first request, whatever its annotation says.
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.response_complete
-        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        before, self._unsent_bytes = self._unsent_bytes, self._count_unsent()
         if idle and 0 < before <= self._unsent_bytes:
             # A polite close would wait for the peer to take the rest, for ever.
             self.transport.abort()
@@ -106,3 +139,7 @@ class _BoundedProtocol(H11Protocol):
             return
         self._checked_cycle = self.cycle
         self._check_timer = self.loop.call_later(REQUEST_S, self._check)
+
+    def _count_unsent(self) -> int:
+        below = 0 if self.below is None else self.below.get_write_buffer_size()
+        return self.transport.get_write_buffer_size() + below

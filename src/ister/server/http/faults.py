@@ -20,11 +20,14 @@ from ister.base.errors import (
     IsterError,
     MovedError,
     NotFoundError,
+    UnauthenticatedError,
 )
 from ister.server.http.asgi import JSON, Header, Page
 
-# Base class: the number of an error that has none of its own, and the status.
+# Base class: the number of an error that has none of its own, and the status. One leaf has its own
+# status, which makes HTTP's clients ask for a token.
 STATUSES: dict[type[IsterError], tuple[int, int]] = {
+    UnauthenticatedError: (2000, HTTPStatus.UNAUTHORIZED),
     InvalidError: (1000, HTTPStatus.BAD_REQUEST),
     DeniedError: (2000, HTTPStatus.FORBIDDEN),
     NotFoundError: (3000, HTTPStatus.NOT_FOUND),
@@ -76,6 +79,8 @@ def error_page(error: IsterError) -> Page:
     headers: tuple[Header, ...] = ()
     if isinstance(error, BusyError):
         headers = ((b"retry-after", str(RETRY_AFTER_S).encode()),)
+    elif isinstance(error, UnauthenticatedError):
+        headers = ((b"www-authenticate", b"Bearer"),)
     return _page(status_of(type(error))[1], error, headers)
 
 

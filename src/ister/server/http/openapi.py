@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ister.base.errors import BadRequestError, DeniedError, IsterError
+from ister.base.errors import BadRequestError, DeniedError, IsterError, UnauthenticatedError
 from ister.server.http.asgi import JSON
 from ister.server.http.faults import RETRY_AFTER_S, ErrorBody, status_of
 from ister.server.http.routes import PREFIX, Route
@@ -38,13 +38,13 @@ that is no success has an `ErrorBody`; its `code` never changes its meaning.
 """
 
 
-def document(routes: Sequence[Route]) -> Json:
-    """Return the document."""
+def document(routes: Sequence[Route], *, tokens: bool = False) -> Json:
+    """Return the document; with `tokens`, of a broker that asks for them."""
     schemas = _Schemas(routes)
     paths: dict[str, Json] = {}
     for route in routes:
         paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route, schemas)
-    return {
+    told: Json = {
         "openapi": "3.1.0",
         "info": {"title": "Ister", "version": version("ister"), "description": cleandoc(_ABOUT)},
         "servers": [{"url": "/"}],
@@ -52,6 +52,22 @@ def document(routes: Sequence[Route]) -> Json:
         "paths": paths,
         "components": {"schemas": schemas.shared},
     }
+    if tokens:
+        _ask_for_tokens(told, schemas)
+    return told
+
+
+def _ask_for_tokens(told: Json, schemas: "_Schemas") -> None:
+    told["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    told["security"] = [{"token": []}]
+    refusal = {
+        "description": _explained(UnauthenticatedError),
+        "headers": {"WWW-Authenticate": _header("string", "Bearer")},
+        "content": {JSON: {"schema": schemas.of(ErrorBody)}},
+    }
+    for operations in told["paths"].values():
+        for operation in operations.values():
+            operation["responses"]["401"] = refusal
 
 
 class _Schemas:

@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ister.base.errors import InternalError, IsterError, LimitReachedError, ProtocolError
+from ister.base.errors import (
+    InternalError,
+    IsterError,
+    LimitReachedError,
+    ProtocolError,
+    UnauthenticatedError,
+)
 from ister.base.limits import MIB
 from ister.broker import Broker
+from ister.server.handshakes import Handshakes
 from ister.server.native.conversation import Conversation
 from ister.server.native.session import NativeSession
+from ister.server.security import Guard, Occasional
 from ister.wire import Command, PlacePool, State
 
 if TYPE_CHECKING:
@@ -72,10 +80,12 @@ class NativeDoor:
         heartbeat_ms: int = HEARTBEAT_MS,
         busy_poll_us: int = BUSY_POLL_US,
         registry: "Registry | None" = None,
+        guard: Guard | None = None,
         logger: structlog.typing.BindableLogger | None = None,
     ) -> None:
         self.broker = broker
         self.registry = registry
+        self.guard = guard or Guard()
         self._logger: Any = logger or structlog.get_logger("native")
         self.conversation = Conversation(busy_poll_us)
         self.heartbeat_ms = heartbeat_ms
@@ -97,6 +107,8 @@ class NativeDoor:
         self._flush_scheduled = False
         self._late: list[NativeSession] = []
         self._servers: list[asyncio.Server] = []
+        self._handshakes: Handshakes | None = None
+        self._handshake_failed = Occasional(broker.clock.monotonic_ms)
         self._calls: set[asyncio.Task[None]] = set()
         self._calls_bytes = 0
         # Twice in a heartbeat at least, or a short one would find peers dead that were never asked.
@@ -107,14 +119,22 @@ class NativeDoor:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Open the port and return the address; port 0 picks a free one."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self.session, host, port, backlog=BACKLOG)
+        make: Callable[[], asyncio.BaseProtocol] = self.session
+        if self.guard.tls is not None:
+            self._handshakes = Handshakes(
+                self.guard.tls,
+                count_max=self.broker.limits.handshakes_max,
+                on_failed=self._on_handshake_failed,
+            )
+            make = partial(self._handshakes.protocol, self.session)
+        server = await loop.create_server(make, host, port, backlog=BACKLOG)
         self._servers.append(server)
         address = server.sockets[0].getsockname()
         return address[0], address[1]
 
-    def session(self) -> NativeSession:
-        """Return the protocol object of a new connection."""
-        return NativeSession(self, secrets.randbits(63))
+    def session(self, below: asyncio.Transport | None = None) -> NativeSession:
+        """Return the protocol object of a new connection; `below` is what TLS goes over."""
+        return NativeSession(self, secrets.randbits(63), below)
 
     async def close(self, deadline_s: float) -> None:
         """Stop accepting, tell clients, send what is queued until the deadline, then close.
@@ -125,6 +145,8 @@ class NativeDoor:
         self.closing = True
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for session in list(self._sessions):
             session.go_away("the broker is shutting down")
         self.flush()
@@ -189,10 +211,11 @@ class NativeDoor:
             self._greeting.pop(oldest)
             oldest.fail(LimitReachedError("handshakes_max", limits.handshakes_max))
 
-    def on_opened(self, session: NativeSession, agent: str) -> None:
+    def on_opened(self, session: NativeSession, agent: str, user: str) -> None:
         """A client has said hello."""
         self._greeting.pop(session, None)
-        self._logger.debug("client_connected", address=session.address, agent=agent[:100])
+        who = {"user": user} if user else {}
+        self._logger.debug("client_connected", address=session.address, agent=agent[:100], **who)
 
     def on_disconnected(self, session: NativeSession) -> None:
         """A connection is gone."""
@@ -204,10 +227,21 @@ class NativeDoor:
 
     def on_refused(self, session: NativeSession, error: IsterError) -> None:
         """A connection was closed with an error."""
+        self._count_refused(error)
+        # The guard has logged who came without a token, though not each of many.
+        if not isinstance(error, UnauthenticatedError):
+            self._logger.info("client_refused", address=session.address, error=str(error))
+
+    def _on_handshake_failed(self, address: str, reason: str) -> None:
+        error = ProtocolError(reason)
+        self._count_refused(error)
+        if times := self._handshake_failed.times():
+            self._logger.info("client_refused", address=address, error=str(error), times=times)
+
+    def _count_refused(self, error: IsterError) -> None:
         self.counts.refused += 1
         name = type(error).__name__
         self.counts.errors[name] = self.counts.errors.get(name, 0) + 1
-        self._logger.info("client_refused", address=session.address, error=str(error))
 
     def on_bug(self, session: NativeSession, error: Exception) -> None:
         """Our own code failed on a frame: the broker lives on, the log tells."""

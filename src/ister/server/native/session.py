@@ -83,7 +83,9 @@ LARGE_REPLY_BYTES = 8 * 1024
 class NativeSession(asyncio.BufferedProtocol):
     """One connection. Also the broker's `Sink` and `ReplySink` for its consumers and requests."""
 
-    def __init__(self, door: "NativeDoor", session: int) -> None:
+    def __init__(
+        self, door: "NativeDoor", session: int, below: asyncio.Transport | None = None
+    ) -> None:
         clock = door.broker.clock
         self.door = door
         self.broker = door.broker
@@ -109,6 +111,8 @@ class NativeSession(asyncio.BufferedProtocol):
         # Channels of consumers and readers that wait for a journal or a disk.
         self.opening: set[int] = set()
         self._transport: asyncio.Transport | None = None
+        # What TLS goes over.
+        self._below = below
         self._codecs = {Codec.NONE}
         self._known_topics: set[int] = set()
         self._dirty = False
@@ -159,6 +163,11 @@ class NativeSession(asyncio.BufferedProtocol):
         self.timelines.close()
         self.door.on_disconnected(self)
         self.door.flush()
+
+    def eof_received(self) -> None:
+        """The peer has ended its half. TLS would still take what we write, and drop it."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
 
     def pause_writing(self) -> None:
         """The peer reads too slowly: queue its messages, and stop reading from it."""
@@ -385,10 +394,10 @@ class NativeSession(asyncio.BufferedProtocol):
         self.connection.close()
         if self._transport is not None:
             # A peer that is not reading would keep a polite close waiting for ever.
-            if self.writable:
-                self._transport.close()
-            else:
+            if not self.writable:
                 self._transport.abort()
+            elif not self._transport.is_closing():
+                self._transport.close()
         # From here on its messages queue, and go to the others when the connection is gone.
         self.writable = False
 
@@ -421,7 +430,8 @@ class NativeSession(asyncio.BufferedProtocol):
     @property
     def drained(self) -> bool:
         """Whether nothing is queued for this client any more."""
-        sent = self._transport is None or self._transport.get_write_buffer_size() == 0
+        transports = [one for one in (self._transport, self._below) if one is not None]
+        sent = not any(one.get_write_buffer_size() for one in transports)
         return sent and not any(a.consumer.queued_count for a in self.consumers.values())
 
     @property
@@ -515,6 +525,7 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def _on_hello(self, frame: Frame) -> None:
         hello, version = accept_hello(frame)
+        user = self.door.guard.check(hello.token, door="native", address=self.address)
         if self.door.closing:
             raise GoingAwayError("shutting down")
         self.client_id = hello.client_id
@@ -522,7 +533,7 @@ class NativeSession(asyncio.BufferedProtocol):
         limits = self.broker.limits
         self.connection.opened(limits.batch_bytes_max + BATCH_BYTES_EXCESS)
         self.broker.replies.sinks[self.id] = self
-        self.door.on_opened(self, hello.agent)
+        self.door.on_opened(self, hello.agent, user)
         self.send(
             Welcome(
                 version=version,

@@ -31,6 +31,7 @@ from ister.spark.pipelines.definition import (
     TableFormat,
     TopicSink,
     Watermark,
+    broker_options,
     reveal,
 )
 from ister.spark.pipelines.functions import call, import_beside
@@ -228,7 +229,7 @@ def carry_modules(step: PythonStep) -> None:
 
 def read_options(definition: Definition, source: Source) -> dict[str, str]:
     """Return the options of the data source for a source of the pipeline."""
-    options = {"url": reveal(definition.broker)}
+    options = broker_options(definition)
     if source.pattern is not None:
         options["pattern"] = source.pattern
     else:

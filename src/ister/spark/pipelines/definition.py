@@ -217,10 +217,10 @@ class Trigger:
 class Definition:
     """A whole pipeline.
 
-    `broker` and `options` hold for every source and topic sink; an option of a source or a sink
-    wins over them. `checkpoint` is an absolute folder or a URL; each sink's query has its own
-    folder `<checkpoint>/<sink name>`. `file` is what the pipeline was read from, `folder` where
-    its relative paths and its Python modules are. `settings` are Spark's.
+    `broker`, what it wants to see, and `options` hold for every source and topic sink; an option
+    of a source or a sink wins over them. `checkpoint` is an absolute folder or a URL; each sink's
+    query has its own folder `<checkpoint>/<sink name>`. `file` is what the pipeline was read from,
+    `folder` where its relative paths and its Python modules are. `settings` are Spark's.
     """
 
     name: str
@@ -228,6 +228,11 @@ class Definition:
     sources: tuple[Source, ...]
     sinks: tuple[Sink, ...]
     checkpoint: str
+    # For the broker: a secret, and absolute paths; empty for none.
+    token: Text = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
     tables: tuple[Table, ...] = ()
     steps: tuple[Step, ...] = ()
     dead_letters: str | None = None
@@ -282,11 +287,24 @@ def reveal(value: Text) -> str:
     return value.reveal() if isinstance(value, Secret) else value
 
 
+def broker_options(definition: Definition) -> dict[str, str]:
+    """Return the options of the data source for the broker. Never print or store them."""
+    options = {
+        "url": reveal(definition.broker),
+        "token": reveal(definition.token),
+        "tlsCa": definition.tls_ca,
+        "tlsCert": definition.tls_cert,
+        "tlsKey": definition.tls_key,
+    }
+    return {name: value for name, value in options.items() if value}
+
+
 def hidden(text: str, definition: Definition) -> str:
     """Return a text with the secrets of a pipeline, wherever they are in it, as references."""
     parts = (definition, *definition.sources, *definition.sinks)
     given = [value for part in parts for value in getattr(part, "options", {}).values()]
-    for value in (definition.broker, *given, *definition.settings.values()):
+    own = (definition.broker, definition.token)
+    for value in (*own, *given, *definition.settings.values()):
         if isinstance(value, Secret):
             text = value.hidden(text)
     return text

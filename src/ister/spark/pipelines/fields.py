@@ -239,7 +239,7 @@ class Fields:
     def _plain_text(self, key: str, node: Node) -> str | None:
         value = self._any_text(key, node)
         if isinstance(value, Secret):
-            said = f"`{key}` takes no secret: `broker`, `options` and `settings` do"
+            said = f"`{key}` takes no secret: `broker`, `token`, `options` and `settings` do"
             self._notes.mistake(node.origin, said)
             return None
         return value

@@ -1,13 +1,12 @@
 """A pipeline from its file, YAML or TOML, or from a decorated function. Checked whole."""
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ister.base import DEFAULT_URL
 from ister.base.errors import ConfigError
+from ister.spark.pipelines.access import ACCESS_KEYS, access
 from ister.spark.pipelines.checking import check
 from ister.spark.pipelines.definition import Definition, PythonStep, Sink, Text, Trigger
 from ister.spark.pipelines.fields import Fields, Notes
@@ -19,11 +18,10 @@ from ister.spark.pipelines.parts import check_name, located
 from ister.spark.pipelines.positions import Node, Origin, Remark
 from ister.spark.pipelines.sources import source, table
 from ister.spark.pipelines.steps import step
-from ister.spark.pipelines.variables import Secret
 
 PIPELINE_KEYS = (
-    "name", "broker", "options", "sources", "tables", "steps", "sinks", "dead_letters", "trigger",
-    "checkpoint", "settings",
+    "name", *ACCESS_KEYS, "options", "sources", "tables", "steps", "sinks", "dead_letters",
+    "trigger", "checkpoint", "settings",
 )  # fmt: skip
 
 LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
@@ -134,9 +132,14 @@ def _definition(
         steps.append(_function_step(function, inputs, sinks, notes, node.origin))
     options = fields.pairs("options")
     check_options(fields, options, reads=True, writes=True)
+    way = access(fields, notes)
     return Definition(
         name=name,
-        broker=_broker(fields, notes),
+        broker=way.broker,
+        token=way.token,
+        tls_ca=way.tls_ca,
+        tls_cert=way.tls_cert,
+        tls_key=way.tls_key,
         sources=tuple(source(*one, notes) for one in fields.named("sources")),
         tables=tuple(table(*one, notes) for one in fields.named("tables")),
         steps=tuple(steps),
@@ -179,17 +182,6 @@ def _function_step(
         folder=notes.folder,
         origin=origin,
     )
-
-
-def _broker(fields: Fields, notes: Notes) -> Text:
-    value = fields.secret_text("broker")
-    if value is None:
-        return notes.environment.get("ISTER_URL") or DEFAULT_URL
-    if isinstance(value, Secret):
-        return value
-    if not re.match(r"ister(\+tls)?://[^/\s]", value):
-        fields.mistake("broker", f"`{value}` is no broker: write ister://host:port")
-    return value
 
 
 def _checkpoint(fields: Fields, notes: Notes, name: str) -> str:

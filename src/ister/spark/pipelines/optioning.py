@@ -9,7 +9,9 @@ from ister.spark.pipelines.fields import Fields
 
 # What the pipeline says by keys of its own, in the words of the data source.
 _OWN_KEYS = {
-    "url": "broker", "topic": "topic", "topics": "topics", "pattern": "pattern",
+    "url": "broker", "token": "token", "tokenfile": "token", "tlsca": "tls_ca",
+    "tlscert": "tls_cert", "tlskey": "tls_key",
+    "topic": "topic", "topics": "topics", "pattern": "pattern",
     "startingoffsets": "start", "startingtimestamp": "start", "valueformat": "format",
     "valueschema": "schema", "maxoffsetspertrigger": "max_rows_per_batch",
     "maxbytespertrigger": "max_bytes_per_batch", "checkpointlocation": "checkpoint",

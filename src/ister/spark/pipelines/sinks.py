@@ -19,6 +19,7 @@ from ister.spark.pipelines.definition import (
     TableSink,
     TopicSink,
     Trigger,
+    broker_options,
     reveal,
 )
 from ister.spark.tables import batch_writer
@@ -67,7 +68,7 @@ def checkpoint_of(definition: Definition, name: str) -> str:
 
 def write_options(definition: Definition, sink: TopicSink) -> dict[str, str]:
     """Return the options of the data source for a topic sink."""
-    options = {"url": reveal(definition.broker)}
+    options = broker_options(definition)
     if sink.topic is not None and sink.route is None:
         options["topic"] = sink.topic
     for given in (definition.options, sink.options):

@@ -97,6 +97,6 @@ def _sql(fields: Fields, notes: Notes) -> tuple[str, Origin]:
         return "", fields.origin
     value = notes.put(text, origin)
     if isinstance(value, Secret):
-        notes.mistake(origin, "SQL takes no secret: `broker`, `options` and `settings` do")
+        notes.mistake(origin, "SQL takes no secret: `broker`, `token`, `options` and `settings` do")
         return "", origin
     return without_semicolon(value), origin

@@ -55,7 +55,8 @@ class Secret:
             value = ""
             if found["kind"] is not None:
                 with suppress(LookupError):
-                    value = self._value(found)
+                    # Spark's options are used without what is around them.
+                    value = self._value(found).strip()
             if len(value) >= HIDDEN_CHARACTERS_MIN:
                 text = text.replace(value, found[0])
         return text

@@ -52,6 +52,16 @@ def test_every_connection_has_the_same_client_id() -> None:
     assert end.dial().client_id == first.client_id
 
 
+def test_each_connection_shows_its_own_token_and_the_session_keeps_none() -> None:
+    end = WireEnd()
+    for token in ("first-token", "", "last-token"):
+        end.session.disconnected("test")
+        assert end.dial(token).token == token
+
+    assert "last-token" not in repr(vars(end.session))
+    assert end.session._hello.token == ""
+
+
 def test_a_broker_of_another_version_is_refused() -> None:
     end = WireEnd()
     end.dial()

@@ -79,10 +79,10 @@ class WireEnd:
         )
         self._far = Connection(now_ms=0, heartbeat_ms=HEARTBEAT_MS)
 
-    def dial(self) -> Hello:
+    def dial(self, token: str = "") -> Hello:
         """Connect, and return what the client says first."""
         self._far = Connection(now_ms=0, heartbeat_ms=HEARTBEAT_MS)
-        self.session.connected()
+        self.session.connected(token)
         [(_, hello)] = self.commands()
         assert isinstance(hello, Hello)
         self._far.opened(64 * 1024 * 1024)

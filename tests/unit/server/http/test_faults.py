@@ -12,12 +12,15 @@ from ister.base.errors import (
     IsterError,
     LimitReachedError,
     TopicNotFoundError,
+    UnauthenticatedError,
     from_wire,
     leaves,
 )
 from ister.server.http.faults import error_page
 
 STATUS_BY_THOUSAND = {1: 400, 2: 403, 3: 404, 4: 409, 5: 421, 6: 503, 7: 500}
+# What makes HTTP's clients ask for a token.
+STATUS_OF_ITS_OWN: dict[type[IsterError], int] = {UnauthenticatedError: 401}
 
 
 def example(cls: type[IsterError]) -> IsterError:
@@ -44,7 +47,7 @@ def test_every_error_has_the_status_of_its_base_class_and_can_be_rebuilt(
 
     page = error_page(error)
 
-    assert page.status == STATUS_BY_THOUSAND[cls.code // 1000]
+    assert page.status == STATUS_OF_ITS_OWN.get(cls, STATUS_BY_THOUSAND[cls.code // 1000])
     told = msgspec.json.decode(page.body)["error"]
     again = from_wire(told["code"], told["fields"], told["message"])
     assert type(again) is cls
@@ -76,3 +79,10 @@ def test_an_error_without_a_number_has_that_of_its_base_class() -> None:
 @pytest.mark.parametrize("error", [LimitReachedError("topics_max", 1), BusyError("wait")])
 def test_whoever_should_wait_is_told_how_long(error: IsterError) -> None:
     assert (b"retry-after", b"1") in error_page(error).headers
+
+
+def test_whoever_has_no_token_is_told_to_bring_one() -> None:
+    page = error_page(UnauthenticatedError("no token was given"))
+
+    assert page.status == 401
+    assert (b"www-authenticate", b"Bearer") in page.headers

@@ -16,8 +16,8 @@ HTTP_PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text(encoding=
 DOCUMENT = document(ROUTES.table)
 
 
-def operations() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path, methods in DOCUMENT["paths"].items():
+def operations(told: dict[str, Any] = DOCUMENT) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in told["paths"].items():
         for method, operation in methods.items():
             yield f"{method.upper()} {path}", operation
 
@@ -75,6 +75,27 @@ def test_the_documentation_has_every_operation_and_no_other() -> None:
     told = re.findall(r"^\| `([A-Z]+ /\S+)` \|", HTTP_PAGE, re.MULTILINE)
 
     assert sorted(told) == sorted(f"{route.method} {route.path}" for route in ROUTES.table)
+
+
+def test_of_a_broker_that_asks_for_tokens_every_operation_says_so() -> None:
+    told = document(ROUTES.table, tokens=True)
+
+    schemes = told["components"].pop("securitySchemes")
+    assert schemes == {"token": {"type": "http", "scheme": "bearer"}}
+    assert told.pop("security") == [{"token": []}]
+    for _, operation in operations(told):
+        refusal = operation["responses"].pop("401")
+        assert "WWW-Authenticate" in refusal["headers"]
+        schema = refusal["content"]["application/json"]["schema"]
+        assert schema == {"$ref": "#/components/schemas/ErrorBody"}
+    # And nothing else is another.
+    assert told == DOCUMENT
+
+
+def test_of_a_broker_without_tokens_no_operation_speaks_of_them() -> None:
+    assert "security" not in DOCUMENT
+    assert "securitySchemes" not in DOCUMENT["components"]
+    assert not any("401" in operation["responses"] for _, operation in operations())
 
 
 async def test_the_broker_serves_the_document(call: Caller) -> None:

@@ -1,0 +1,147 @@
+"""How a command reaches its broker: `--url`, a token, and the files of TLS.
+
+Every command with a `url: UrlOption` has the options of `_OPTIONS` as well: `AccessGroup` adds
+them, and the url that the command gets carries what they said, as far as `connect`.
+
+Always true: no option has the token itself, which everybody on the machine could see in the list
+of processes; it comes from a file, or from ISTER_TOKEN.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup, TyperOption
+
+from ister.base import DEFAULT_URL
+from ister.base.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from ister.client import Client, Tls, Token
+
+_PANEL = "TLS and token"
+# Option, variable and help.
+_OPTIONS = (
+    (
+        "--token-file",
+        "ISTER_TOKEN_FILE",
+        "A file with your token, for a broker that asks who you are; or set ISTER_TOKEN to it.",
+    ),
+    (
+        "--tls-ca",
+        "ISTER_TLS_CA",
+        "Who may have signed the broker's certificate, with isters://. The system's by default.",
+    ),
+    (
+        "--tls-cert",
+        "ISTER_TLS_CLIENT_CERT",
+        "Your own certificate, for a broker that asks for one.",
+    ),
+    ("--tls-key", "ISTER_TLS_CLIENT_KEY", "The key of that certificate."),
+)
+ACCESS_OPTIONS = tuple(option for option, _, _ in _OPTIONS)
+
+
+class BrokerUrl(str):
+    """A url, with what its broker wants to see. The token is in no `repr`."""
+
+    __slots__ = ("tls", "token")
+
+    token: "Token | None"
+    tls: "Tls | None"
+
+
+def _with_access(context: typer.Context, url: str) -> BrokerUrl:
+    given: dict[str, str | None] = {option: context.meta.get(option) for option in ACCESS_OPTIONS}
+    found = BrokerUrl(url)
+    found.token = _token(given["--token-file"], is_flag=context.meta.get(_FLAG, False))
+    found.tls = _tls(url, given["--tls-ca"], given["--tls-cert"], given["--tls-key"])
+    return found
+
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="ISTER_URL",
+        metavar="URL",
+        callback=_with_access,
+        help="The broker, as ister://host:port, or isters:// with TLS.",
+    ),
+]
+URL = DEFAULT_URL
+
+
+def connect(url: str, *, name: str = "") -> "Client":
+    """Return a client of a command's broker, as `ister.connect` does."""
+    from ister import client
+
+    token, tls = (url.token, url.tls) if isinstance(url, BrokerUrl) else (None, None)
+    return client.connect(str(url), token=token, tls=tls, name=name)
+
+
+class AccessGroup(TyperGroup):
+    """The root of the command line. See the module."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        _add_options(self.commands.values())
+
+
+def _add_options(commands: Iterable[Any]) -> None:
+    for command in commands:
+        _add_options(getattr(command, "commands", {}).values())
+        slots = [slot for slot, one in enumerate(command.params) if one.name == "url"]
+        for slot in slots:
+            command.params[slot + 1 : slot + 1] = [_option(*row) for row in _OPTIONS]
+
+
+def _option(option: str, variable: str, text: str) -> TyperOption:
+    return TyperOption(
+        param_decls=[option],
+        type=str,
+        metavar="FILE",
+        envvar=variable,
+        show_envvar=True,
+        help=text,
+        # Known before the url is looked at, which takes it along; the command has no such argument.
+        is_eager=True,
+        expose_value=False,
+        callback=_keep,
+        rich_help_panel=_PANEL,
+    )
+
+
+_FLAG = "--token-file was typed"
+
+
+def _keep(context: typer.Context, option: TyperOption, value: str | None) -> None:
+    context.meta[option.opts[0]] = value
+    source = context.get_parameter_source(option.name or "")
+    if option.opts[0] == "--token-file" and source is not None:
+        context.meta[_FLAG] = source.name == "COMMANDLINE"
+
+
+def _token(path: str | None, *, is_flag: bool) -> "Token | None":
+    from ister.client import token_file
+
+    token = os.environ.get("ISTER_TOKEN")
+    if path and token and not is_flag:
+        raise BadRequestError("ISTER_TOKEN and ISTER_TOKEN_FILE are both set: unset one of them")
+    return token_file(path) if path else token
+
+
+def _tls(url: str, ca: str | None, cert: str | None, key: str | None) -> "Tls | None":
+    from ister.client import Tls
+
+    if not (ca or cert or key):
+        return None
+    if not url.startswith("isters://"):
+        raise BadRequestError(
+            "--tls-ca, --tls-cert, --tls-key and their variables (ISTER_TLS_CA …) are for TLS: "
+            "write --url as isters://, or leave them out"
+        )
+    if bool(cert) != bool(key):
+        raise BadRequestError("--tls-cert and --tls-key belong together: give both, or none")
+    return Tls(ca or None, cert or None, key or None)

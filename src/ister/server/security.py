@@ -1,0 +1,250 @@
+"""Who may come in, and by which connections: TLS and tokens, for every door alike.
+
+Always true:
+- with a certificate, no door speaks anything but TLS 1.2 or newer;
+- with a file of tokens, nobody is answered before they have shown one of them;
+- nothing of a token is ever shown or logged;
+- a file of tokens that was changed to one with mistakes changes nothing: the former ones stay.
+"""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ister.base.errors import ConfigError, UnauthenticatedError
+from ister.base.limits import MIB
+from ister.server.settings import folder, setting
+from ister.server.tokens import Stamp, Tokens, find_stamp, load_tokens, read_file
+
+# How often the file of tokens may be looked at.
+LOOK_MS = 1_000
+# How often refusals are logged; those between are counted.
+TELL_MS = 1_000
+# A certificate is 2 KiB, and all authorities of a system are 250 KiB.
+PEM_BYTES_MAX = 4 * MIB
+
+NO_TOKEN = "no token was given: this broker asks for one"
+UNKNOWN_TOKEN = "the token is none that this broker knows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityConfig:
+    """TLS and tokens, for all doors."""
+
+    tls_cert: Path | None = field(
+        default=None,
+        metadata=setting(
+            flag="--tls-cert",
+            parse=folder,
+            why="The broker's certificate and those above it, as PEM: all doors then speak TLS.",
+        ),
+    )
+    tls_key: Path | None = field(
+        default=None,
+        metadata=setting(
+            flag="--tls-key", parse=folder, why="The key of --tls-cert, as PEM, without a password."
+        ),
+    )
+    tls_client_ca: Path | None = field(
+        default=None,
+        metadata=setting(
+            flag="--tls-client-ca",
+            parse=folder,
+            why="Authorities, as PEM: clients must show a certificate that one of them signed.",
+        ),
+    )
+    tokens: Path | None = field(
+        default=None,
+        metadata=setting(
+            flag="--tokens",
+            parse=folder,
+            why="Lines of `NAME TOKEN`: every door then asks for one of the tokens.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """The content of the files, for libraries with a TLS of their own."""
+
+    cert: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes | None = None
+
+
+class Guard:
+    """What the doors ask. Without arguments it lets everybody in, without TLS."""
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        pem: Pem | None = None,
+        tokens: Path | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+        logger: structlog.typing.BindableLogger | None = None,
+    ) -> None:
+        """Read the file of tokens. Raises `ConfigError`; `now_ms` is a clock that only rises."""
+        self.tls = tls
+        self.pem = pem
+        self._file = tokens
+        self._now_ms = now_ms
+        self._logger: Any = logger or structlog.get_logger("security")
+        self._stamp: Stamp | None = None
+        self._looked_ms = now_ms()
+        self._tokens = Tokens({})
+        self._told = Occasional(now_ms)
+        if tokens is not None:
+            self._stamp = find_stamp(tokens)
+            self._tokens = load_tokens(tokens)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a token is needed to come in."""
+        return self._file is not None
+
+    def check(self, token: str, *, door: str = "", address: str = "") -> str:
+        """Return whose token it is, empty where nobody is asked.
+
+        Raises `UnauthenticatedError`, and logs where it came from, though not for each of many.
+        """
+        if self._file is None:
+            return ""
+        self._look(self._file)
+        name = self._tokens.find(token)
+        if name is not None:
+            return name
+        reason = UNKNOWN_TOKEN if token else NO_TOKEN
+        if times := self._told.times():
+            self._logger.warning(
+                "client_refused", door=door, address=address, error=reason, times=times
+            )
+        raise UnauthenticatedError(reason)
+
+    def _look(self, file: Path) -> None:
+        """Read the file again if it has changed.
+
+        It is a small one on a disk of this machine: that takes less than sending it to a thread.
+        """
+        now_ms = self._now_ms()
+        if now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        stamp = find_stamp(file)
+        if stamp == self._stamp:
+            return
+        # Also when it has mistakes: they are told once, not every second.
+        self._stamp = stamp
+        try:
+            self._tokens = load_tokens(file)
+        except ConfigError as error:
+            self._logger.warning("tokens_not_read", mistakes=error.mistakes, kept="the former ones")
+            return
+        self._logger.info("tokens_read", file=str(file), tokens=len(self._tokens.names))
+
+
+class Occasional:
+    """Lets a log tell of many like things in few lines."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._told_ms: int | None = None
+        self._times = 0
+
+    def times(self) -> int:
+        """Count one more. Return how many there were since the last line, 0 to write none now."""
+        self._times += 1
+        now_ms = self._now_ms()
+        if self._told_ms is not None and now_ms - self._told_ms < TELL_MS:
+            return 0
+        self._told_ms = now_ms
+        times, self._times = self._times, 0
+        return times
+
+
+def open_guard(config: SecurityConfig, now_ms: Callable[[], int]) -> Guard:
+    """Read every file that `config` names, or raise `ConfigError` with what is wrong with them."""
+    mistakes: list[str] = []
+    tls = pem = None
+    if config.tls_cert is not None and config.tls_key is not None:
+        try:
+            tls, pem = _load_tls(config.tls_cert, config.tls_key, config.tls_client_ca)
+        except ConfigError as error:
+            mistakes += error.mistakes
+    try:
+        guard = Guard(tls=tls, pem=pem, tokens=config.tokens, now_ms=now_ms)
+    except ConfigError as error:
+        mistakes += [f"--tokens {mistake}" for mistake in error.mistakes]
+    if mistakes:
+        raise ConfigError(mistakes)
+    return guard
+
+
+def bearer(header: str) -> str:
+    """Return the token in an `authorization` header, empty when there is none."""
+    scheme, _, token = header.strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _load_tls(cert: Path, key: Path, client_ca: Path | None) -> tuple[ssl.SSLContext, Pem]:
+    mistakes: list[str] = []
+    pem = Pem(
+        _read("--tls-cert", cert, mistakes),
+        _read("--tls-key", key, mistakes),
+        _read("--tls-client-ca", client_ca, mistakes) if client_ca is not None else None,
+    )
+    if mistakes:
+        raise ConfigError(mistakes)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Else a client of TLS 1.2 could have us do the costly part over and over.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _take_certificate(context, cert, key, mistakes)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(cafile=client_ca)
+        except (ssl.SSLError, ValueError):
+            mistakes.append(f"--tls-client-ca {client_ca}: has no certificates in PEM")
+    if mistakes:
+        raise ConfigError(mistakes)
+    return context, pem
+
+
+def _take_certificate(context: ssl.SSLContext, cert: Path, key: Path, mistakes: list[str]) -> None:
+    def on_password() -> str:
+        # Asked for one, OpenSSL would else stop the start and ask the terminal.
+        raise _EncryptedKeyError
+
+    try:
+        context.load_cert_chain(cert, key, password=on_password)
+    except _EncryptedKeyError:
+        mistakes.append(
+            f"--tls-key {key}: has a password: write one without it, by "
+            f"`openssl pkey -in {key} -out FILE`, that only the broker may read"
+        )
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            mistakes.append(f"--tls-key {key}: is not the key of --tls-cert {cert}")
+        else:
+            mistakes.append(
+                f"--tls-cert {cert}, --tls-key {key}: are not a certificate and its key in PEM "
+                f"({error.reason or 'unreadable'})"
+            )
+
+
+class _EncryptedKeyError(Exception):
+    """A key asks for its password."""
+
+
+def _read(flag: str, path: Path, mistakes: list[str]) -> bytes:
+    try:
+        data, _ = read_file(path, PEM_BYTES_MAX)
+    except ConfigError as error:
+        mistakes += [f"{flag} {mistake}" for mistake in error.mistakes]
+        return b""
+    return data

@@ -1,0 +1,280 @@
+"""The guard of all doors: who is let in, files that change, certificates, contradictions."""
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from tests.e2e.certificates import Certificates, make_certificates
+
+from ister.base.errors import ConfigError, UnauthenticatedError
+from ister.server import ServerConfig, read_config
+from ister.server.security import (
+    LOOK_MS,
+    TELL_MS,
+    Guard,
+    Occasional,
+    SecurityConfig,
+    bearer,
+    open_guard,
+)
+
+TOKEN = "vX3p9mQm2T7yLw0c"
+OTHER = "0123456789abcdef-0123456789abcdef"
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"billing {TOKEN}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+# Tokens
+
+
+def test_a_guard_without_tokens_lets_everybody_in() -> None:
+    guard = Guard()
+
+    assert not guard.asks
+    assert guard.check("") == guard.check("anything") == ""
+
+
+def test_a_guard_with_tokens_names_who_has_one_and_refuses_all_others(file: Path) -> None:
+    guard = Guard(tokens=file)
+
+    assert guard.asks
+    assert guard.check(TOKEN) == "billing"
+    for token in (OTHER, TOKEN[:-1], TOKEN + " ", "\ud800", "x" * 100_000):
+        with pytest.raises(UnauthenticatedError, match="none that this broker knows"):
+            guard.check(token)
+    with pytest.raises(UnauthenticatedError, match="no token was given"):
+        guard.check("")
+
+
+def test_refusals_are_logged_at_most_once_a_second_and_without_the_token(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    with capture_logs() as lines:
+        for _ in range(50):
+            with pytest.raises(UnauthenticatedError):
+                guard.check(OTHER, door="native", address="10.0.0.9:1")
+        clock.now_ms = TELL_MS
+        with pytest.raises(UnauthenticatedError):
+            guard.check(OTHER)
+
+    assert [line["times"] for line in lines] == [1, 50]
+    assert (lines[0]["door"], lines[0]["address"]) == ("native", "10.0.0.9:1")
+    assert OTHER not in str(lines)
+
+
+def test_a_changed_file_counts_from_the_next_look_on(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    file.write_text(f"reports {OTHER}\n")
+
+    clock.now_ms = LOOK_MS - 1
+    assert guard.check(TOKEN) == "billing"
+    clock.now_ms = LOOK_MS
+    assert guard.check(OTHER) == "reports"
+    with pytest.raises(UnauthenticatedError):
+        guard.check(TOKEN)
+
+
+@pytest.mark.parametrize("change", ["missing", "mistake", "empty", "readable"])
+def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
+    file: Path, change: str
+) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    match change:
+        case "missing":
+            file.unlink()
+        case "mistake":
+            file.write_text(f"billing {OTHER} more\n")
+        case "empty":
+            file.write_text("")
+        case _:
+            file.chmod(0o644)
+
+    with capture_logs() as lines:
+        for clock.now_ms in range(LOOK_MS, 5 * LOOK_MS, LOOK_MS):
+            assert guard.check(TOKEN) == "billing"
+
+    [line] = lines
+    assert line["event"] == "tokens_not_read"
+    assert OTHER not in str(line)
+
+
+def test_a_file_that_was_mended_is_read(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    file.write_text("nothing\n")
+    clock.now_ms = LOOK_MS
+    guard.check(TOKEN)
+
+    file.write_text(f"reports {OTHER}\n")
+    clock.now_ms = 2 * LOOK_MS
+
+    assert guard.check(OTHER) == "reports"
+
+
+def test_many_like_things_are_told_of_once_in_a_while() -> None:
+    clock = Hand()
+    told = Occasional(clock)
+
+    assert [told.times() for _ in range(3)] == [1, 0, 0]
+    clock.now_ms = TELL_MS - 1
+    assert told.times() == 0
+    clock.now_ms = TELL_MS
+    assert told.times() == 4
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        (f"Bearer {TOKEN}", TOKEN),
+        (f"bearer   {TOKEN} ", TOKEN),
+        (f"BEARER {TOKEN}", TOKEN),
+        (TOKEN, ""),
+        ("Bearer", ""),
+        (f"Basic {TOKEN}", ""),
+        (f"Bearer{TOKEN}", ""),
+        ("", ""),
+    ],
+)
+def test_the_token_of_a_header(header: str, token: str) -> None:
+    assert bearer(header) == token
+
+
+# Certificates
+
+
+def refused(config: SecurityConfig) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        open_guard(config, lambda: 0)
+    return caught.value.mistakes
+
+
+def test_a_certificate_with_its_key_is_taken(certificates: Certificates) -> None:
+    config = SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key)
+    guard = open_guard(config, lambda: 0)
+
+    assert guard.tls is not None
+    assert guard.pem is not None
+    assert certificates.key.read_text()[40:80] not in repr(guard.pem)
+
+
+def test_files_that_cannot_be_read_are_told_together(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    config = SecurityConfig(
+        tls_cert=tmp_path / "a",
+        tls_key=tmp_path,
+        tls_client_ca=tmp_path / "c",
+        tokens=tmp_path / "d",
+    )
+
+    assert refused(config) == [
+        f"--tls-cert {tmp_path}/a: cannot be read: No such file or directory",
+        f"--tls-key {tmp_path}: cannot be read: Is a directory",
+        f"--tls-client-ca {tmp_path}/c: cannot be read: No such file or directory",
+        f"--tokens {tmp_path}/d: cannot be read: No such file or directory",
+    ]
+
+
+def test_the_key_of_another_certificate_is_told(certificates: Certificates) -> None:
+    key = certificates.client_key
+    config = SecurityConfig(tls_cert=certificates.cert, tls_key=key)
+
+    assert refused(config) == [f"--tls-key {key}: is not the key of --tls-cert {certificates.cert}"]
+
+
+def test_a_key_with_a_password_is_told_with_the_way_out(certificates: Certificates) -> None:
+    config = SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.encrypted_key)
+
+    [mistake] = refused(config)
+
+    assert "has a password" in mistake
+    assert "openssl pkey" in mistake
+
+
+def test_files_that_are_no_certificates_are_told(certificates: Certificates, file: Path) -> None:
+    [mistake] = refused(SecurityConfig(tls_cert=file, tls_key=certificates.key))
+    assert "are not a certificate and its key in PEM" in mistake
+
+    config = SecurityConfig(
+        tls_cert=certificates.cert, tls_key=certificates.key, tls_client_ca=certificates.key
+    )
+    assert refused(config) == [f"--tls-client-ca {certificates.key}: has no certificates in PEM"]
+
+
+# Contradictions
+
+
+def read(**flags: str) -> ServerConfig:
+    paths = {name.replace("__", "."): value for name, value in flags.items()}
+    return read_config(flags=paths, environment={})
+
+
+def contradictions(**flags: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(**flags)
+    return caught.value.mistakes
+
+
+def test_half_of_a_certificate_is_refused() -> None:
+    assert contradictions(security__tls_cert="a.pem") == [
+        "--tls-cert is given without --tls-key: TLS needs both"
+    ]
+    assert contradictions(security__tls_key="a.key") == [
+        "--tls-key is given without --tls-cert: TLS needs both"
+    ]
+    assert contradictions(security__tls_client_ca="ca.pem") == [
+        "--tls-client-ca is given without --tls-cert and --tls-key: add them"
+    ]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_tokens_need_no_tls_on_this_machine(host: str) -> None:
+    assert read(security__tokens="t", native__host=host).security.tokens == Path("t")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "broker.local"])
+def test_tokens_without_tls_are_refused_where_others_could_read_them(host: str) -> None:
+    [mistake] = contradictions(security__tokens="t", native__host=host)
+    assert mistake.startswith(f"--tokens without TLS on --host {host}: ")
+
+    [mistake] = contradictions(security__tokens="t", http__host=host)
+    assert mistake.startswith(f"--tokens without TLS on --http-host {host}: ")
+
+    [mistake] = contradictions(security__tokens="t", grpc__host=host)
+    assert "add --tls-cert and --tls-key" in mistake
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "broker.local"])
+def test_tokens_are_taken_with_tls_and_where_nobody_listens(host: str) -> None:
+    off = read(security__tokens="t", grpc__host=host, grpc__mode="off")
+    secured = read(
+        security__tokens="t",
+        native__host=host,
+        security__tls_cert="a.pem",
+        security__tls_key="a.key",
+    )
+
+    assert off.security.tokens == secured.security.tokens == Path("t")
