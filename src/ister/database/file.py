@@ -168,15 +168,18 @@ def translated(file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def copied(file: Path) -> Iterator[Path]:
+def copied(file: Path, *more: str) -> Iterator[Path]:
     """Yield a copy of a file, with its write-ahead log if there is one, somewhere else.
+
+    `more` are the suffixes of other files beside it that belong to it.
 
     Whoever only looks at it changes nothing then: SQLite makes files beside the one it reads, and
     folds its log into it at the end. Raises `StorageFailedError`.
     """
     with tempfile.TemporaryDirectory(prefix="ister-check-") as name:
         try:
-            for part in (file, file.with_name(f"{file.name}-wal")):
+            for suffix in ("", "-wal", *more):
+                part = file.with_name(f"{file.name}{suffix}")
                 if part.exists():
                     shutil.copyfile(part, Path(name) / part.name)
         except OSError as error:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 from ister.base.errors import CorruptedError, StorageFailedError
 from ister.base.limits import KIB
 from ister.broker import StoreWorker
-from ister.timeline import Call, Group, Put, Store, Update
+from ister.timeline import Call, Group, Store
 
 # What may be made in the event loop: as much as the store does while the disk syncs. With more of
 # them it is the process's: a thread would take turns with the event loop, row by row.
@@ -34,7 +34,7 @@ SMALL_BYTES = 16 * KIB
 AT_ONCE_S = 0.002
 # How long there are only small ones before the file comes. That and going back takes some
 # milliseconds each, so it is twice as long each time that it does not stay.
-CALM_S = 1.0
+CALM_S = 0.25
 CALM_S_MAX = 64.0
 STAYS = 10
 
@@ -111,12 +111,24 @@ class StorePlaces:
                 self._run(self._process, call, done)
         elif not is_calm:
             self._leave(call, done)
-        elif is_small and self._is_open and not self._running and self._took_s <= AT_ONCE_S:
+        elif is_small and self._is_quick:
             self._call_soon(done, self._make(call))
         else:
             # The slow ones are to be forgotten some time, or a hiccup would count for ever.
             self._took_s *= 0.9
             self._run(self._here, call, done)
+
+    def try_at_once(self, call: Call[T]) -> T | Exception | None:
+        """See `StoreWorker`."""
+        is_here = self.place is Place.HERE and not self._waiting
+        if is_here and self._is_quick and self._calm() and _is_small(call):
+            return self._make(call)
+        return None
+
+    @property
+    def _is_quick(self) -> bool:
+        """Whether the event loop may wait for the file, when that is here."""
+        return self._is_open and not self._running and self._took_s <= AT_ONCE_S
 
     def _run(
         self, worker: StoreWorker, call: Call[T], done: Callable[[T | Exception], object]
@@ -183,11 +195,13 @@ class StorePlaces:
 
 
 def _changes_of(call: Call[Any]) -> int:
-    return sum(len(work.changes) for work in call.work) if isinstance(call, Group) else 0
+    return call.changes if isinstance(call, Group) else 0
 
 
 def _is_small(call: Call[Any]) -> bool:
-    if not isinstance(call, Group) or call.calls:
-        return False
-    changes = [change for work in call.work for change in work.changes]
-    return sum(len(c.payload) for c in changes if isinstance(c, Put | Update)) <= SMALL_BYTES
+    return (
+        isinstance(call, Group)
+        and not call.calls
+        and 0 < call.changes <= SMALL_CHANGES
+        and call.size_bytes <= SMALL_BYTES
+    )

@@ -1,7 +1,8 @@
 """Verifying the timelines in a file that nobody has open: every message is read, nothing written.
 
-SQLite folds a write-ahead log into its file when it reads it. So a file that has one, after a
-crash, is copied somewhere else and looked at there; one that has none is read where it is.
+SQLite folds a write-ahead log into its file when it reads it, and the tables take what the log of
+puts has. So a file that has one of these, after a crash, is copied somewhere else and looked at
+there; one that has none is read where it is.
 """
 
 import fcntl
@@ -15,6 +16,8 @@ from ister.base.errors import CorruptedError, StorageTakenError
 from ister.database import check_format, copied, translated
 from ister.timeline.file import FORMAT
 from ister.timeline.port import TopicRow
+from ister.timeline.put_log import SUFFIX
+from ister.timeline.sqlite import SqliteStore
 from ister.timeline.sqlite_runs import ALL, WHOLE, is_whole
 
 # A file of which nothing is right is not worth a list of it.
@@ -74,6 +77,11 @@ class _Check:
 
     def run(self, copy: Path, mode: str) -> None:
         """Read everything."""
+        if copy.with_name(f"{copy.name}{SUFFIX}").exists():
+            # It has the tables take what is in that log.
+            store = SqliteStore(copy)
+            store.topics()
+            store.close()
         connection = sqlite3.connect(f"{copy.absolute().as_uri()}?{mode}", uri=True)
         try:
             for setting in SETTINGS:
@@ -128,9 +136,9 @@ class _Check:
 
 
 def _parts(file: Path) -> list[Path]:
-    """Return the file, and its write-ahead log if there is something in it."""
-    log = file.with_name(f"{file.name}-wal")
-    return [file, log] if log.exists() and log.stat().st_size else [file]
+    """Return the file, and those of its logs that may have something in them."""
+    logs = [file.with_name(f"{file.name}{suffix}") for suffix in ("-wal", SUFFIX)]
+    return [file, *(log for log in logs if log.exists() and log.stat().st_size)]
 
 
 @contextmanager
@@ -150,5 +158,5 @@ def _readable(file: Path) -> Iterator[tuple[Path, str]]:
     if len(_parts(file)) == 1:
         yield file, "mode=ro&immutable=1"
         return
-    with copied(file) as copy:
+    with copied(file, SUFFIX) as copy:
         yield copy, "mode=rw"

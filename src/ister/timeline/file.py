@@ -33,7 +33,8 @@ TOPIC_COLUMNS = (
     " settings BLOB NOT NULL"
 )
 HEAD_COLUMNS = (
-    "one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, number INTEGER NOT NULL"
+    "one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, number INTEGER NOT NULL,"
+    " logged INTEGER NOT NULL"
 )
 TABLES = (
     f"CREATE TABLE messages ({COLUMNS}) STRICT",
@@ -48,13 +49,14 @@ TABLES = (
     f"CREATE TABLE topics ({TOPIC_COLUMNS}) STRICT",
     # Topics that were deleted, and whose messages are not all gone yet.
     "CREATE TABLE remains (number INTEGER PRIMARY KEY) STRICT",
-    # The last version, and the last number of a topic, that were given.
+    # The last version, and the last number of a topic, that were given; and the version of the last
+    # put that was taken from the log of puts.
     f"CREATE TABLE head ({HEAD_COLUMNS}) STRICT",
-    "INSERT INTO head VALUES (1, 0, 0)",
+    "INSERT INTO head VALUES (1, 0, 0, 0)",
 )
 FORMAT = database.Format(
     application_id=0x69737474,  # "istt"
-    number=2,
+    number=3,
     tables=TABLES,
     foreign="it has no timelines",
 )

@@ -1,10 +1,11 @@
 """Timelines in one file of SQLite: blocking, for one thread at a time.
 
 Always true:
-- what `apply` returned for is on the disk, together;
+- what `apply` returned for is on the disk, together: in the tables, or a lone put in the log of
+  puts, which all other calls begin with taking into the tables;
 - a payload that is not what was written is told, not handed out: it has a checksum, which SQLite
   itself does not keep;
-- nothing of a message is in memory between two calls;
+- nothing of a message is in memory between two calls, but for what the log of puts has alone;
 - after an error of the storage nothing is remembered: the next call opens the file again, so that
   what it finds is what the disk has.
 
@@ -18,15 +19,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from ister.base.errors import CorruptedError, IsterError, StorageFailedError, TopicExistsError
 from ister.database import transaction, translated
+from ister.objects import LocalDisk
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
 from ister.timeline.file import open_file
-from ister.timeline.model import Bury, Done, Lease, Put, Row, Slot, Work
+from ister.timeline.model import Bury, Changed, Done, Lease, Put, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
+from ister.timeline.put_log import SUFFIX, Logged, PutLog, load_puts
 from ister.timeline.sheet import UNREAD, Sheet, Writes
 from ister.timeline.sqlite_runs import (
     ADD,
@@ -38,13 +41,18 @@ from ister.timeline.sqlite_runs import (
     SLIM_KINDS,
     WHOLE,
     finish_all,
+    is_plain,
     is_whole,
     kind_of,
     lease_all,
     listed,
     new_row,
     put_all,
+    put_row,
 )
+
+if TYPE_CHECKING:
+    from ister.log import Disk
 
 FILE_NAME = "timelines.db"
 BEFORE_ALL = (-NUMBER_MAX, 0)
@@ -58,6 +66,7 @@ FREE = "NOT EXISTS (SELECT 1 FROM leases AS l WHERE l.seq = m.seq)"
 LEASED = "JOIN messages AS m ON m.seq = l.seq"
 FIND = f"{WHOLE} {ALL} WHERE m.topic = ? AND m.id = ?"
 FIND_SEQ = f"{WHOLE} {ALL} WHERE m.seq = ?"
+HAS_ID = "SELECT 1 FROM messages WHERE topic = ? AND id = ?"
 FIND_IDS = f"{SLIM} {ALL} WHERE m.topic = ? AND m.id {AMONG}"
 # What stands in a range of a level, in order: first of those that nobody has, then of the others.
 FREE_ORDER = "FROM messages AS m INDEXED BY message_order"
@@ -115,8 +124,18 @@ CLEAR_LEASES = (
 class SqliteStore:
     """See `Store`. Raises `StorageFailedError` and `CorruptedError`."""
 
-    def __init__(self, file: Path, *, busy_timeout_s: float = 5.0, was_there: bool = False) -> None:
+    def __init__(
+        self,
+        file: Path,
+        *,
+        busy_timeout_s: float = 5.0,
+        was_there: bool = False,
+        disk: "Disk | None" = None,
+    ) -> None:
+        """`disk` is where the log of puts is, if not beside the file."""
         self._file = file.absolute()
+        self._log_name = f"{file.name}{SUFFIX}"
+        self._disk = disk or LocalDisk(self._file.parent)
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
         self._was_there = was_there
@@ -126,6 +145,7 @@ class SqliteStore:
         # The last version that was given, and up to which they are ours by the file.
         self._version = 0
         self._reserved = 0
+        self._log: PutLog | None = None
 
     def topics(self) -> list[TopicRow]:
         """See `Store`."""
@@ -147,7 +167,7 @@ class SqliteStore:
 
     def delete_topic(self, number: int) -> None:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._folded() as connection:
             if number not in self._topics:
                 return
             with transaction(connection):
@@ -158,11 +178,18 @@ class SqliteStore:
 
     def apply(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
         """See `Store`."""
+        if len(work) == 1 and len(work[0].changes) == 1:
+            changed = self._log_put(work[0].changes[0])
+            if changed is not None:
+                return [[changed]]
         outcomes: list[Outcomes] = []
         with self._opened() as connection:
             version, reserved = self._version, self._reserved
             end = version + sum(len(piece.changes) for piece in work)
+            log = self._log
             with transaction(connection):
+                if log is not None:
+                    fold(connection, log.puts)
                 if end > reserved:
                     reserved = end + RESERVED_VERSIONS
                     connection.execute("UPDATE head SET version = ?", (reserved,))
@@ -173,6 +200,8 @@ class SqliteStore:
                 cleared = self._clear(connection)
             self._version, self._reserved = version, reserved
             self._remains -= cleared
+            if log is not None:
+                self._on_folded(log)
             return outcomes
 
     def _make(
@@ -207,7 +236,7 @@ class SqliteStore:
         self, topic: int, level: int, after: tuple[int, int], until_ms: int, limit: int
     ) -> list[Slot]:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._folded() as connection:
             if topic not in self._topics:
                 return []
             values = (topic, level, *after, until_ms, limit)
@@ -224,7 +253,7 @@ class SqliteStore:
 
     def levels(self, topic: int) -> dict[int, int]:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._folded() as connection:
             everything = (*BEFORE_ALL, NUMBER_MAX, 1)
             return {
                 level: min(
@@ -237,14 +266,14 @@ class SqliteStore:
 
     def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._folded() as connection:
             if topic not in self._topics or not is_text(holder):
                 return []
             return self._whole(connection.execute(HELD, (topic, holder, *after, limit)))
 
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._folded() as connection:
             if topic not in self._topics or not is_text(id):
                 return None
             return self._find(connection, topic, id)
@@ -255,7 +284,7 @@ class SqliteStore:
         """See `Store`."""
         # Of each level as many as are asked for: the levels of a topic are few.
         after = max(after, (start_ms, -1))
-        with self._opened() as connection:
+        with self._folded() as connection:
             found: list[Row] = []
             for level in self._levels(connection, topic):
                 values = (topic, level, *after, end_ms - 1, limit)
@@ -267,7 +296,7 @@ class SqliteStore:
 
     def count(self, topic: int, start_ms: int, end_ms: int) -> int:
         """See `Store`. Takes longer the more there are: a second for 2 to 5 million."""
-        with self._opened() as connection:
+        with self._folded() as connection:
             count = 0
             for level in self._levels(connection, topic):
                 values = (topic, level, start_ms, end_ms)
@@ -280,17 +309,63 @@ class SqliteStore:
 
     def close(self) -> None:
         """See `Store`."""
-        if self._connection is not None and self._reserved > self._version:
-            # Versions are lost by a crash alone.
-            with self._opened() as connection:
+        if self._connection is not None:
+            with self._folded() as connection:
+                # Versions are lost by a crash alone.
                 connection.execute("UPDATE head SET version = ?", (self._version,))
+            if self._log is not None:
+                self._log.remove()
         self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
-            with translated(self._file):
+        log, self._log = self._log, None
+        with translated(self._file):
+            if log is not None:
+                log.close()
+            if connection is not None:
                 connection.close()
+
+    # Lone puts
+
+    def _log_put(self, put: object) -> Changed | None:
+        """Make a message without a commit; `None`: it takes one to make it, or to refuse it."""
+        connection, log, version = self._connection, self._log, self._version + 1
+        if (
+            connection is None
+            or log is None
+            or type(put) is not Put
+            or version > self._reserved
+            or not is_plain(put, self._topics)
+        ):
+            return None
+        key = put.topic, put.id
+        try:
+            # Whether the file is still there is looked at by whoever folds: the put is on the disk.
+            is_taken = key in log.ids or connection.execute(HAS_ID, key).fetchone()
+            if is_taken or not log.add(version, put):
+                return None
+        except (sqlite3.Error, OSError):
+            with self._closed_on_failure():
+                raise
+        self._version = version
+        return Changed(put.id, version, version, put.due_ms, put.due_ms)
+
+    @contextmanager
+    def _folded(self) -> Iterator[sqlite3.Connection]:
+        """As `_opened`, for whoever looks at the tables: they have all that was put."""
+        with self._opened() as connection:
+            if self._log is not None and self._log.puts:
+                with transaction(connection):
+                    fold(connection, self._log.puts)
+                self._on_folded(self._log)
+            yield connection
+
+    def _on_folded(self, log: PutLog) -> None:
+        log.on_folded()
+        if log.is_full:
+            log.close()
+            self._log = PutLog(self._disk, self._log_name)
 
     # Reading
 
@@ -359,9 +434,14 @@ class SqliteStore:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
+        with self._closed_on_failure():
+            yield self._open()
+
+    @contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
         try:
             with translated(self._file):
-                yield self._open()
+                yield
         except (StorageFailedError, CorruptedError):
             # Not as one that is closed: what the file has by now is not known.
             with suppress(IsterError):
@@ -383,11 +463,22 @@ class SqliteStore:
         self._topics = {row[0]: TopicRow(*row) for row in topics}
         self._remains = {row[0] for row in connection.execute("SELECT number FROM remains")}
         (newest,) = connection.execute("SELECT coalesce(max(seq), 0) FROM messages").fetchone()
-        match connection.execute("SELECT version FROM head").fetchall():
-            case [(int(version),)] if version >= newest:
+        match connection.execute("SELECT version, logged FROM head").fetchall():
+            case [(int(version), int(logged))] if version >= max(newest, logged):
                 self._version = self._reserved = version
             case _:
                 raise self._damage("the last version is not what was written")
+        self._begin_log(connection, logged)
+
+    def _begin_log(self, connection: sqlite3.Connection, logged: int) -> None:
+        """Have the tables take what a crash has left in the log of puts, and begin another."""
+        puts = load_puts(self._disk, self._log_name, logged)
+        if puts and puts[-1].version > self._version:
+            raise self._damage("the log of puts has versions that nobody gave")
+        if puts:
+            with transaction(connection):
+                fold(connection, puts)
+        self._log = PutLog(self._disk, self._log_name)
 
     def _damage(self, reason: str) -> IsterError:
         return CorruptedError(str(self._file), 0, reason)
@@ -404,6 +495,13 @@ class SqliteStore:
             connection.execute("DELETE FROM remains WHERE number = ?", (number,))
             return {number}
         return set()
+
+
+def fold(connection: sqlite3.Connection, logged: Sequence[Logged]) -> None:
+    """Have the tables take what was logged; their head says so."""
+    if logged:
+        connection.executemany(ADD, [put_row(put, version) for version, put in logged])
+        connection.execute("UPDATE head SET logged = ?", (logged[-1].version,))
 
 
 def write(connection: sqlite3.Connection, writes: Writes) -> None:

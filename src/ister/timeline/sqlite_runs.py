@@ -63,22 +63,12 @@ def put_all(
     ids: dict[int, set[str]] = {}
     added: list[tuple[object, ...]] = []
     changed: list[Changed] = []
-    for (topic, name, group, due_ms, payload, attributes, level), number in zip(
-        puts, count(version), strict=False
-    ):
-        if not (
-            name
-            and name.isprintable()
-            and group.isprintable()
-            and -NUMBER_MAX < due_ms < NUMBER_MAX
-            and 0 <= level < LEVELS
-            and topic in topics
-        ):
+    for put, number in zip(puts, count(version), strict=False):
+        if not is_plain(put, topics):
             return None
-        ids.setdefault(topic, set()).add(name)
-        crc = crc32(attributes, crc32(payload))
-        fields = (topic, number, name, number, level, due_ms, group, 0, payload, attributes, crc)
-        added.append(fields)
+        name, due_ms = put.id, put.due_ms
+        ids.setdefault(put.topic, set()).add(name)
+        added.append(put_row(put, number))
         changed.append(Changed(name, number, number, due_ms, due_ms))
     if sum(map(len, ids.values())) < len(puts):
         return None
@@ -87,6 +77,26 @@ def put_all(
             return None
     connection.executemany(ADD, added)
     return split(changed, work)
+
+
+def is_plain(put: Put, topics: Collection[int]) -> bool:
+    """Return whether nothing but a message of that id can keep this one from being made."""
+    topic, name, group, due_ms, _, _, level = put
+    return bool(
+        name
+        and name.isprintable()
+        and group.isprintable()
+        and -NUMBER_MAX < due_ms < NUMBER_MAX
+        and 0 <= level < LEVELS
+        and topic in topics
+    )
+
+
+def put_row(put: Put, version: int) -> tuple[object, ...]:
+    """Return a new message as `ADD` takes it."""
+    topic, name, group, due_ms, payload, attributes, level = put
+    crc = crc32(attributes, crc32(payload))
+    return topic, version, name, version, level, due_ms, group, 0, payload, attributes, crc
 
 
 def lease_all(

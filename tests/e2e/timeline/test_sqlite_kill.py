@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 KILLS = 12
 NOW_MS = 1_000
 PAIR = ("left", "right")
+# Some turns take more than the log of lone puts does.
+LONE_COUNT = 50
 END_MS = 2**62
 
 
@@ -94,7 +96,7 @@ def write() -> None:
 
 
 def write_turn(store: SqliteStore, topic: int, turn: int) -> None:
-    """Put messages, deal with one of them, and change the pair in one go."""
+    """Put messages, deal with one of them, change the pair in one go; then put some one by one."""
     text = str(turn).encode()
     puts = [Put(topic, f"{turn}-{number}", "shop", NOW_MS, text) for number in range(20)]
     moves = [Update(topic, name, "shop", text) for name in PAIR] + [
@@ -114,6 +116,10 @@ def write_turn(store: SqliteStore, topic: int, turn: int) -> None:
     assert isinstance(row, Row)
     (found,) = store.apply(NOW_MS, [Work([Done(topic, row.id, "c-1", row.version)])])
     assert isinstance(listed(found)[0], Changed)
+    for number in range(LONE_COUNT):
+        put = Put(topic, f"{turn}-lone-{number}", "shop", NOW_MS, text)
+        (found,) = store.apply(NOW_MS, [Work([put])])
+        assert isinstance(listed(found)[0], Changed)
 
 
 def check(file: Path, told: int, untold: set[int]) -> int:
@@ -132,6 +138,8 @@ def check(file: Path, told: int, untold: set[int]) -> int:
         missing = [number for number in range(20) if f"{turn}-{number}" not in ids]
         # Of a turn that was cut short, the one to be dealt with may be there.
         assert missing == [0] or (turn in untold and not missing)
+        lone = {f"{turn}-lone-{number}" for number in range(LONE_COUNT)}
+        assert turn in untold or lone <= ids
     pair = [row for row in rows if row.id in PAIR]
     assert sorted(row.id for row in pair) == list(PAIR)
     assert pair[0].payload == pair[1].payload

@@ -110,6 +110,11 @@ async def test_a_file_that_is_gone_is_not_made_anew_by_the_broker(broker: Broker
         for path, away in moved:
             path.rename(away)
 
+        # It is on the disk, in the log that was moved away with the rest.
+        await timeline.put(b"x", at=3_600.0, id="logged")
+        told.append("logged")
+        with pytest.raises(StorageFailedError, match="is gone: put it back"):
+            await timeline.count()
         with pytest.raises(StorageFailedError, match="is gone: put it back"):
             await timeline.put(b"x", at=3_600.0, id="not")
         assert not (data / FILE).exists()

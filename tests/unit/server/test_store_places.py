@@ -69,6 +69,9 @@ class Lane:
     def run(self, call: Any, done: Any) -> None:
         self.calls.append((call, done))
 
+    def try_at_once(self, call: Any) -> Any:
+        raise AssertionError("nobody waits for a process or a thread")
+
     def step(self) -> None:
         call, done = self.calls.popleft()
         try:
@@ -103,8 +106,15 @@ class Bench:
         """Ask for changes; return their number."""
         self._number += 1
         puts = [Put(1, str(n), "", 0, b"x" * size) for n in range(count)]
-        self._run(Group(self._number, [Work([*puts])], []))
+        size_bytes = sum(len(put.payload) for put in puts)
+        self._run(Group(self._number, [Work([*puts])], [], size_bytes))
         return self._number
+
+    def at_once(self, count: int = 1, size: int = 10) -> Any:
+        """Ask for changes to be made at once; return what came of them, or `None`."""
+        self._number += 1
+        puts = [Put(1, str(n), "", 0, b"x" * size) for n in range(count)]
+        return self.places.try_at_once(Group(self._number, [Work([*puts])], [], count * size))
 
     def read(self) -> int:
         """Ask for what is no change."""
@@ -365,3 +375,47 @@ def test_whatever_comes_is_made_once_and_told_in_order_and_the_file_is_open_once
     assert [number for number, _ in bench.told] == asked
     made = [number for _, number in bench.file.made]
     assert made == sorted(set(made))
+
+
+def test_a_small_change_is_made_at_once_only_while_the_file_is_here_and_in_order(
+    bench: Bench,
+) -> None:
+    away = bench.at_once()
+    bench.come()
+    here = bench.at_once()
+    many, large = bench.at_once(SMALL_CHANGES + 1), bench.at_once(1, SMALL_BYTES + 1)
+    bench.read()
+    behind_another = bench.at_once()
+    bench.settle()
+    again = bench.at_once()
+    bench.is_calm = False
+    busy = bench.at_once()
+
+    assert here is not None
+    assert again is not None
+    assert [away, many, large, behind_another, busy] == [None] * 5
+
+
+def test_an_error_of_a_change_at_once_is_told_and_the_next_one_is_the_thread_s(
+    bench: Bench,
+) -> None:
+    bench.come()
+    bench.thread.store.fails = True
+    failed = bench.at_once()
+    bench.thread.store.fails = False
+
+    assert isinstance(failed, StorageFailedError)
+    assert bench.at_once() is None
+
+
+def test_nothing_is_made_at_once_while_the_disk_is_slow(bench: Bench) -> None:
+    bench.come()
+
+    def hang() -> None:
+        bench.now_s += 1.0
+
+    bench.thread.store.on_apply = hang
+    slow = bench.at_once()
+
+    assert slow is not None
+    assert bench.at_once() is None

@@ -89,7 +89,7 @@ def test_a_file_that_vanished_is_not_made_anew(store: SqliteStore, file: Path) -
     ("statement", "reason"),
     [
         ("PRAGMA application_id = 7", "no timelines"),
-        ("PRAGMA user_version = 99", "format 99 is not 2"),
+        ("PRAGMA user_version = 99", "format 99 is not 3"),
         ("DROP TABLE messages", "no such table"),
         ("DELETE FROM head", "last version"),
     ],

@@ -1,6 +1,7 @@
 """Group commit of timelines: work gathers while the group before it is with the store.
 
 Always true:
+- a lone change may be made at once, when nothing else is under way;
 - two groups are with the store at most, the second when it is large, so that the store does not
   wait for us; and groups are applied in the order their work came in;
 - whoever added work is told once, after it is durable, or with an error;
@@ -57,6 +58,13 @@ class _Piece(NamedTuple):
     done: Callable[[Outcomes], object]
 
 
+def size_of(work: Work) -> int:
+    """Return the bytes of payloads in some work."""
+    if WITH_PAYLOADS.isdisjoint(map(type, work.changes)):
+        return 0
+    return sum([len(c.payload) for c in work.changes if isinstance(c, Put | Update)])
+
+
 class _Look(NamedTuple):
     call: Call[Any]
     done: Callable[[Any], object]
@@ -85,6 +93,8 @@ class Committer:
         self._changes = 0
         self._groups = 0
         self._scheduled = False
+        # Whether a change was made at once in this turn of the event loop.
+        self._at_once = False
         self._closed = False
         # Whom to tell what came of how many changes, in this order.
         self._untold: deque[tuple[Callable[[Any], object], Any, int]] = deque()
@@ -105,13 +115,33 @@ class Committer:
 
     def add(self, work: Work, done: Callable[[Outcomes], object]) -> None:
         """Have changes made; `done` is told what came of them."""
-        size = 0
-        if not WITH_PAYLOADS.isdisjoint(map(type, work.changes)):
-            size = sum(len(c.payload) for c in work.changes if isinstance(c, Put | Update))
+        size = size_of(work)
         self._waiting_bytes += size
         self._pieces.append(_Piece(work, size, done))
         self._changes += len(work.changes)
         self._kick()
+
+    def try_at_once(self, work: Work) -> Outcomes | None:
+        """Make changes now and return what came of them, if nothing else is under way; or `None`.
+
+        Once in a turn of the event loop: what else comes in it gathers.
+        """
+        if self._at_once or self._groups or self._pieces or self._looks or self._untold:
+            return None
+        group = Group(self._clock.now_ms(), [work], [], size_of(work))
+        told = None if self._closed else self._worker.try_at_once(group)
+        if told is None:
+            return None
+        self._at_once = True
+        self._call_soon(self._end_turn)
+        if isinstance(told, Exception):
+            return self._noted(told)
+        self._note([])
+        return told.outcomes[0]
+
+    def _end_turn(self) -> None:
+        self._at_once = False
+        self._after_group()
 
     def look(self, call: Call[T], done: Callable[[T | IsterError], object]) -> None:
         """Make `call` behind all work so far; `done` is told what it returned."""
@@ -146,12 +176,14 @@ class Committer:
         if not self._pieces:
             looks, self._looks = self._looks, []
         self._groups += 1
-        work = [piece.work for piece in pieces]
-        self._changes -= sum(len(one.changes) for one in work)
-        self._worker.run(
-            Group(self._clock.now_ms(), work, [look.call for look in looks]),
-            partial(self._end, pieces, looks),
+        group = Group(
+            self._clock.now_ms(),
+            [piece.work for piece in pieces],
+            [look.call for look in looks],
+            sum([piece.size_bytes for piece in pieces]),
         )
+        self._changes -= group.changes
+        self._worker.run(group, partial(self._end, pieces, looks))
 
     def _take(self) -> list[_Piece]:
         count = size_bytes = 0
@@ -181,12 +213,7 @@ class Committer:
             self._tell_some()
 
     def _fail(self, pieces: list[_Piece], looks: list[_Look], error: Exception) -> None:
-        told = as_ister_error(error)
-        if isinstance(told, StorageFailedError):
-            self._note([told])
-        else:
-            self.failures += 1
-            self._logger.error("timelines_failed", reason=str(told), exc_info=error)
+        told = self._noted(error)
         pieces += self._pieces
         looks += self._looks
         self._waiting_bytes -= sum(piece.size_bytes for piece in self._pieces)
@@ -205,6 +232,16 @@ class Committer:
         if self._telling:
             self._call_soon(self._tell_some)
         self._after_group()
+
+    def _noted(self, error: Exception) -> IsterError:
+        """Return what to tell of an error."""
+        told = as_ister_error(error)
+        if isinstance(told, StorageFailedError):
+            self._note([told])
+        else:
+            self.failures += 1
+            self._logger.error("timelines_failed", reason=str(told), exc_info=error)
+        return told
 
     def _note(self, failed: list[StorageFailedError]) -> None:
         """Log when the storage begins to fail, and when it has come back."""

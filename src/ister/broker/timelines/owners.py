@@ -102,7 +102,9 @@ class OwnersCall:
                 self._refused[slot] = error
             else:
                 # A rule, whose message it is about, has its topic already.
-                self._changes[slot] = change._replace(topic=change.topic or topic.number)
+                if not change.topic:
+                    # As `_replace` does it, in a third of the time.
+                    self._changes[slot] = type(change)(topic.number, *change[1:])
                 if not isinstance(change, Put):
                     self._slots.setdefault(change.id, []).append(slot)
         self.advance()
@@ -203,7 +205,14 @@ class OwnersCall:
             self._end([self._refused[slot] for slot in range(len(self._changes))])
             return
         work = Work([*made], self._atomic, self._topic.begun_ms())
-        self._topic.committer.add(work, self._on_committed)
+        committer = self._topic.committer
+        # Whoever asks for a lone put waits for it. What can be made of others is decided in turn.
+        is_lone = len(made) == 1 and isinstance(made[0], Put)
+        outcomes = committer.try_at_once(work) if is_lone else None
+        if outcomes is None:
+            committer.add(work, self._on_committed)
+        else:
+            self._on_committed(outcomes)
 
     def _on_committed(self, outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):
@@ -232,8 +241,9 @@ class OwnersCall:
 
     def _end(self, outcomes: Outcomes) -> None:
         """Tell what came of it. What was taken back and not changed is everybody's again."""
-        taken, self._taken = list(self._taken.values()), {}
-        self._topic.give_back(taken)
+        if self._taken:
+            taken, self._taken = list(self._taken.values()), {}
+            self._topic.give_back(taken)
         self._done(outcomes)
 
 

@@ -368,8 +368,7 @@ class TimelineTopic:
 
     def note(self, slot: Slot, level: int | None) -> None:
         """A message stands at `slot` by a commit. `None`: its level is not known."""
-        if not self.closed:
-            self._window.add(slot, level, self.clock.now_ms())
+        if not self.closed and self._window.add(slot, level, self.clock.now_ms()):
             self.touch()
 
     def touch(self) -> None:

@@ -87,17 +87,18 @@ class Level:
         """How many there may be now."""
         return self.slots_max if self.room.used < SLOTS_TOTAL else SLOTS_MIN
 
-    def add(self, slot: Slot, now_ms: int) -> None:
-        """A message stands here now, and nowhere else."""
-        self.forget(slot.seq)
+    def add(self, slot: Slot, now_ms: int) -> bool:
+        """A message stands here now, and nowhere else; return whether anything has changed."""
+        was_known = self.forget(slot.seq)
         if key_of(slot) > self.complete_to:
-            return
+            return was_known
         if slot.position_ms > now_ms + WINDOW_MS:
             self.complete_to = before(slot)
-            return
+            return True
         self.keep(slot)
         if len(self.known) > self.slots_max:
             self._trim()
+        return True
 
     def keep(self, slot: Slot) -> None:
         """Have a slot."""
@@ -220,15 +221,18 @@ class Window:
     def __len__(self) -> int:
         return sum(len(level.known) for level in self.levels)
 
-    def add(self, slot: Slot, level: int | None, now_ms: int) -> None:
-        """A message stands at `slot` since a commit; `level` is `None` when that is not known."""
+    def add(self, slot: Slot, level: int | None, now_ms: int) -> bool:
+        """A message stands at `slot` since a commit; `level` is `None` when that is not known.
+
+        Return whether anything has changed: not by a message that stands behind all slots.
+        """
         if level is None:
             level = self._find_level(slot.seq)
         if level is not None:
-            self.levels[level].add(slot, now_ms)
-            return
+            return self.levels[level].add(slot, now_ms)
         for one in self.levels:
             one.lower(before(slot))
+        return True
 
     def lease(self, row: Row, now_ms: int) -> None:
         """A message is leased since a commit: it stands at the end of its lease."""

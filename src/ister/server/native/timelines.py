@@ -217,9 +217,9 @@ def _owner_changes(command: ChangeTimeline) -> list[Put | Move | Update | Delete
     attributes = column(command.attributes, count, b"")
     levels = column(command.levels, count, 0)
     versions = column(command.versions, count, 0)
-    check_numbers(due_ms, TIME_MS_MAX, "a time")
-    check_numbers(levels, LEVELS - 1, "a priority")
-    check_numbers(versions, NUMBER_MAX, "a version")
+    check_numbers(command.due_ms, TIME_MS_MAX, "a time")
+    check_numbers(command.levels, LEVELS - 1, "a priority")
+    check_numbers(command.versions, NUMBER_MAX, "a version")
     check_ids(command.ids)
     for slot, packed in enumerate(attributes):
         if packed:
@@ -460,6 +460,8 @@ def _consumer(session: "NativeSession", channel: int) -> TimelineConsumer:
 
 def check_numbers(numbers: Sequence[int], most: int, what: str) -> None:
     """Raise `BadRequestError` for a number that is out of bounds."""
+    if not numbers:
+        return
     least, largest = min(numbers), max(numbers)
     if least < 0 or largest > most:
         wrong = least if least < 0 else largest

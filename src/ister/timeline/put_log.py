@@ -1,0 +1,179 @@
+"""Lone puts that the tables do not have yet: a small log in a file beside that of SQLite.
+
+To commit a message SQLite writes a page of the table and one of each index. A record here is a few
+hundred bytes in space that is allocated, and takes the disk and the processor half as long; the
+tables get many of them at once, with the next commit.
+
+    file     HEADER, then records, then zeros; when it is full, another one takes its place
+    record   HEAD, the put in msgpack, zeros up to a multiple of eight
+
+Always true:
+- a put that `add` returned for is on the disk;
+- versions rise from record to record. The tables have all up to `head.logged`, which is written in
+  the same commit as their rows: none is taken into them twice, or comes back once it is deleted;
+- `mark` is drawn by chance for each file: bytes that a producer sent cannot pass for a record;
+- a record that was not written to its end was promised to nobody. One that is broken and has
+  others behind it was: unless the tables have it, that is told, and nothing is guessed.
+"""
+
+import secrets
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from ister.base.errors import CorruptedError
+from ister.base.limits import KIB, MIB
+from ister.timeline.model import Put
+
+if TYPE_CHECKING:
+    from ister.log import Disk, File
+
+SUFFIX = "-puts"
+# What the tables take at once, while the event loop may be waiting: below 2 ms.
+FOLD_COUNT = 128
+FOLD_BYTES = 256 * KIB
+# Some 3,000 puts. Written once: on ext4, syncing what overwrites something takes half as long again
+# as syncing what is written to space that was only allocated.
+LOG_BYTES = 1 * MIB
+
+MAGIC = b"isterput"
+# Magic, mark, checksum of both.
+HEADER = struct.Struct("<8s8sI4x")
+# Mark, version, bytes of the put, checksum of the last two and the put.
+HEAD = struct.Struct("<8sQII")
+CHECKED = struct.Struct("<QI")
+
+
+class Logged(NamedTuple):
+    """A put with the version it was given."""
+
+    version: int
+    put: Put
+
+
+class PutLog:
+    """A new file, which replaces what is there: see the module. Raises `OSError`."""
+
+    def __init__(self, disk: "Disk", name: str) -> None:
+        self._disk = disk
+        self._name = name
+        # What the tables do not have, in the order it was put, and the ids of these.
+        self.puts: list[Logged] = []
+        self.ids: set[tuple[int, str]] = set()
+        self._size_bytes = 0
+        self._mark = secrets.token_bytes(8)
+        self._position = HEADER.size
+        disk.remove(name)
+        self._file: File = disk.create(name, allocate_bytes=LOG_BYTES)
+        try:
+            header = HEADER.pack(MAGIC, self._mark, crc32(MAGIC + self._mark))
+            self._file.write(0, (header,))
+            self._file.sync()
+        except OSError:
+            self._file.close()
+            raise
+
+    def add(self, version: int, put: Put) -> bool:
+        """Have a put on the disk; return whether there was room for it."""
+        body = _encode(put)
+        padding = -len(body) % 8
+        size = HEAD.size + len(body) + padding
+        if len(self.puts) >= FOLD_COUNT or self._size_bytes + size > FOLD_BYTES:
+            return False
+        checksum = crc32(body, crc32(CHECKED.pack(version, len(body))))
+        head = HEAD.pack(self._mark, version, len(body), checksum)
+        self._file.write(self._position, (head + body + bytes(padding),))
+        self._file.sync()
+        self._position += size
+        self._size_bytes += size
+        self.puts.append(Logged(version, put))
+        self.ids.add((put.topic, put.id))
+        return True
+
+    def on_folded(self) -> None:
+        """The tables have them all."""
+        self.puts.clear()
+        self.ids.clear()
+        self._size_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another file should take its place, once the tables have everything."""
+        return self._position + FOLD_BYTES > LOG_BYTES
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Let go of the file, of which the tables have everything."""
+        self._file.close()
+        with suppress(OSError):  # Then it is found, and nothing in it is new.
+            self._disk.remove(self._name)
+
+
+def load_puts(disk: "Disk", name: str, after: int) -> list[Logged]:
+    """Return the puts with versions above `after`, or raise `CorruptedError` and `OSError`."""
+    try:
+        file = disk.open(name)
+    except FileNotFoundError:
+        return []
+    try:
+        data = file.read(0, LOG_BYTES)
+    finally:
+        file.close()
+    if not any(data[: HEADER.size]):
+        return []  # Nothing was promised before its header was on the disk.
+    try:
+        magic, mark, checksum = HEADER.unpack_from(data)
+        if magic != MAGIC or crc32(magic + mark) != checksum:
+            raise CorruptedError(name, 0, "the log of puts is not what was written")
+        return [found for found in _records(data, mark, name, after) if found.version > after]
+    except (struct.error, msgspec.DecodeError) as error:
+        raise CorruptedError(name, 0, f"the log of puts: {error}") from error
+
+
+def _records(data: bytes, mark: bytes, name: str, after: int) -> Iterator[Logged]:
+    """Go through all records; raise for a broken one that the tables may not have."""
+    position = HEADER.size
+    while True:
+        record = _find_record(data, mark, position)
+        if record is not None:
+            logged, position = record
+            yield logged
+            continue
+        broken, position = position, _find_next(data, mark, position)
+        if position < 0:
+            return
+        found = _find_record(data, mark, position)
+        if found is not None and found[0].version > after:
+            raise CorruptedError(name, broken, "a put that was logged is not what was written")
+
+
+def _find_next(data: bytes, mark: bytes, position: int) -> int:
+    """Return where the next whole record begins, -1 for nowhere."""
+    while (position := data.find(mark, position + 1)) >= 0:
+        if position % 8 == 0 and _find_record(data, mark, position) is not None:
+            break
+    return position
+
+
+def _find_record(data: bytes, mark: bytes, position: int) -> tuple[Logged, int] | None:
+    """Return a record, and where the next one is; `None`: there is none, or no whole one."""
+    start = position + HEAD.size
+    if start > len(data):
+        return None
+    found, version, size, checksum = HEAD.unpack_from(data, position)
+    body = data[start : start + size]
+    if found != mark or crc32(body, crc32(CHECKED.pack(version, size))) != checksum:
+        return None
+    end = start + size
+    return Logged(version, _puts.decode(body)), end + -end % 8
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_puts = msgspec.msgpack.Decoder(Put)
