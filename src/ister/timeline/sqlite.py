@@ -311,8 +311,9 @@ class SqliteStore:
         """See `Store`."""
         if self._connection is not None:
             with self._folded() as connection:
-                # Versions are lost by a crash alone.
-                connection.execute("UPDATE head SET version = ?", (self._version,))
+                if self._reserved > self._version:
+                    # Versions are lost by a crash alone.
+                    connection.execute("UPDATE head SET version = ?", (self._version,))
             if self._log is not None:
                 self._log.remove()
         self._disconnect()
