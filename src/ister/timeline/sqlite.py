@@ -16,7 +16,7 @@ millions of them would hold up everybody else for minutes.
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,8 +200,7 @@ class SqliteStore:
                 cleared = self._clear(connection)
             self._version, self._reserved = version, reserved
             self._remains -= cleared
-            if log is not None:
-                self._on_folded(log)
+            self._on_folded()
             return outcomes
 
     def _make(
@@ -314,18 +313,18 @@ class SqliteStore:
                 if self._reserved > self._version:
                     # Versions are lost by a crash alone.
                     connection.execute("UPDATE head SET version = ?", (self._version,))
-            if self._log is not None:
-                self._log.remove()
+                if self._log is not None:
+                    self._log.remove()
         self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         log, self._log = self._log, None
-        with translated(self._file):
-            if log is not None:
-                log.close()
-            if connection is not None:
-                connection.close()
+        with translated(self._file), ExitStack() as stack:
+            # Whichever of them fails, the other one is let go of.
+            for held in (connection, log):
+                if held is not None:
+                    stack.callback(held.close)
 
     # Lone puts
 
@@ -359,13 +358,22 @@ class SqliteStore:
             if self._log is not None and self._log.puts:
                 with transaction(connection):
                     fold(connection, self._log.puts)
-                self._on_folded(self._log)
+                self._on_folded()
             yield connection
 
-    def _on_folded(self, log: PutLog) -> None:
-        log.on_folded()
-        if log.is_full:
-            log.close()
+    def _on_folded(self) -> None:
+        """The tables have all that was put: begin another log, if there is none or it is full."""
+        if self._log is not None:
+            self._log.on_folded()
+        if self._log is None or self._log.is_full:
+            self._renew_log()
+
+    def _renew_log(self) -> None:
+        """Begin another log. While there is no room for one, each put takes a commit."""
+        former, self._log = self._log, None
+        with suppress(OSError):  # The tables have everything: SQLite tells what matters.
+            if former is not None:
+                former.close()
             self._log = PutLog(self._disk, self._log_name)
 
     # Reading
@@ -460,6 +468,7 @@ class SqliteStore:
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Read what is known of a file while it is open."""
+        checkpoint(connection)
         topics = connection.execute("SELECT number, name, kind, settings FROM topics")
         self._topics = {row[0]: TopicRow(*row) for row in topics}
         self._remains = {row[0] for row in connection.execute("SELECT number FROM remains")}
@@ -479,7 +488,7 @@ class SqliteStore:
         if puts:
             with transaction(connection):
                 fold(connection, puts)
-        self._log = PutLog(self._disk, self._log_name)
+        self._renew_log()
 
     def _damage(self, reason: str) -> IsterError:
         return CorruptedError(str(self._file), 0, reason)
@@ -496,6 +505,18 @@ class SqliteStore:
             connection.execute("DELETE FROM remains WHERE number = ?", (number,))
             return {number}
         return set()
+
+
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Have on the disk what the write-ahead log has, or raise.
+
+    A commit whose sync failed, or that was killed before it, is found there and counts, though
+    nobody knows whether it would outlive a power cut. What was only copied into it must not be
+    removed elsewhere before that is known.
+    """
+    (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise StorageFailedError("the write-ahead log of timelines is in use")
 
 
 def fold(connection: sqlite3.Connection, logged: Sequence[Logged]) -> None:

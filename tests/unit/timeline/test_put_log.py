@@ -1,5 +1,6 @@
 """Lone puts are in a log of their own until the tables have them: none is lost, or comes twice."""
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -275,6 +276,87 @@ def test_a_crash_at_any_moment_loses_nothing_that_was_told(tmp_path: Path) -> No
             assert len(found - told) <= 1
             after.close()
     assert steps > 100
+
+
+def test_the_log_is_not_replaced_before_the_commit_that_has_its_puts_is_on_the_disk(
+    store: SqliteStore, file: Path
+) -> None:
+    make(store, put_of(1))
+    synced = wal_of(file).read_bytes()
+    # Killed in the midst of a commit that takes the put into the tables, before its sync: another
+    # process finds it, as the machine goes on.
+    apply(store, put_of(2), put_of(3))
+    copy = crashed(file)
+    after = SqliteStore(copy)
+    assert ids(everything(after, 1)) == ["first", "m-1", "m-2", "m-3"]
+    # The power fails: what is gone of the write-ahead log is what nobody has synced.
+    last = crashed(copy)
+    if wal_of(last).read_bytes().startswith(synced):
+        wal_of(last).write_bytes(synced)
+    cut = SqliteStore(last)
+
+    assert "m-1" in ids(everything(cut, 1))
+    for one in (after, cut):
+        one.close()
+
+
+def wal_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}-wal")
+
+
+def test_without_room_for_a_log_everything_works_and_there_is_one_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk()
+    store = SqliteStore(tmp_path / FILE_NAME, disk=disk)
+    store.create_topic("/default/reminders", "timeline", b"")
+    make(store, put_of(0))
+    disk.fail(Fault(actions={"create"}, prefix=NAME, lasting=True))
+    for _ in range(2 * LOG_BYTES // FOLD_BYTES):  # Until another one should take its place.
+        make(store, put_of(1, bytes(FOLD_BYTES // 2)))
+        make(store, Delete(1, "m-1", "shop"))
+    with pytest.raises(FileNotFoundError):
+        disk.open(NAME)
+    make(store, put_of(2))
+    disk.heal()
+    make(store, put_of(3))
+    make(store, put_of(4))
+
+    assert [found.put.id for found in load_puts(disk, NAME, 0)] == ["m-4"]
+    assert ids(everything(store, 1)) == ["m-0", "m-2", "m-3", "m-4"]
+    store.close()
+
+
+def test_a_store_that_is_opened_without_room_for_a_log_takes_puts(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.fail(Fault(actions={"create"}, prefix=NAME, lasting=True))
+    store = SqliteStore(tmp_path / FILE_NAME, disk=disk)
+    store.create_topic("/default/reminders", "timeline", b"")
+    make(store, put_of(1))
+
+    assert ids(everything(store, 1)) == ["m-1"]
+    store.close()
+
+
+def test_a_log_that_cannot_be_let_go_of_keeps_nobody_from_the_file(
+    store: SqliteStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(store, put_of(1))
+    made = make(store, put_of(2))
+
+    def fail(_: PutLog) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PutLog, "remove", fail)
+        with pytest.raises(StorageFailedError):
+            store.close()
+    other = SqliteStore(file, busy_timeout_s=0.0)
+    newer = make(other, put_of(3))
+    other.close()
+
+    assert newer.version > made.version
+    assert ids(everything(store, 1)) == ["first", "m-1", "m-2", "m-3"]
 
 
 def put_until_crash(store: SqliteStore) -> set[str]:
