@@ -18,8 +18,8 @@ from ister.wire.tagged import Tagged
 PUT, MOVE, UPDATE, DELETE = range(4)
 CHANGE_KINDS_END = 4
 # And of a consumer.
-DONE, EXTEND, RELEASE = range(3)
-FINISH_KINDS_END = 3
+DONE, EXTEND, RELEASE, RETURN = range(4)
+FINISH_KINDS_END = 4
 
 # The lateness of a message that has none: it was handed out before.
 NO_LATENESS = -1
@@ -149,7 +149,9 @@ class TimelineDue(Tagged, omit_defaults=True):
 class FinishLeases(Tagged):
     """What becomes of messages that the consumer on `channel` has.
 
-    `times_ms` is for how long an EXTEND lasts from now, and when a RELEASE is due (0: now).
+    `times_ms` is for how long an EXTEND lasts from now, and when a RELEASE is due (0: now). A
+    RETURN gives back what the application has not seen, to be due when it was (`times_ms`), and
+    takes as much from the consumer's credit.
     `lateness_us` is how much later than due each message that is DONE was handed to the
     application.
     """

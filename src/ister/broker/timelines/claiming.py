@@ -47,7 +47,8 @@ class Claim:
             return
         self._is_asked = True
         self._topic.unsettle()
-        topic, after, limit = self._topic.number, self._after, self._topic.round_max()
+        topic, after = self._topic.number, self._after
+        limit = max(1, min(self._topic.round_max(), consumer.room))
         self._topic.committer.look(
             methodcaller("held", topic, consumer.name, after, limit),
             lambda rows: self._on_page(rows, limit),

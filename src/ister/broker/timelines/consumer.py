@@ -164,6 +164,10 @@ class TimelineConsumer:
         self.credit = min(self.credit + credit, TIMELINE_CREDIT_MAX)
         self.topic.look()
 
+    def lower(self, credit: int) -> None:
+        """Let it have so many messages less at once, maybe none until it is granted some."""
+        self.credit = max(0, self.credit - credit)
+
     def finish(self, changes: Sequence[HoldersChange], done: Callable[[Outcomes], object]) -> None:
         """Finish, extend or give back messages; topic and holder are filled in here."""
         self.topic.finish(self, changes, done)

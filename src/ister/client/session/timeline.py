@@ -1,12 +1,12 @@
 """One consumer of a timeline, without I/O: messages that wait for their time, and their leases.
 
     waiting --due by the broker's clock--> ready --take()--> live --finish()--> gone
-    waiting, ready --revoked, connection lost, left, lease over--> gone
+    waiting, ready --revoked, connection lost, left, given back, lease over--> gone
 
 Always true:
 - nothing is handed over before it is due by the broker's clock, as far as that is known, nor when
   its lease may be over by that clock: this process may have been stopped for a while;
-- a message that was revoked before it was handed over never is;
+- a message that was revoked or given back before it was handed over never is;
 - on a lost connection what was not handed over is dropped, because the broker gives it back; what
   was stays the application's, and is claimed again under the same name of the consumer. What the
   application says about it meanwhile waits for the next connection.
@@ -15,6 +15,8 @@ Always true:
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ister.base.errors import (
     BadRequestError,
@@ -31,10 +33,12 @@ from ister.client.session.calls import ignore
 from ister.client.session.pending import Future
 from ister.client.session.timeline_changes import outcomes_for
 from ister.client.session.timeline_clock import Lateness
+from ister.client.session.timeline_credit import Credit, is_left
 from ister.wire import (
     DONE,
     EXTEND,
     NO_LATENESS,
+    RETURN,
     CloseConsumer,
     Command,
     ConsumeTimeline,
@@ -44,6 +48,7 @@ from ister.wire import (
     TimelineDue,
     check_due,
     column,
+    credit_frame,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +81,7 @@ class Held:
         "lateness_us",
         "level",
         "payload",
+        "since_ms",
         "until_ms",
         "version",
     )
@@ -104,6 +110,8 @@ class Held:
         # Whether another life of its consumer may have been handed it.
         self.again = False
         self.lateness_us = NO_LATENESS
+        # Since when it could be handed over: it was due, and here.
+        self.since_ms = due_ms
 
 
 class Finish:
@@ -124,11 +132,12 @@ class TimelineChannel:
     """See the module."""
 
     def __init__(self, session: "Session", command: ConsumeTimeline) -> None:
-        self.command = command
         self.channel = command.channel
         self.closed: IsterError | None = None
         self.lateness = Lateness()
         self._session = session
+        self._command = command
+        self._credit = Credit(command.credit)
         # Whether the broker knows of this consumer, and how often it has been opened.
         self._open = False
         self._lives = 0
@@ -141,8 +150,15 @@ class TimelineChannel:
         self._held: dict[str, Held] = {}
         self._live: dict[str, Held] = {}
         self._live_max = LIVE_KEPT
+        # Of the latter, how many the application is done with, or gives back.
+        self._ending = 0
         self._outbox: list[Finish] = []
         self._waiters: list[Future] = []
+
+    @property
+    def command(self) -> ConsumeTimeline:
+        """What opens it, for the first time or again."""
+        return replace(self._command, credit=self._credit.level)
 
     # What the application's side calls
 
@@ -166,9 +182,37 @@ class TimelineChannel:
             if held.gone:
                 continue
             if latest_ms < held.until_ms:
+                if ready and is_left(now_ms, held.since_ms, held.until_ms):
+                    self.give_back(now_ms, but=held)
                 return self._hand_over(held, now_us)
             del self._held[held.id]  # It is somebody else's by now, or may be.
+        busy = len(self._live) - self._ending
+        more = self._credit.on_empty(busy, self._session.now_ms())
+        if more:
+            self._session.send(credit_frame(self.channel, more, 0))
         return None
+
+    def give_back(self, now_ms: int, *, but: Held | None = None) -> None:
+        """Let others have what the application has not got to, as if nobody had been sent it.
+
+        Not a lease of a former life, which may have begun with the message.
+        """
+        left = [
+            held
+            for held in self._held.values()
+            if is_left(now_ms, held.since_ms, held.until_ms) and held is not but and not held.again
+        ]
+        if not left or not self._open:
+            return
+        for held in left:
+            held.gone = True
+            del self._held[held.id]
+        self._credit.on_given_back(len(left))
+        returns = [Finish(RETURN, held, held.due_ms, ignore) for held in left]
+        # Said once: after a lost connection these may be here again.
+        for start in range(0, len(returns), TIMELINE_CHANGES_MAX):
+            some = returns[start : start + TIMELINE_CHANGES_MAX]
+            self._session.call(self._finishing(some), ignore)
 
     def _hand_over(self, held: Held, now_us: int) -> Held:
         del self._held[held.id]
@@ -218,6 +262,7 @@ class TimelineChannel:
             return
         if not self._outbox:
             self._session.timelines.mark_dirty(self)
+        self._ending += kind != EXTEND
         self._outbox.append(Finish(kind, held, time_ms, done))
 
     def flush(self) -> None:
@@ -253,13 +298,14 @@ class TimelineChannel:
         """The connection is lost."""
         self._open = False
         self._offline_ms = self._session.now_ms()
+        self._credit.on_lost()
         self._drop()
 
     def on_due(self, due: TimelineDue) -> None:
         """Messages have come. Raises `ProtocolError` when they make no sense, or are too many."""
         check_due(due)
         count = len(due.ids)
-        if len(self._held) + count > self.command.credit + BEYOND_CREDIT_MAX:
+        if len(self._held) + count > self._credit.most + BEYOND_CREDIT_MAX:
             raise ProtocolError("more messages of a timeline than there was credit for")
         rows = zip(
             due.ids,
@@ -272,12 +318,15 @@ class TimelineChannel:
             column(due.levels, count, 0),
             strict=True,
         )
+        now_us = self._session.timelines.find_now_us() or 0
         for row in rows:
             held = Held(*row)
+            held.since_ms = max(held.due_ms, now_us // 1000)
             if not (due.again and self._is_live(held)):
                 # After a reconnect we know ourselves what was handed over.
                 held.again = due.again and self._lives <= 1
                 self._hold(held)
+        self._credit.on_held(len(self._held) + len(self._live), self._session.now_ms())
         if self._waiters:
             self.wake()
 
@@ -359,7 +408,10 @@ class TimelineChannel:
             for finish, outcome in zip(finishes, outcomes, strict=True):
                 self._on_outcome(finish, outcome)
 
-        command = FinishLeases(
+        self._session.call(self._finishing(finishes), on_reply)
+
+    def _finishing(self, finishes: list[Finish]) -> FinishLeases:
+        return FinishLeases(
             channel=self.channel,
             kinds=bytes([finish.kind for finish in finishes]),
             ids=[finish.held.id for finish in finishes],
@@ -367,7 +419,6 @@ class TimelineChannel:
             times_ms=[finish.time_ms for finish in finishes],
             lateness_us=[finish.held.lateness_us for finish in finishes],
         )
-        self._session.call(command, on_reply)
 
     def _on_outcome(self, finish: Finish, outcome: int | IsterError) -> None:
         held = finish.held
@@ -381,12 +432,16 @@ class TimelineChannel:
             held.until_ms += finish.time_ms
         elif _is_final(outcome) and self._live.get(held.id) is held:
             del self._live[held.id]
+        self._tell(finish, outcome)
+
+    def _tell(self, finish: Finish, outcome: int | IsterError) -> None:
+        self._ending -= finish.kind != EXTEND
         finish.done(outcome)
 
     def _fail_outbox(self, error: IsterError) -> None:
         outbox, self._outbox = self._outbox, []
         for finish in outbox:
-            finish.done(error)
+            self._tell(finish, error)
 
 
 def _is_final(outcome: int | IsterError) -> bool:

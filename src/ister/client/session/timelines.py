@@ -185,8 +185,11 @@ class Timelines:
             for channel in shut:
                 if self.channels.get(channel.channel) is channel:
                     self._reopen(channel)
+            now_us = self.find_now_us()
             for channel in list(self.channels.values()):
                 channel.expire(now_ms, timeout_ms)
+                if now_us is not None:
+                    channel.give_back(now_us // 1000)
 
     def on_notice(self, channel: int, notice: TimelineDue | RevokeLeases | ConsumerClosed) -> None:
         """The broker has something for a consumer, or to say about it."""

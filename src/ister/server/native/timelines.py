@@ -50,6 +50,7 @@ from ister.wire import (
     MOVE,
     NO_LATENESS,
     PUT,
+    RETURN,
     AskTime,
     ChangeTimeline,
     Command,
@@ -400,6 +401,7 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
     check_numbers(versions, NUMBER_MAX, "a version")
     lateness_us = column(command.lateness_us, lengths, NO_LATENESS)
     changes = _holder_changes(command, times_ms, versions, session.broker.clock.now_ms())
+    consumer.lower(command.kinds.count(RETURN))
 
     def on_done(outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):
@@ -430,7 +432,8 @@ def _holder_changes(
         elif kind == EXTEND:
             changes.append(Extend(0, name, "", version, now_ms + time_ms))
         else:
-            changes.append(Release(0, name, "", version, time_ms or now_ms))
+            unused = kind == RETURN
+            changes.append(Release(0, name, "", version, time_ms or now_ms, unused=unused))
     return changes
 
 

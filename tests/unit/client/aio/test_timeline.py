@@ -253,13 +253,57 @@ async def test_leaving_the_block_gives_back_what_was_not_begun(
     async with timeline.consume("one") as leases:
         begun = await leases.receive()
         await settle()
-        assert leases.waiting_count == 2
+        assert leases.waiting_count == 1
 
     async with timeline.consume("two") as leases:
         others = [await leases.receive(), await leases.receive()]
 
     assert begun.id == "a"
     assert [(lease.id, lease.attempt) for lease in others] == [("b", 1), ("c", 1)]
+
+
+async def test_a_slow_consumer_leaves_to_others_what_it_does_not_get_to(
+    timeline: ister.Timeline,
+) -> None:
+    await timeline.put_many([(b"x", 0.0, f"{number:02}") for number in range(40)])
+    async with timeline.consume("slow") as slow, timeline.consume("quick") as quick:
+        begun = await slow.receive()
+        others = [await quick.receive(timeout=1.0) for _ in range(37)]
+
+    assert begun.id == "00"
+    assert {lease.attempt for lease in others} == {1}
+
+
+async def test_what_no_application_has_seen_is_no_dead_letter(
+    client: ister.Client, clock: VirtualClock
+) -> None:
+    await client.create_topic("/default/work", kind="timeline", max_leases=2)
+    timeline = client.timeline("/default/work")
+    await timeline.put_many([(b"x", 0.0, f"{number:02}") for number in range(40)])
+    seen = []
+    async with timeline.consume("w", lease=1.0) as leases:
+        # Quick at first, so that it is sent many; then a fifth of a lease for each.
+        for number in range(40):
+            lease = await leases.receive(timeout=10.0)
+            seen.append((lease.id, lease.attempt))
+            await clock.elapse(0.2 if number >= 15 else 0.0)
+            await lease.done()
+
+    assert seen == [(f"{number:02}", 1) for number in range(40)]
+
+
+async def test_who_looks_in_now_and_then_gets_each_message_once(
+    client: ister.Client, clock: VirtualClock
+) -> None:
+    await client.create_topic("/default/work", kind="timeline", max_leases=2)
+    timeline = client.timeline("/default/work")
+    async with timeline.consume("w") as leases:
+        for number in range(20):
+            await timeline.put(b"x", id=f"{number}")
+            await clock.elapse(17.0)
+            lease = await leases.receive(timeout=1.0)
+            assert (lease.id, lease.attempt) == (f"{number}", 1)
+            await lease.done()
 
 
 async def test_leaving_the_block_waits_until_what_was_done_is_stored(

@@ -21,6 +21,7 @@ from ister.wire import (
     DONE,
     EXTEND,
     RELEASE,
+    RETURN,
     AskTime,
     CloseConsumer,
     Command,
@@ -328,7 +329,7 @@ def test_leases_of_a_former_life_have_no_lateness(end: TimelineEnd) -> None:
     end.due("a", again=True)
     end.due("b")
 
-    assert (end.get(DUE_MS + 30_000).lateness_us, end.channel.lateness.count) == (-1, 0)
+    assert (end.get(DUE_MS + 4_000).lateness_us, end.channel.lateness.count) == (-1, 0)
     assert (end.get(DUE_MS + 1).lateness_us, end.channel.lateness.count) == (1_000, 1)
 
 
@@ -342,6 +343,82 @@ def test_what_was_not_handed_over_before_a_reconnect_has_its_lateness(end: Timel
     assert end.get(DUE_MS + 2).id == "b"
     assert end.channel.lateness.count == 2
     assert end.take(DUE_MS + 2) is None
+
+
+# As many as the application gets to
+
+
+def test_a_consumer_that_keeps_up_may_have_more_and_is_opened_again_with_as_many(
+    end: TimelineEnd,
+) -> None:
+    assert end.channel.command.credit == 2
+    end.credit()
+
+    end.due("a", "b")
+    assert [end.take(), end.take(), end.take()] == ["a", "b", None]
+    assert end.credit() == [(2, 0)]
+
+    end.session.disconnected("test")
+    end.connect()
+    assert end.answer(TimelineOpened(now_us=0), ConsumeTimeline).credit == 4
+
+
+def test_what_the_application_does_not_get_to_is_given_back_once_and_never_handed_over(
+    end: TimelineEnd,
+) -> None:
+    end.due("a", "b", "c")
+    end.commands()
+
+    assert end.take(DUE_MS + 5_001) == "a"
+
+    [(_, returned)] = end.commands()
+    assert isinstance(returned, FinishLeases)
+    assert (returned.kinds, returned.ids) == (bytes([RETURN] * 2), ["b", "c"])
+    assert (returned.versions, returned.times_ms) == ([7, 7], [DUE_MS] * 2)
+    assert end.take(DUE_MS + 5_002) is None
+    end.reconnect()
+    assert not [one for _, one in end.commands() if isinstance(one, FinishLeases)]
+
+
+def test_what_waits_while_the_application_is_away_is_given_back_at_a_pulse(
+    end: TimelineEnd,
+) -> None:
+    end.due("early", due_ms=DUE_MS + 6_000)
+    end.due("a")
+    end.commands()
+
+    end.channel.give_back(DUE_MS + 5_000)
+    assert end.commands() == []
+    end.channel.give_back(DUE_MS + 5_001)
+
+    [(_, returned)] = end.commands()
+    assert isinstance(returned, FinishLeases)
+    assert returned.ids == ["a"]
+    assert end.take(DUE_MS + 6_000) == "early"
+
+
+def test_a_lease_of_a_former_life_is_not_given_back(end: TimelineEnd) -> None:
+    end.due("a", again=True)
+    end.commands()
+
+    end.channel.give_back(DUE_MS + 30_001)
+
+    assert end.commands() == []
+
+
+def test_who_is_done_is_not_busy_with_it(end: TimelineEnd) -> None:
+    end.due("a", "b")
+    first, second = end.get(), end.get()
+    end.credit()
+    # Long after it was full, so that it has not kept up.
+    end.now_ms += 2_000
+    end.finish(DONE, first)
+
+    assert end.take(DUE_MS + 2_000) is None
+    assert end.credit() == []
+    end.finish(EXTEND, second, 1)
+    assert end.take(DUE_MS + 2_000) is None
+    assert end.credit() == []
 
 
 def test_what_was_said_without_a_connection_is_told_on_the_next_one(end: TimelineEnd) -> None:
