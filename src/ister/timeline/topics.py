@@ -8,7 +8,7 @@ has left over, and is removed at the next start, or when a topic of that name is
 from collections.abc import Sequence
 
 from ister.base import TimelineKind
-from ister.base.errors import CorruptedError
+from ister.base.errors import CorruptedError, TopicExistsError
 from ister.timeline.port import Store, TopicRow
 
 RULES_KIND = "cron-rules"
@@ -39,8 +39,12 @@ def create_topics(
     if kind != TimelineKind.CRON:
         return store.create_topic(name, kind, settings), None
     hidden = rules_name(name)
-    for row in store.topics():
+    rows = store.topics()
+    if any(row.name == name for row in rows):
+        raise TopicExistsError(name, "in the timelines")
+    for row in rows:
         if row.name == hidden:
+            # Left over: whoever made it did not come to the topic itself.
             store.delete_topic(row.number)
     rules = store.create_topic(hidden, RULES_KIND, b"").number
     return store.create_topic(name, kind, settings), rules

@@ -23,7 +23,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import TIMELINE_PAGE_MAX, TIMELINES_MAX
+from ister.base.limits import NAME_BYTES_MAX, TIMELINE_PAGE_MAX, TIMELINES_MAX
 from ister.broker.timelines.committer import WAITING_BYTES_MAX, Committer
 from ister.broker.timelines.consumer import TimelineConsumer, TimelineSink
 from ister.broker.timelines.cron import CronRules
@@ -46,6 +46,7 @@ from ister.timeline import (
     delete_topics,
     find_rules,
     preview_rule,
+    rules_name,
 )
 
 # The machine's clock may be set forward or back under our timers: how often that is looked for, and
@@ -141,8 +142,7 @@ class Timelines:
         """Make a topic."""
         try:
             settings.check()
-            if settings.dead_letters == name:
-                raise BadRequestError("a topic is not its own topic of dead letters")
+            self._check_letters(name, settings)
             if self.is_taken(name) or self._find_kind(name) is not None:
                 raise TopicExistsError(name, "")
             if len(self._topics) + len(self._reserved) >= TIMELINES_MAX:
@@ -155,6 +155,9 @@ class Timelines:
 
         def on_created(made: tuple[TopicRow, int | None] | Exception) -> None:
             self._reserved.discard(name)
+            if isinstance(made, TopicExistsError):
+                self._learn(made, settings, done)
+                return
             if isinstance(made, Exception):
                 done(as_ister_error(made))
                 return
@@ -165,6 +168,31 @@ class Timelines:
         self._worker.run(
             partial(create_topics, name=name, kind=settings.kind, settings=encoded), on_created
         )
+
+    def _learn(
+        self,
+        error: TopicExistsError,
+        settings: TimelineSettings,
+        done: Callable[[IsterError | None], object],
+    ) -> None:
+        """Take over a topic that the store has and we do not know of: its making seemed to fail."""
+        name = error.topic
+        self._reserved.add(name)
+
+        def on_read(rows: list[TopicRow] | Exception) -> None:
+            self._reserved.discard(name)
+            if isinstance(rows, Exception):
+                done(as_ister_error(rows))
+                return
+            try:
+                self.adopt([row for row in rows if row.name in (name, rules_name(name))])
+            except CorruptedError as damage:
+                done(damage)
+                return
+            found = self._topics.get(name)
+            done(None if found is not None and found.settings == settings else error)
+
+        self._worker.run(methodcaller("topics"), on_read)
 
     def delete(self, name: str, done: Callable[[IsterError | None], object]) -> None:
         """Remove a topic with all its messages. Its consumers are gone at once."""
@@ -389,7 +417,12 @@ class Timelines:
         self, topic: TimelineTopic, done: Callable[[TimelineTopic | IsterError], object]
     ) -> None:
         """Find the topic that dead letters of `topic` go to, or make it."""
-        name = topic.settings.dead_letters or f"{topic.name}-dlq"
+        name = letters_of(topic.name, topic.settings)
+        try:
+            self._check_letters(topic.name, topic.settings)
+        except IsterError as error:
+            done(error)
+            return
 
         def on_created(error: IsterError | None) -> None:
             letters = self._topics.get(name)
@@ -407,6 +440,24 @@ class Timelines:
                 max_leases=0,
             )
             self.create(name, settings, on_created)
+
+    def _check_letters(self, name: str, settings: TimelineSettings) -> None:
+        """Raise for a topic whose dead letters could go nowhere."""
+        letters = letters_of(name, settings)
+        if letters == name:
+            raise BadRequestError("a topic is not its own topic of dead letters")
+        if not settings.max_leases:
+            return
+        if not settings.dead_letters and len(letters.encode()) > NAME_BYTES_MAX:
+            raise BadRequestError(
+                f"{letters[:40]!r}... is too long for the topic of dead letters: give another name "
+                "(dead_letter_topic=), or max_leases=0 for none"
+            )
+        known = self._topics.get(letters)
+        kind = known.settings.kind if known is not None else self._find_kind(letters)
+        if kind not in (None, TimelineKind.TIMELINE, TimelineKind.PRIORITY):
+            reason = "dead letters go to a timeline or a priority topic: give the name of another"
+            raise WrongKindError(letters, kind, f"{reason} (dead_letter_topic=)")
 
     # Inner workings
 
@@ -486,6 +537,11 @@ class Timelines:
             topic.look()
         for rules in list(self._rules.values()):
             rules.look()
+
+
+def letters_of(name: str, settings: TimelineSettings) -> str:
+    """Return the name of the topic that dead letters of another go to."""
+    return settings.dead_letters or f"{name}-dlq"
 
 
 def check_topics(rows: Sequence[TopicRow]) -> None:

@@ -184,7 +184,7 @@ def _timelines(rows: Sequence[TimelineReport]) -> Iterator[Metric]:
     yield lateness
     gauges = (
         ("ister_timeline_consumers", "Consumers of a timeline.", "consumers"),
-        ("ister_timeline_due", "Messages that are due and with nobody.", "due"),
+        ("ister_timeline_due", "Messages that are due and with nobody, of those in memory.", "due"),
         ("ister_timeline_leases", "Messages that are due and leased.", "leases"),
         ("ister_timeline_prefetched", "Messages sent ahead of their time.", "prefetched"),
         ("ister_timeline_window", "Messages in memory until they are due.", "window"),
@@ -206,7 +206,11 @@ def _timelines(rows: Sequence[TimelineReport]) -> Iterator[Metric]:
     yield from (due, drift)
     counters = (
         ("ister_timeline_delivered", "Messages handed to consumers.", "delivered"),
-        ("ister_timeline_leases_lost", "Leases that ended before their message.", "lost"),
+        (
+            "ister_timeline_leases_lost",
+            "Leases that ended by time, as their messages are handed out again.",
+            "lost",
+        ),
         ("ister_timeline_dead_letters", "Messages put among the dead letters.", "buried"),
     )
     yield from _families(CounterMetricFamily, counters, ["topic"], rows)

@@ -17,10 +17,12 @@ from ister.base.errors import (
     StorageFailedError,
     TopicExistsError,
     TopicNotFoundError,
+    WrongKindError,
 )
+from ister.base.limits import NAME_BYTES_MAX
 from ister.broker.timelines import committer as committer_module
 from ister.broker.timelines import window as window_module
-from ister.timeline import Changed, TopicRow, Work
+from ister.timeline import RULES_KIND, Changed, TopicRow, Work
 
 LETTERS = f"{TOPIC}-dlq"
 PRIORITY = "/default/jobs"
@@ -86,9 +88,10 @@ def test_messages_given_back_unused_are_not_buried() -> None:
 
 
 def test_a_worn_message_waits_while_there_is_no_place_for_it() -> None:
-    taken = ["/default/dead"]
+    taken: list[str] = []
     bench = TimelineBench(find_kind=lambda name: "live" if name in taken else None)
     bench.create(PRIORITY, kind="priority", max_leases=1, dead_letters="/default/dead")
+    taken.append("/default/dead")
     client = bench.consume(lease_ms=1_000, topic=PRIORITY)
     bench.put("a", 0, level=7, topic=PRIORITY)
 
@@ -113,6 +116,66 @@ def test_a_dead_letter_of_a_priority_topic_loses_its_level_in_a_plain_timeline()
 
     assert [(row.id, row.level) for row in letters.rows] == [("a", 0)]
     assert isinstance(letters.done("a"), Changed)
+
+
+def test_dead_letters_go_to_no_topic_of_rules(bench: TimelineBench) -> None:
+    bench.create("/default/jobs", kind="cron")
+    found = bench.create("/default/x", dead_letters="/default/jobs")
+
+    assert isinstance(found, WrongKindError)
+    assert not bench.timelines.has("/default/x")
+    # Without dead letters it does not matter.
+    assert bench.create("/default/x", dead_letters="/default/jobs", max_leases=0) is None
+
+
+def test_a_name_that_leaves_no_room_for_that_of_the_dead_letters_needs_another(
+    bench: TimelineBench,
+) -> None:
+    name = "/default/".ljust(NAME_BYTES_MAX, "x")
+
+    assert isinstance(bench.create(name), BadRequestError)
+    assert bench.create(name[:-4]) is None
+    assert bench.create(name, dead_letters="/default/dead") is None
+
+
+def test_a_topic_whose_making_seemed_to_fail_is_there_when_it_is_made_again() -> None:
+    store = MakingStore()
+    bench = TimelineBench(store)
+    for kind in ("timeline", "cron"):
+        name = f"/default/{kind}"
+        store.is_silent = True
+        assert isinstance(bench.create(name, kind=kind), StorageFailedError)
+        store.is_silent = False
+        assert not bench.timelines.has(name)
+
+        assert isinstance(bench.create(name, kind=kind, max_leases=7), TopicExistsError)
+        assert bench.report(name).settings.max_leases == 5
+        assert bench.delete_topic(name) is None
+        assert bench.create(name, kind=kind, max_leases=7) is None
+
+
+def test_making_a_topic_again_that_seemed_to_fail_is_told_as_made() -> None:
+    store = MakingStore()
+    bench = TimelineBench(store)
+    store.is_silent = True
+    bench.create("/default/x")
+    store.is_silent = False
+
+    assert bench.create("/default/x") is None
+    assert bench.timelines.has("/default/x")
+
+
+class MakingStore(FailingStore):
+    """Makes topics, and may not tell so."""
+
+    is_silent = False
+
+    def create_topic(self, name: str, kind: str, settings: bytes) -> TopicRow:
+        made = super().create_topic(name, kind, settings)
+        # The last one: that of a cron topic's rules is made before it.
+        if self.is_silent and kind != RULES_KIND:
+            raise StorageFailedError("the answer was lost")
+        return made
 
 
 def test_a_topic_is_not_its_own_topic_of_dead_letters(bench: TimelineBench) -> None:

@@ -22,6 +22,7 @@ from ister.base.errors import (
     RequestTimeoutError,
     TimelineLeaseLostError,
     TopicNotFoundError,
+    WrongKindError,
 )
 from ister.testing import MemoryBroker, VirtualClock
 from ister.testing.clock import START_MS, settle
@@ -290,6 +291,16 @@ async def test_what_no_application_has_seen_is_no_dead_letter(
             await lease.done()
 
     assert seen == [(f"{number:02}", 1) for number in range(40)]
+
+
+async def test_dead_letters_go_to_a_timeline_and_nowhere_else(client: ister.Client) -> None:
+    await client.create_topic("/default/stream", kind="stream")
+    await client.create_topic("/default/x-dlq", kind="stream")
+
+    for letters in ("/default/stream", None):
+        with pytest.raises(WrongKindError, match="dead letters go to a timeline"):
+            await client.create_topic("/default/x", kind="timeline", dead_letter_topic=letters)
+    await client.create_topic("/default/x", kind="timeline", dead_letter_topic=TOPIC)
 
 
 async def test_who_looks_in_now_and_then_gets_each_message_once(
