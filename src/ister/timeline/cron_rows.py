@@ -36,6 +36,7 @@ from ister.timeline.cron_firing import (
     decode_state,
     encode_state,
     is_ahead,
+    leave,
     pause,
     resume,
     revise,
@@ -404,14 +405,15 @@ def _taken_back(
 ) -> tuple[CronState, list[Delete]]:
     """Return the state without what was fired ahead, and what removes its message.
 
-    Unless somebody has dealt with it: the clock may have been put back, or its due time.
+    Unless somebody has dealt with it: the clock may have been put back, or its due time. Then it
+    stays for good, also when the broker that knows of this is gone.
     """
     state, last = found.state, found.last
     if last is None or not is_ahead(state, begun_ms):
-        return state, []
+        return leave(state), []
     is_prefetched = bool(last.holder) and begun_ms < last.due_ms
     if last.leases > is_prefetched:
-        return state, []
+        return leave(state), []
     return take_back(state, now_ms), [Delete(place.messages, last.id, last.group, last.version)]
 
 
