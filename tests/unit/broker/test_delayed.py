@@ -408,6 +408,7 @@ def test_a_message_that_a_timeline_has_no_room_for_is_refused(bench: DelayedBenc
 
     assert isinstance(told.error, MessageTooLargeError)
     assert told.error.topic == TOPIC
+    assert told.error.setting == ""
 
 
 def test_the_schema_is_checked_when_a_message_is_sent(bench: DelayedBench) -> None:

@@ -372,7 +372,7 @@ def _puts(producer: "Producer", delayed: DelayedBatch) -> list[Put]:
         packed = pack(envelope)
         if len(payload) + len(packed) > TIMELINE_MESSAGE_BYTES_MAX:
             size_bytes = len(payload) + len(packed)
-            raise MessageTooLargeError(topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX)
+            raise MessageTooLargeError(topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX, setting="")
         puts.append(Put(0, row_name(envelope, name), "", due_ms[slot], payload, packed))
     batch.forget_columns()
     return puts

@@ -84,7 +84,10 @@ def test_a_rule_of_a_taken_id_is_refused() -> None:
     bench = CronBench()
     bench.rule("tick")
 
-    assert isinstance(bench.rule("tick", "0 9 * * *"), MessageExistsError)
+    refused = bench.rule("tick", "0 9 * * *")
+
+    assert isinstance(refused, MessageExistsError)
+    assert "cron rule 'tick' exists already: update it" in str(refused)
     assert bench.get_rule("tick").report.expression == "* * * * *"
 
 
@@ -322,7 +325,9 @@ def test_a_payload_over_the_limit_is_refused() -> None:
     most = b"x" * CRON_PAYLOAD_BYTES_MAX
 
     assert isinstance(bench.rule("tick", payload=most), int)
-    assert isinstance(bench.rule("tock", payload=most + b"x"), MessageTooLargeError)
+    refused = bench.rule("tock", payload=most + b"x")
+    assert isinstance(refused, MessageTooLargeError)
+    assert "which is fixed" in str(refused)
     assert isinstance(bench.revise("tick", "@daily", payload=most + b"x"), MessageTooLargeError)
 
 
