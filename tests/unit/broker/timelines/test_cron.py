@@ -251,6 +251,20 @@ def test_a_revised_rule_fires_by_its_new_times_with_its_new_payload() -> None:
     assert [row.payload for _, row in client.begun] == [b"old", b"new", b"new"]
 
 
+def test_a_paused_rule_that_is_revised_stays_paused_until_it_is_resumed() -> None:
+    bench = CronBench()
+    bench.rule("tick")
+    bench.pause("tick")
+
+    bench.revise("tick", "*/10 * * * *")
+    bench.go_to("2023-11-14 22:31")
+    assert bench.ids() == []
+    bench.resume("tick")
+    bench.go_to("2023-11-14 22:41")
+
+    assert slots(bench.ids()) == ["22:40"]
+
+
 def test_an_update_without_times_changes_the_payload_alone() -> None:
     bench = CronBench()
     bench.rule("tick", payload=b"old")
