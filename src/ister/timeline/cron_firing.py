@@ -43,8 +43,10 @@ class CronState(msgspec.Struct, frozen=True, kw_only=True):
     # The slot that fired last, and the one before it; 0: none has.
     last_slot_ms: _Time = 0
     prior_slot_ms: _Time = 0
-    # When the message of the last slot is due, if it was made before that; else 0.
+    # When the message of the last slot is due, if it was made before that; else 0. And up to where
+    # slots were decided then; 0: that was not noted yet.
     ahead_due_ms: _Time = 0
+    ahead_decided_ms: _Time = 0
     # The slot that waits until the firing before it is done; 0: none does.
     buffered_ms: _Time = 0
     fired: _Count = 0
@@ -128,12 +130,19 @@ def take_back(state: CronState, now_ms: int) -> CronState:
     assert is_ahead(state, now_ms)
     return msgspec.structs.replace(
         state,
-        decided_ms=min(state.last_slot_ms - 1, now_ms),
+        # What was decided before it stays so, also when the clock is behind that by now.
+        decided_ms=state.ahead_decided_ms or state.last_slot_ms - 1,
         last_slot_ms=state.prior_slot_ms,
         prior_slot_ms=0,
         ahead_due_ms=0,
+        ahead_decided_ms=0,
         fired=state.fired - 1,
     )
+
+
+def leave(state: CronState) -> CronState:
+    """Return the state whose last slot is not to be taken back any more."""
+    return msgspec.structs.replace(state, ahead_due_ms=0, ahead_decided_ms=0)
 
 
 def decide(
@@ -214,6 +223,7 @@ class _Turn:
         self._missed = 0
         self._skipped = 0
         self._ahead_due_ms = state.ahead_due_ms
+        self._ahead_decided_ms = state.ahead_decided_ms
         self.firings: list[Firing] = []
 
     @property
@@ -243,6 +253,8 @@ class _Turn:
 
     def decide(self, slot_ms: int, due_ms: int, *, late: bool) -> None:
         self._decided_ms = slot_ms
+        # The one before it is due as well, and would take this one back with it.
+        self._leave()
         if late:
             self._missed += 1
         elif self.is_free:
@@ -253,9 +265,9 @@ class _Turn:
             self._skipped += 1
 
     def decide_ahead(self, slot_ms: int, due_ms: int) -> None:
-        self._decided_ms = slot_ms
         self._fire(slot_ms, due_ms)
-        self._ahead_due_ms = due_ms
+        self._ahead_due_ms, self._ahead_decided_ms = due_ms, self._decided_ms
+        self._decided_ms = slot_ms
 
     def state(self) -> CronState:
         old, fired = self._state, self.firings
@@ -268,6 +280,7 @@ class _Turn:
             last_slot_ms=slots[-1],
             prior_slot_ms=slots[-2],
             ahead_due_ms=self._ahead_due_ms,
+            ahead_decided_ms=self._ahead_decided_ms,
             buffered_ms=self._buffered_ms,
             fired=old.fired + len(fired),
             missed=old.missed + self._missed,
@@ -277,7 +290,10 @@ class _Turn:
     def _fire(self, slot_ms: int, due_ms: int) -> None:
         self.firings.append(Firing(firing_id(self._id, slot_ms), slot_ms, due_ms))
         self._running = True
-        self._ahead_due_ms = 0
+        self._leave()
+
+    def _leave(self) -> None:
+        self._ahead_due_ms = self._ahead_decided_ms = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -12,6 +12,7 @@ Always true:
   version of its row when it was made, and one above that of its row before it was changed.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -36,6 +37,7 @@ from ister.timeline.cron_firing import (
     decode_state,
     encode_state,
     is_ahead,
+    leave,
     pause,
     resume,
     revise,
@@ -169,8 +171,7 @@ def preview_one(
 ) -> tuple[str, list[int]]:
     """Return the zone of a rule, and when its next messages are due."""
     found = get(store, place, id)
-    slots = found.rule.preview(now_ms, count)
-    return found.rule.zone, [found.rule.due_ms(id, slot_ms) for slot_ms in slots]
+    return found.rule.zone, _coming(found, now_ms, count)
 
 
 def preview_rule(_: Store, rule: CronRule, now_ms: int, count: int) -> tuple[str, list[int]]:
@@ -187,8 +188,8 @@ def _told(found: Found, now_ms: int) -> RuleRow:
 def report_of(found: Found, now_ms: int) -> CronReport:
     """Return what to tell of a rule."""
     rule, state = found.rule, found.state
-    next_ms = 0 if state.paused else _next_due_ms(found, now_ms)
-    if is_ahead(state, now_ms):
+    coming = [] if state.paused else _coming(found, now_ms, 1)
+    if _is_to_come(found, now_ms):
         state = take_back(state, now_ms)
     return CronReport(
         expression=rule.expression,
@@ -197,7 +198,7 @@ def report_of(found: Found, now_ms: int) -> CronReport:
         catch_up_ms=rule.catch_up_ms,
         overlap=rule.overlap.value,
         paused=state.paused,
-        next_ms=next_ms,
+        next_ms=coming[0] if coming else 0,
         last_ms=state.last_slot_ms,
         buffered_ms=state.buffered_ms,
         fired=state.fired,
@@ -206,17 +207,41 @@ def report_of(found: Found, now_ms: int) -> CronReport:
     )
 
 
-def _next_due_ms(found: Found, now_ms: int) -> int:
+def _coming(found: Found, now_ms: int, count: int) -> list[int]:
+    """Return when the next messages of a rule are due; of one that is paused, if it were resumed.
+
+    Slots that are due already and not decided yet are left out: whether they fire is not known.
+    """
     rule, state = found.rule, found.state
-    if is_ahead(state, now_ms):
-        return state.ahead_due_ms
-    # With jitter the next one may be of a slot that has passed.
-    for after_ms in (state.decided_ms, now_ms):
+    if _is_to_come(found, now_ms):
+        slots = rule.preview(state.decided_ms, count)[: count - 1]
+        return [state.ahead_due_ms, *(rule.due_ms(found.id, slot_ms) for slot_ms in slots)]
+    after_ms = max(state.decided_ms, now_ms) if state.paused else _passed_ms(found, now_ms)
+    return [rule.due_ms(found.id, slot_ms) for slot_ms in rule.preview(after_ms, count)]
+
+
+def _is_to_come(found: Found, now_ms: int) -> bool:
+    """Return whether the message of the last slot waits for its time."""
+    # It is gone when it was dealt with before the clock was set back, or its owner deleted it.
+    return found.last is not None and is_ahead(found.state, now_ms)
+
+
+def _passed_ms(found: Found, now_ms: int) -> int:
+    """Return up to when slots are decided, or were due before now."""
+    rule = found.rule
+    # With jitter the next message may be of a slot that has passed.
+    start_ms = max(found.state.decided_ms, now_ms - rule.jitter_ms - 1)
+    slot_ms = rule.next_slot(start_ms)
+    if slot_ms is None or rule.due_ms(found.id, slot_ms) >= now_ms:
+        return start_ms
+
+    # Many have: each is due before the next one, so that the last of them decides.
+    def is_behind(after_ms: int) -> bool:
         slot_ms = rule.next_slot(after_ms)
-        due_ms = 0 if slot_ms is None else rule.due_ms(found.id, slot_ms)
-        if due_ms >= now_ms:
-            return due_ms
-    return 0
+        return slot_ms is None or slot_ms > now_ms
+
+    last_ms = start_ms + bisect_left(range(start_ms, now_ms), True, key=is_behind)
+    return last_ms - (rule.due_ms(found.id, last_ms) >= now_ms)
 
 
 # What a rule does
@@ -404,14 +429,15 @@ def _taken_back(
 ) -> tuple[CronState, list[Delete]]:
     """Return the state without what was fired ahead, and what removes its message.
 
-    Unless somebody has dealt with it: the clock may have been put back, or its due time.
+    Unless somebody has dealt with it: the clock may have been put back, or its due time. Then it
+    stays for good, also when the broker that knows of this is gone.
     """
     state, last = found.state, found.last
     if last is None or not is_ahead(state, begun_ms):
-        return state, []
+        return leave(state), []
     is_prefetched = bool(last.holder) and begun_ms < last.due_ms
     if last.leases > is_prefetched:
-        return state, []
+        return leave(state), []
     return take_back(state, now_ms), [Delete(place.messages, last.id, last.group, last.version)]
 
 

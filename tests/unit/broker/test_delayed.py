@@ -1,7 +1,9 @@
 """Messages that are sent now and published later: when, where, how often, and after which crash."""
 
 import itertools
+from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.broker.delayedbench import DelayedBench
 from tests.unit.broker.streambench import TOPIC
@@ -18,6 +20,7 @@ from ister.base.errors import (
 from ister.base.limits import MIB
 from ister.broker.timelines.pace import ROUND_COUNT_MAX
 from ister.testing import Fault
+from ister.timeline import Put, Work
 
 LIVE = "/default/news"
 DAY_MS = 86_400_000
@@ -294,6 +297,83 @@ def test_a_stream_made_anew_gets_nothing_that_was_for_the_one_before_it(
     assert bench.delays.dropped == 1
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"ids": ["order-1"]},
+        # Its client was not told that it is safe, and sends it once more.
+        {"word": "w"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("stream", "stream"), ("stream", "object"), ("object", "stream"), ("stream", "live")],
+)
+def test_what_waits_for_a_deleted_topic_keeps_nothing_out_of_one_made_anew(
+    how: dict[str, Any], before: str, after: str
+) -> None:
+    bench = DelayedBench(objects=True)
+    make(bench, before)
+    bench.delay([b"old"], 60_000, name="p1", **how)
+    bench.broker.delete_topic(TOPIC)
+    bench.settle()
+    make(bench, after)
+    # Whoever reads a stream would get its messages again and again until they are acknowledged.
+    listener = bench.consume(start="latest").sink if after == "live" else None
+    told = bench.delay([b"new"], 1_000, name="p2", **how)
+    bench.advance(120_000)
+
+    assert told.error is None
+    assert (bench.payloads() if listener is None else listener.live) == [b"new"]
+    assert bench.delays.dropped == 1
+
+
+@pytest.mark.parametrize("kind", ["stream", "object"])
+def test_messages_that_were_kept_before_rows_were_named_after_their_stream_come_once_and_in_order(
+    kind: str,
+) -> None:
+    payloads = [b"old 1", b"new 1", b"old 2", b"new 2"]
+    for steps in itertools.count():
+        bench = DelayedBench(objects=True)
+        make(bench, kind)
+        bench.delay([b"warm"], 0)
+        for payload in payloads:
+            if payload.startswith(b"old"):
+                put_unnamed(bench, payload, in_ms=1_000)
+            else:
+                bench.delay([payload], 1_000)
+        bench.restart()
+        for _ in range(steps):
+            if bench._ready:
+                bench.step()
+        is_over = not bench._ready
+        bench.restart(after_ms=1)
+        bench.advance(5_000)
+
+        assert bench.payloads() == [b"warm", *payloads], f"killed after {steps} steps"
+        assert bench.waiting_rows() == 0
+        if is_over:
+            break
+    assert steps > 5
+
+
+def put_unnamed(bench: DelayedBench, payload: bytes, in_ms: int) -> None:
+    """Keep a message whose row and envelope do not say which stream of its name it is for."""
+    envelope = [TOPIC, bench.topic().record.topic, "p", [0, 0], None, payload.decode()]
+    number, now_ms = bench.timelines.topics()[0].number, bench.clock.now_ms()
+    packed = msgspec.msgpack.encode(envelope)
+    put = Put(number, payload.hex(), "", now_ms + in_ms, payload, packed)
+    bench.timelines.apply(now_ms, [Work([put])])
+
+
+def make(bench: DelayedBench, kind: str) -> None:
+    """Make the topic: a stream in the data folder or in the object store, or a live one."""
+    if kind == "live":
+        bench.broker.create_topic(TOPIC)
+    else:
+        bench.create(durability="object" if kind == "object" else "fsync")
+
+
 def test_how_many_wait_is_known_also_after_a_restart(bench: DelayedBench) -> None:
     bench.delay([b"a", b"b", b"c"], [1_000, 60_000, 60_000])
     bench.advance(2_000)
@@ -328,6 +408,7 @@ def test_a_message_that_a_timeline_has_no_room_for_is_refused(bench: DelayedBenc
 
     assert isinstance(told.error, MessageTooLargeError)
     assert told.error.topic == TOPIC
+    assert told.error.setting == ""
 
 
 def test_the_schema_is_checked_when_a_message_is_sent(bench: DelayedBench) -> None:

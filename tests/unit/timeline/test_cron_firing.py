@@ -21,6 +21,7 @@ from ister.timeline.cron_firing import (
     resume,
     revise,
     start_state,
+    take_back,
 )
 
 MINUTE_MS = 60_000
@@ -239,6 +240,19 @@ def test_a_revised_rule_goes_on_behind_what_was_decided_and_behind_now() -> None
     assert revise(state, hourly, START_MS).decided_ms == START_MS + 10 * MINUTE_MS
     assert revise(state, hourly, START_MS + DAY_MS).decided_ms == START_MS + DAY_MS
     assert revise(state, hourly, START_MS).expression == "0 * * * *"
+
+
+def test_what_was_fired_ahead_is_taken_back_to_what_was_decided_before_it() -> None:
+    rule, state = minutely(overlap="allow")
+    before = at(rule, state, 3 * MINUTE_MS).state
+    now_ms = START_MS + 4 * MINUTE_MS - 5_000
+    ahead = decide(rule, before, "r", now_ms=now_ms, is_running=False, ahead_ms=10_000).state
+    # As it was stored before that was noted.
+    unnoted = msgspec.structs.replace(ahead, ahead_decided_ms=0)
+
+    for clock_ms in (now_ms, START_MS):
+        assert take_back(ahead, clock_ms).decided_ms == before.decided_ms
+        assert slots_of(at(rule, take_back(unnoted, clock_ms), 4 * MINUTE_MS)) == [4]
 
 
 # What is stored

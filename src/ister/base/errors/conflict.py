@@ -270,13 +270,17 @@ class StageExistsError(ConflictError):
 
 @dataclass(eq=False)
 class MessageExistsError(ConflictError):
-    """A message of that id is in the timeline."""
+    """A message of that id is in the timeline, or a rule of that id in the cron topic."""
 
     code: ClassVar[int] = 4022
     id: str
+    # `message`, or `cron rule`, which is not moved.
+    what: str = "message"
 
     def __str__(self) -> str:
-        return f"message {self.id!r} exists already: move or update it, or choose another id"
+        is_message = self.what == "message"
+        way = "move or update it" if is_message else "update it with `cron=` (`--replace`)"
+        return f"{self.what} {self.id!r} exists already: {way}, or choose another id"
 
 
 @dataclass(eq=False)

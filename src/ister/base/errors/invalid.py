@@ -48,12 +48,17 @@ class MessageTooLargeError(InvalidError):
     topic: str
     size_bytes: int
     size_bytes_max: int
+    # What raises the limit on the broker; empty: nothing does.
+    setting: str = "message_bytes_max"
 
     def __str__(self) -> str:
-        return (
+        fact = (
             f"message of {self.size_bytes} B exceeds the {self.size_bytes_max} B limit "
-            f"of topic {self.topic!r}: split it, or raise `message_bytes_max` on the broker"
+            f"of topic {self.topic!r}"
         )
+        if not self.setting:
+            return f"{fact}, which is fixed: split it, or keep the payload elsewhere"
+        return f"{fact}: split it, or raise `{self.setting}` on the broker"
 
 
 @dataclass(eq=False)

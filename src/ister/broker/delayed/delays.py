@@ -215,7 +215,7 @@ class Delays:
 
         `again`: they were leased before it was started, and may have been published then.
         """
-        by_topic: dict[tuple[str, int], list[Letter]] = {}
+        by_topic: dict[tuple[str, int, bool], list[Letter]] = {}
         for row in rows:
             self._held_bytes += len(row.payload) + len(row.attributes)
             try:
@@ -223,9 +223,14 @@ class Delays:
             except CorruptedError as error:
                 self._drop([Letter(row, Envelope("", 0, ""))], str(error))
                 continue
-            by_topic.setdefault((letter.envelope.topic, letter.envelope.number), []).append(letter)
-        for (name, number), letters in by_topic.items():
-            self._publish(name, number, letters, again=again)
+            to = letter.envelope
+            topic = self._find_topic(to.topic)
+            # All that one stream gets in one go, or a note of the versions of some would cover
+            # those of others that are not stored with them.
+            is_stored = isinstance(topic, StreamTopic) and to.is_for(topic)
+            by_topic.setdefault((to.topic, to.number, is_stored), []).append(letter)
+        for letters in by_topic.values():
+            self._publish(letters, again=again)
         self._set_credit()
 
     def revoke(self, channel: int, messages: list[tuple[str, int]]) -> None:
@@ -236,9 +241,11 @@ class Delays:
 
     # Publishing
 
-    def _publish(self, name: str, number: int, letters: list[Letter], *, again: bool) -> None:
-        topic = self._find_topic(name)
-        if isinstance(topic, StreamTopic) and topic.record.topic == number:
+    def _publish(self, letters: list[Letter], *, again: bool) -> None:
+        """Publish messages of one topic."""
+        to = letters[0].envelope
+        topic, number = self._find_topic(to.topic), to.number
+        if isinstance(topic, StreamTopic) and to.is_for(topic):
             self._store(topic, letters, again=again)
         elif not number and self._is_too_soon(topic):
             self._release(letters)
@@ -248,7 +255,7 @@ class Delays:
             self.published += len(letters)
             self._finish(letters)
         else:
-            self._drop(letters, f"there is no topic {name!r} any more")
+            self._drop(letters, f"there is no topic {to.topic!r} any more")
 
     def _is_too_soon(self, topic: Topic | StreamTopic | None) -> bool:
         """Return whether those that a live message is for may not be back yet."""
@@ -348,7 +355,7 @@ def _puts(producer: "Producer", delayed: DelayedBatch) -> list[Put]:
     count, topic, stream = batch.count, producer.topic.name, producer.stream
     none = [None] * count
     keys, ids, attributes = batch.keys or none, batch.ids or none, batch.attributes or none
-    number = stream.record.topic if stream is not None else 0
+    number, journal = (0, "") if stream is None else (stream.record.topic, stream.vault.name)
     schema = batch.schema or NO_SCHEMA
     puts: list[Put] = []
     for slot, payload in enumerate(batch.payloads):
@@ -358,15 +365,15 @@ def _puts(producer: "Producer", delayed: DelayedBatch) -> list[Put]:
         if stream is not None:
             # On a stream every message has an id: who was not told that it is safe sends it again,
             # and it may have been due and be gone from here by then.
-            name, id_ = (name, name) if id_ is None else (row_name(topic, id_), id_)
+            name = id_ = name if id_ is None else id_
         envelope = Envelope(
-            topic, number, producer.name, schema, keys[slot], id_, attributes[slot] or None
+            topic, number, producer.name, schema, keys[slot], id_, attributes[slot] or None, journal
         )
         packed = pack(envelope)
         if len(payload) + len(packed) > TIMELINE_MESSAGE_BYTES_MAX:
             size_bytes = len(payload) + len(packed)
-            raise MessageTooLargeError(topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX)
-        puts.append(Put(0, name, "", due_ms[slot], payload, packed))
+            raise MessageTooLargeError(topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX, setting="")
+        puts.append(Put(0, row_name(envelope, name), "", due_ms[slot], payload, packed))
     batch.forget_columns()
     return puts
 

@@ -13,6 +13,7 @@ import msgspec
 
 from ister.base.errors import CorruptedError
 from ister.base.limits import PRODUCER_BATCH_BYTES, PRODUCER_BATCH_COUNT
+from ister.broker.stream import StreamTopic
 from ister.codec import NO_SCHEMA, Batch, SchemaRef, encode
 from ister.timeline import Row
 
@@ -21,13 +22,21 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What goes with a payload. On the disk: what is added goes to the end."""
 
     topic: str
-    # Of the stream, which no other one will ever have; 0 for a live topic, which has only a name.
+    # Of the stream, which no other one of its journal will ever have; 0 for a live topic, which has
+    # only a name.
     number: int
     producer: str
     schema: SchemaRef = NO_SCHEMA
     key: str | None = None
     id: str | None = None
     attributes: dict[str, str] | None = None
+    # Where the stream is: another journal gives the same numbers. Empty: that was not noted yet.
+    journal: str = ""
+
+    def is_for(self, stream: StreamTopic) -> bool:
+        """Return whether a stream is the very one, and not one of its name made since."""
+        is_there = self.journal in ("", stream.vault.name)
+        return is_there and self.number == stream.record.topic
 
 
 class Letter(NamedTuple):
@@ -54,9 +63,14 @@ def open_row(row: Row) -> Letter:
         raise CorruptedError("delayed message", row.seq, f"its envelope: {error}") from error
 
 
-def row_name(topic: str, id: str) -> str:
-    """Return what a message with an id is called while it waits: the second is not kept."""
-    return blake2b(f"{topic}\0{id}".encode(), digest_size=20).hexdigest()
+def row_name(envelope: Envelope, id: str) -> str:
+    """Return what a message is called while it waits: the second of a name is not kept.
+
+    Those of a stream that was deleted wait until they are due. They must not keep out what is sent
+    to another one of its name, so a name is of that very stream.
+    """
+    text = f"{envelope.topic}\0{envelope.journal}\0{envelope.number}\0{id}"
+    return blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def batches_of(letters: Sequence[Letter], batch_bytes: int) -> Iterator[Batch]:

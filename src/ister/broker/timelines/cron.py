@@ -22,6 +22,7 @@ from ister.base.errors import (
     CorruptedError,
     IsterError,
     LimitReachedError,
+    MessageExistsError,
     MessageNotFoundError,
     MessageTooLargeError,
     NotFoundError,
@@ -147,7 +148,8 @@ class CronRules:
             done(outcome.version)
         else:
             assert isinstance(outcome, IsterError)
-            done(outcome)
+            is_taken = isinstance(outcome, MessageExistsError)
+            done(MessageExistsError(id, "cron rule") if is_taken else outcome)
 
     def update(
         self,
@@ -213,7 +215,7 @@ class CronRules:
     def _check_size(self, payload: bytes, attributes: bytes) -> None:
         size = len(payload) + len(attributes)
         if size > CRON_PAYLOAD_BYTES_MAX:
-            raise MessageTooLargeError(self.topic.name, size, CRON_PAYLOAD_BYTES_MAX)
+            raise MessageTooLargeError(self.topic.name, size, CRON_PAYLOAD_BYTES_MAX, setting="")
 
     # Firing
 

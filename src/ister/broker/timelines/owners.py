@@ -63,7 +63,7 @@ def check_change(change: OwnersChange, *, topic: str, levels: int) -> None:
     if isinstance(change, Put | Update):
         size = len(change.payload) + len(change.attributes)
         if size > TIMELINE_MESSAGE_BYTES_MAX:
-            raise MessageTooLargeError(topic, size, TIMELINE_MESSAGE_BYTES_MAX)
+            raise MessageTooLargeError(topic, size, TIMELINE_MESSAGE_BYTES_MAX, setting="")
 
 
 class OwnersCall:

@@ -417,6 +417,10 @@ class TimelineTopic:
         for consumer in list(self._rotation):
             # Leases may have been written that nobody was told of.
             consumer.claim = Claim(self, consumer)
+        rules = self._timelines.find_rules(self.name)
+        if rules is not None:
+            # So may messages be gone that theirs wait for.
+            rules.look()
         self.look()
 
     def _load(self, now_ms: int) -> None:

@@ -11,6 +11,7 @@ Always true:
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ister.base.errors import (
@@ -28,7 +29,7 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
 )
 from ister.client.session.calls import COMES_BACK, OnReply
-from ister.client.session.checks import as_bytes, attributes_size, check_extras
+from ister.client.session.checks import as_bytes, check_extras
 from ister.client.session.pending import PendingBatch, Sent
 from ister.client.session.results import OFFSET_DELAYED
 from ister.client.session.timeline_changes import due_ms_of
@@ -94,6 +95,14 @@ def _point(deliver_at: object) -> datetime | float:
     return deliver_at
 
 
+def _size_of(
+    payload: bytes, key: str | None, attributes: Attributes | None, message_id: str | None
+) -> int:
+    """Return what a message takes where it waits. Of too large a one the broker takes no batch."""
+    words = chain([key or "", message_id or ""], *(attributes or {}).items())
+    return len(payload) + ENVELOPE_BYTES + sum(len(word.encode()) for word in words)
+
+
 class DelayedBatch(PendingBatch):
     """Messages on their way to the disk of the broker."""
 
@@ -131,11 +140,11 @@ class DelayBox:
             raise ProducerFullError(channel.topic, channel.pending_bytes)
         payload = as_bytes(payload)
         check_extras(key, attributes, message_id)
-        size = len(payload) + ENVELOPE_BYTES + attributes_size(attributes)
-        size += len(key or "") + len(message_id or "")
-        size_max = min(channel.message_bytes_max, TIMELINE_MESSAGE_BYTES_MAX)
-        if len(payload) > channel.message_bytes_max or size > TIMELINE_MESSAGE_BYTES_MAX:
-            raise MessageTooLargeError(channel.topic, len(payload), size_max)
+        if len(payload) > channel.message_bytes_max:
+            raise MessageTooLargeError(channel.topic, len(payload), channel.message_bytes_max)
+        size = _size_of(payload, key, attributes, message_id)
+        if size > TIMELINE_MESSAGE_BYTES_MAX:
+            raise MessageTooLargeError(channel.topic, size, TIMELINE_MESSAGE_BYTES_MAX, setting="")
         batch = self._open
         if batch is not None and batch.size_bytes + size > TIMELINE_BYTES:
             self.cut()

@@ -246,7 +246,7 @@ def _version(version: object) -> int:
 def _check_size(topic: str, change: Change) -> None:
     size_bytes = len(change.payload) + len(change.attributes) + len(change.id.encode())
     if size_bytes > TIMELINE_MESSAGE_BYTES_MAX:
-        raise MessageTooLargeError(topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX)
+        raise MessageTooLargeError(topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX, setting="")
 
 
 def outcomes_for(reply: Command | IsterError, count: int) -> list[int | IsterError]:

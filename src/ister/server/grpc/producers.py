@@ -231,7 +231,7 @@ class Producers:
     def _check_size(self, sent: Any, topic: str, size_bytes: int) -> None:
         """Raise unless a large message can be delivered, and is within the broker's own limit."""
         if size_bytes > DELIVERED_BYTES_MAX:
-            raise MessageTooLargeError(topic, size_bytes, DELIVERED_BYTES_MAX)
+            raise MessageTooLargeError(topic, size_bytes, DELIVERED_BYTES_MAX, setting="")
         payload_bytes, most = len(sent.payload), self._broker.limits.message_bytes_max
         if payload_bytes > most:
             raise MessageTooLargeError(topic, payload_bytes, most)
@@ -241,7 +241,7 @@ class Producers:
         ((_, encoded),) = messages_of(batch, topic, self.broker_url)
         size_bytes = len(encoded) + DELIVERY_BYTES
         if size_bytes > DELIVERED_BYTES_MAX:
-            raise MessageTooLargeError(topic, size_bytes, DELIVERED_BYTES_MAX)
+            raise MessageTooLargeError(topic, size_bytes, DELIVERED_BYTES_MAX, setting="")
 
     def _check_room(self, size_bytes: int) -> None:
         if self._waiting_bytes + size_bytes > self._waiting_bytes_max:

@@ -227,7 +227,9 @@ def _owner_changes(command: ChangeTimeline) -> list[Put | Move | Update | Delete
             check_attributes(packed)
         if len(payloads[slot]) + len(packed) > TIMELINE_MESSAGE_BYTES_MAX:
             size_bytes = len(payloads[slot]) + len(packed)
-            raise MessageTooLargeError(command.topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX)
+            raise MessageTooLargeError(
+                command.topic, size_bytes, TIMELINE_MESSAGE_BYTES_MAX, setting=""
+            )
     changes: list[Put | Move | Update | Delete] = []
     for slot, kind in enumerate(command.kinds):
         name = command.ids[slot]

@@ -29,7 +29,10 @@ class CronBench(TimelineBench):
 
     def go_to(self, text: str) -> None:
         """Move the clock on to a time in UTC."""
-        self.advance(_time_ms(text) - self.now_ms)
+        self.go_to_ms(_time_ms(text))
+
+    def go_to_ms(self, time_ms: int) -> None:
+        self.advance(time_ms - self.now_ms)
 
     def set_clock(self, text: str) -> None:
         """Set the clock to a time in UTC, and let that be noticed."""

@@ -84,7 +84,10 @@ def test_a_rule_of_a_taken_id_is_refused() -> None:
     bench = CronBench()
     bench.rule("tick")
 
-    assert isinstance(bench.rule("tick", "0 9 * * *"), MessageExistsError)
+    refused = bench.rule("tick", "0 9 * * *")
+
+    assert isinstance(refused, MessageExistsError)
+    assert "cron rule 'tick' exists already: update it" in str(refused)
     assert bench.get_rule("tick").report.expression == "* * * * *"
 
 
@@ -248,6 +251,20 @@ def test_a_revised_rule_fires_by_its_new_times_with_its_new_payload() -> None:
     assert [row.payload for _, row in client.begun] == [b"old", b"new", b"new"]
 
 
+def test_a_paused_rule_that_is_revised_stays_paused_until_it_is_resumed() -> None:
+    bench = CronBench()
+    bench.rule("tick")
+    bench.pause("tick")
+
+    bench.revise("tick", "*/10 * * * *")
+    bench.go_to("2023-11-14 22:31")
+    assert bench.ids() == []
+    bench.resume("tick")
+    bench.go_to("2023-11-14 22:41")
+
+    assert slots(bench.ids()) == ["22:40"]
+
+
 def test_an_update_without_times_changes_the_payload_alone() -> None:
     bench = CronBench()
     bench.rule("tick", payload=b"old")
@@ -322,7 +339,9 @@ def test_a_payload_over_the_limit_is_refused() -> None:
     most = b"x" * CRON_PAYLOAD_BYTES_MAX
 
     assert isinstance(bench.rule("tick", payload=most), int)
-    assert isinstance(bench.rule("tock", payload=most + b"x"), MessageTooLargeError)
+    refused = bench.rule("tock", payload=most + b"x")
+    assert isinstance(refused, MessageTooLargeError)
+    assert "which is fixed" in str(refused)
     assert isinstance(bench.revise("tick", "@daily", payload=most + b"x"), MessageTooLargeError)
 
 

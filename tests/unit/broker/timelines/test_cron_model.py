@@ -89,3 +89,45 @@ def test_every_slot_fires_once_unless_its_rule_is_paused(
     for act, number in script:
         model.act(act, number)
         model.check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([0, 1_000, 59_000]),
+    st.integers(0, 9),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("advance"), steps_ms),
+            st.tuples(st.sampled_from(["set", "revise", "crash"]), st.integers(-MINUTE_MS, 0)),
+        ),
+        max_size=8,
+    ),
+)
+def test_the_first_of_a_preview_is_always_what_comes_next(
+    jitter_ms: int, rule: int, script: list[tuple[str, int]]
+) -> None:
+    # Which slots have which jitter follows from the id.
+    name = f"tick-{rule}"
+    bench = CronBench()
+    bench.consume(prefetch_ms=5_000).quick = True
+    bench.rule(name, overlap="allow", jitter_ms=jitter_ms)
+    for act, number in script:
+        match act:
+            case "advance":
+                bench.advance(number)
+            case "set":
+                bench.clock.skew_ms += number
+                bench.advance(1_000)
+            case "revise":
+                bench.revise(name, "*/1 * * * *", overlap="allow", jitter_ms=jitter_ms)
+            case _:
+                bench.crash()
+                bench.consume(prefetch_ms=5_000).quick = True
+        _, preview = bench.told(lambda done: bench.rules.preview(name, 3, done))
+
+        assert bench.get_rule(name).report.next_ms == preview[0]
+    _, preview = bench.told(lambda done: bench.rules.preview(name, 3, done))
+    begun = len(bench.begun)
+    bench.go_to_ms(preview[-1])
+
+    assert [row.due_ms for _, _, row in bench.begun[begun:]] == preview

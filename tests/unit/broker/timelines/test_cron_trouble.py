@@ -184,6 +184,28 @@ def test_a_buffered_slot_fires_after_a_restart() -> None:
     assert slots(again.begun_ids) == ["22:14", "22:15"]
 
 
+@pytest.mark.parametrize("who", ["holder", "owner"])
+def test_a_buffered_slot_fires_when_the_one_before_it_was_finished_and_nobody_was_told(
+    who: str,
+) -> None:
+    store = FailingStore()
+    bench = CronBench(store)
+    bench.rule("tick", "*/5 * * * *", overlap="buffer")
+    client = bench.consume(lease_ms=HOUR_MS)
+    bench.go_to("2023-11-14 22:20:30")
+    name = "tick@2023-11-14T22:15:00Z"
+    if who == "owner":
+        client.release(name, bench.now_ms + HOUR_MS)
+
+    store.fails_after = True
+    told = client.done(name) if who == "holder" else bench.change(bench.deleting(name))
+    store.fails_after = False
+    bench.advance(2_000)
+
+    assert isinstance(told, StorageFailedError)
+    assert slots(client.begun_ids) == ["22:15", "22:20"]
+
+
 def test_two_brokers_on_one_store_fire_each_slot_once() -> None:
     one = CronBench(MemoryStore())
     one.rule("tick", overlap="allow")

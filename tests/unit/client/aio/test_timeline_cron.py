@@ -103,7 +103,7 @@ async def test_a_rule_without_an_id_gets_one(jobs: ister.Timeline) -> None:
 async def test_the_same_id_twice_is_refused(jobs: ister.Timeline) -> None:
     await jobs.put(b"x", cron="@hourly", id="a")
 
-    with pytest.raises(MessageExistsError):
+    with pytest.raises(MessageExistsError, match="cron rule 'a' exists already: update it with"):
         await jobs.put(b"x", cron="@daily", id="a")
 
 
@@ -228,7 +228,7 @@ async def test_what_makes_no_rule_is_refused_with_words_about_it(
 
 
 async def test_a_payload_that_is_too_large_is_refused(jobs: ister.Timeline) -> None:
-    with pytest.raises(MessageTooLargeError):
+    with pytest.raises(MessageTooLargeError, match=r"the 65536 B limit .* is fixed: split it"):
         await jobs.put(b"x" * 65_537, cron="@hourly")
 
 

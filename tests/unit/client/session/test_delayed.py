@@ -1,6 +1,7 @@
 """Messages to be published later: when they are due, how they travel, and what is sent again."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from tests.unit.client.session.wire_end import TIMEOUT_MS, TOPIC, WireEnd, opened, send
@@ -34,8 +35,9 @@ def delay(
     *,
     key: str | None = None,
     id: str | None = None,
+    attributes: dict[str, str] | None = None,
 ) -> Sent:
-    return producer.send_delayed(payload, key, None, id, due, Sent)
+    return producer.send_delayed(payload, key, attributes, id, due, Sent)
 
 
 def sent(end: WireEnd) -> list[tuple[int, SendDelayed]]:
@@ -215,6 +217,19 @@ def test_a_message_that_no_timeline_has_room_for_is_refused(end: WireEnd) -> Non
 
     with pytest.raises(MessageTooLargeError):
         delay(producer, bytes(MIB - 1_023))
+
+
+@pytest.mark.parametrize(
+    "extras", [{"key": "ü" * 50}, {"id": "ü" * 50}, {"attributes": {"ü" * 20: "ü" * 30}}]
+)
+def test_the_size_that_is_refused_is_told_with_what_goes_with_the_payload(
+    end: WireEnd, extras: dict[str, Any]
+) -> None:
+    producer = end.open_producer()
+    delay(producer, bytes(MIB - 1_124), **extras)
+
+    with pytest.raises(MessageTooLargeError, match="message of 1048577 B exceeds the 1048576 B"):
+        delay(producer, bytes(MIB - 1_123), **extras)
 
 
 def test_a_producer_that_is_opened_again_sends_what_waits(end: WireEnd) -> None:

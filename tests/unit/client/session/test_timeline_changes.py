@@ -106,7 +106,7 @@ def test_a_message_may_be_as_large_as_the_limit_with_its_id() -> None:
     most = TIMELINE_MESSAGE_BYTES_MAX - 1
     put("a", b"x" * most)
 
-    with pytest.raises(MessageTooLargeError):
+    with pytest.raises(MessageTooLargeError, match="is fixed: split it"):
         put("a", b"x" * (most + 1))
 
 
