@@ -17,8 +17,10 @@ from ister.base.errors import (
     StorageFailedError,
     TopicNotFoundError,
 )
-from ister.base.limits import MIB
+from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB
+from ister.broker.delayed.envelope import Envelope, pack
 from ister.broker.timelines.pace import ROUND_COUNT_MAX
+from ister.client.session.delayed import ATTRIBUTE_BYTES, ENVELOPE_BYTES
 from ister.testing import Fault
 from ister.timeline import Put, Work
 
@@ -430,3 +432,14 @@ def test_a_store_that_fails_refuses_messages(bench: DelayedBench) -> None:
     bench.timelines.fails_before = True
 
     assert isinstance(bench.delay([b"b"], 1_000).error, StorageFailedError)
+
+
+def test_no_envelope_takes_more_than_clients_count_for_it() -> None:
+    attributes = {f"{number:0200}": "v" * 300 for number in range(ATTRIBUTES_COUNT_MAX)}
+    words = ["k" * 8_000, "i" * 255, *attributes, *attributes.values()]
+    largest = Envelope(
+        "t" * 255, 2**62, "p" * 255, (2**63, 2**63), words[0], words[1], attributes, "j" * 100
+    )
+
+    beside = ENVELOPE_BYTES + ATTRIBUTE_BYTES * len(attributes)
+    assert len(pack(largest)) <= beside + sum(map(len, words))

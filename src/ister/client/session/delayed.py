@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 # Commands under way: 8 MiB at most, which keeps a disk busy.
 COMMANDS_MAX = 8
-# What a message takes beside its payload, key, id and attributes: its topic, its producer.
+# What a message takes beside its payload, key, id and attributes: its topic, its producer. And each
+# attribute beside its two words, of which there may be many.
 ENVELOPE_BYTES = 1_024
+ATTRIBUTE_BYTES = 6
 # A number below this is a span, and no time since 1970: September 2001.
 EPOCH_S_MIN = 1_000_000_000
 
@@ -99,8 +101,10 @@ def _size_of(
     payload: bytes, key: str | None, attributes: Attributes | None, message_id: str | None
 ) -> int:
     """Return what a message takes where it waits. Of too large a one the broker takes no batch."""
-    words = chain([key or "", message_id or ""], *(attributes or {}).items())
-    return len(payload) + ENVELOPE_BYTES + sum(len(word.encode()) for word in words)
+    pairs = (attributes or {}).items()
+    words = chain([key or "", message_id or ""], *pairs)
+    beside = ENVELOPE_BYTES + ATTRIBUTE_BYTES * len(pairs)
+    return len(payload) + beside + sum(len(word.encode()) for word in words)
 
 
 class DelayedBatch(PendingBatch):

@@ -220,7 +220,7 @@ def test_a_message_that_no_timeline_has_room_for_is_refused(end: WireEnd) -> Non
 
 
 @pytest.mark.parametrize(
-    "extras", [{"key": "ü" * 50}, {"id": "ü" * 50}, {"attributes": {"ü" * 20: "ü" * 30}}]
+    "extras", [{"key": "ü" * 50}, {"id": "ü" * 50}, {"attributes": {"ü" * 20: "ü" * 27}}]
 )
 def test_the_size_that_is_refused_is_told_with_what_goes_with_the_payload(
     end: WireEnd, extras: dict[str, Any]
