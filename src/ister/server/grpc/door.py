@@ -45,26 +45,15 @@ KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 # Between a connection and the first words of HTTP/2, a TLS handshake included.
 HANDSHAKE_MS_MAX = 5_000
+# A connection without a call under way is ended after this: strangers make no calls, and would
+# else have it for ever. Danube's clients ask every 5 s whether they are well, and a stream is a
+# call; any client of gRPC connects again when it has something to ask.
+IDLE_MS_MAX = 30_000
 SWEEP_S = 5.0
 # How many of them until all that is known of former clients is looked through: a minute.
 SWEEPS_PER_LOOK = 12
 # Everywhere, which is nothing to connect to.
 WILDCARDS = ("0.0.0.0", "::", "")
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
-    # Clients may ask for signs of life as often as they like.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    # Two brokers on one port would each get half of the clients.
-    ("grpc.so_reuseport", 0),
-)
 
 
 class GrpcDoor:
@@ -78,8 +67,11 @@ class GrpcDoor:
         metadata: Metadata,
         admin: Admin,
         guard: Guard | None = None,
+        connections_max: int | None = None,
     ) -> None:
+        """`connections_max` is of each of the two ports, by default that of the broker."""
         self._broker = broker
+        self._connections_max = connections_max or broker.limits.connections_max
         self._guard = guard or Guard()
         self._roll = Roll(metadata, broker.clock.now_ms)
         self._settings = SubscriptionSettings(metadata, identity_of=admin.topics.identity)
@@ -155,7 +147,9 @@ class GrpcDoor:
         await check_address(host, port)
         guard = self._guard
         interceptors = [TokenCheck(guard)] if guard.asks else None
-        server: Any = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
+        server: Any = grpc.aio.server(
+            options=_options(self._connections_max), interceptors=interceptors
+        )
         server.add_generic_rpc_handlers(tuple(services))
         try:
             if guard.pem is None:
@@ -187,6 +181,26 @@ async def check_address(host: str, port: int) -> None:
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
+
+
+def _options(connections_max: int) -> list[tuple[str, int]]:
+    """Return the settings of a port."""
+    return [
+        ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+        # Clients may ask for signs of life as often as they like.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Two brokers on one port would each get half of the clients.
+        ("grpc.so_reuseport", 0),
+    ]
 
 
 def url_of(host: str, port: int, *, tls: bool = False) -> str:
