@@ -94,7 +94,10 @@ class Guard:
         self._file = tokens
         self._now_ms = now_ms
         self._logger: Any = logger or structlog.get_logger("security")
+        # Of the file that the tokens are from.
         self._stamp: Stamp | None = None
+        # What was wrong with the file at the last look, and told.
+        self._mistakes: list[str] = []
         self._looked_ms = now_ms()
         self._tokens = Tokens({})
         self._told = Occasional(now_ms)
@@ -136,14 +139,20 @@ class Guard:
         self._looked_ms = now_ms
         stamp = find_stamp(file)
         if stamp == self._stamp:
+            self._mistakes = []
             return
-        # Also when it has mistakes: they are told once, not every second.
-        self._stamp = stamp
         try:
             self._tokens = load_tokens(file)
         except ConfigError as error:
-            self._logger.warning("tokens_not_read", mistakes=error.mistakes, kept="the former ones")
+            # Tried again at the next look: what was in the way may be gone then, though the file
+            # is the same, and who was taken out of it is to stay out.
+            if error.mistakes != self._mistakes:
+                self._mistakes = error.mistakes
+                self._logger.warning(
+                    "tokens_not_read", mistakes=error.mistakes, kept="the former ones"
+                )
             return
+        self._stamp, self._mistakes = stamp, []
         self._logger.info("tokens_read", file=str(file), tokens=len(self._tokens.names))
 
 

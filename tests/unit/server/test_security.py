@@ -1,5 +1,8 @@
 """The guard of all doors: who is let in, files that change, certificates, contradictions."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -132,6 +135,56 @@ def test_a_file_that_was_mended_is_read(file: Path) -> None:
     clock.now_ms = 2 * LOOK_MS
 
     assert guard.check(OTHER) == "reports"
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    file.write_text(f"reports {OTHER}\n")
+    with out_of_files(), capture_logs() as lines:
+        clock.now_ms = LOOK_MS
+        guard.check(TOKEN)
+
+    clock.now_ms = 2 * LOOK_MS
+
+    with pytest.raises(UnauthenticatedError):
+        guard.check(TOKEN)
+    assert guard.check(OTHER) == "reports"
+    assert "Too many open files" in str(lines)
+
+
+def test_another_mistake_is_told_and_the_same_one_again_after_a_good_file(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    with capture_logs() as lines:
+        for text in ("one\n", "one \n", "\none\n", f"billing {TOKEN}\n", "one\n"):
+            file.write_text(text)
+            clock.now_ms += LOOK_MS
+            guard.check(TOKEN)
+            clock.now_ms += LOOK_MS
+            guard.check(TOKEN)
+
+    told = [(line["event"], line.get("mistakes")) for line in lines]
+    mistake = "is not `NAME TOKEN`: write two words"
+    assert told == [
+        ("tokens_not_read", [f"{file} line 1: {mistake}"]),
+        ("tokens_not_read", [f"{file} line 2: {mistake}"]),
+        ("tokens_read", None),
+        ("tokens_not_read", [f"{file} line 1: {mistake}"]),
+    ]
+
+
+@contextmanager
+def out_of_files() -> Iterator[None]:
+    """Let this process open no more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The next one is the first that is free, so that none above it counts.
+    with Path("/dev/null").open() as free:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free.fileno(), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_many_like_things_are_told_of_once_in_a_while() -> None:
