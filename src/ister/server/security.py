@@ -4,7 +4,8 @@ Always true:
 - with a certificate, no door speaks anything but TLS 1.2 or newer;
 - with a file of tokens, nobody is answered before they have shown one of them;
 - nothing of a token is ever shown or logged;
-- a file of tokens that was changed to one with mistakes changes nothing: the former ones stay.
+- a file of tokens that was changed to one with mistakes, or is gone, changes nothing: the former
+  ones stay. One without tokens lets nobody in.
 """
 
 import ssl
@@ -88,7 +89,10 @@ class Guard:
         now_ms: Callable[[], int] = lambda: 0,
         logger: structlog.typing.BindableLogger | None = None,
     ) -> None:
-        """Read the file of tokens. Raises `ConfigError`; `now_ms` is a clock that only rises."""
+        """Read the file of tokens, which has some. Raises `ConfigError`.
+
+        `now_ms` is a clock that only rises.
+        """
         self.tls = tls
         self.pem = pem
         self._file = tokens
@@ -96,6 +100,8 @@ class Guard:
         self._logger: Any = logger or structlog.get_logger("security")
         # Of the file that the tokens are from.
         self._stamp: Stamp | None = None
+        # Of a file without tokens, when it was seen first.
+        self._empty: Stamp | None = None
         # What was wrong with the file at the last look, and told.
         self._mistakes: list[str] = []
         self._looked_ms = now_ms()
@@ -104,6 +110,11 @@ class Guard:
         if tokens is not None:
             self._stamp = find_stamp(tokens)
             self._tokens = load_tokens(tokens)
+            if not self._tokens.names:
+                mistake = (
+                    f"{tokens}: has no tokens, so nobody could come in: add `NAME TOKEN` lines"
+                )
+                raise ConfigError([mistake])
 
     @property
     def asks(self) -> bool:
@@ -142,7 +153,7 @@ class Guard:
             self._mistakes = []
             return
         try:
-            self._tokens = load_tokens(file)
+            tokens = load_tokens(file)
         except ConfigError as error:
             # Tried again at the next look: what was in the way may be gone then, though the file
             # is the same, and who was taken out of it is to stay out.
@@ -152,6 +163,12 @@ class Guard:
                     "tokens_not_read", mistakes=error.mistakes, kept="the former ones"
                 )
             return
+        if not tokens.names and stamp != self._empty:
+            # Somebody may be writing it just now, and nobody is to be refused for that. It counts
+            # when it is still the same at the next look.
+            self._empty = stamp
+            return
+        self._tokens = tokens
         self._stamp, self._mistakes = stamp, []
         self._logger.info("tokens_read", file=str(file), tokens=len(self._tokens.names))
 

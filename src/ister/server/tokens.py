@@ -79,8 +79,6 @@ def parse_tokens(text: str, file: str) -> Tokens:
             continue
         names[digest] = name
         plain = plain or is_plain
-    if not names and not mistakes:
-        mistakes.append(f"{file}: has no tokens, so nobody could come in: add `NAME TOKEN` lines")
     if mistakes:
         raise ConfigError(mistakes)
     return Tokens(names, plain)

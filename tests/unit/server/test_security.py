@@ -99,7 +99,7 @@ def test_a_changed_file_counts_from_the_next_look_on(file: Path) -> None:
         guard.check(TOKEN)
 
 
-@pytest.mark.parametrize("change", ["missing", "mistake", "empty", "readable"])
+@pytest.mark.parametrize("change", ["missing", "mistake", "readable"])
 def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
     file: Path, change: str
 ) -> None:
@@ -110,8 +110,6 @@ def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
             file.unlink()
         case "mistake":
             file.write_text(f"billing {OTHER} more\n")
-        case "empty":
-            file.write_text("")
         case _:
             file.chmod(0o644)
 
@@ -122,6 +120,46 @@ def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
     [line] = lines
     assert line["event"] == "tokens_not_read"
     assert OTHER not in str(line)
+
+
+@pytest.mark.parametrize("text", ["", "\n", f"# billing {TOKEN}\n"])
+def test_a_file_left_without_tokens_lets_nobody_in_once_it_has_been_so_for_a_look(
+    file: Path, text: str
+) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    file.write_text(text)
+
+    with capture_logs() as lines:
+        clock.now_ms = LOOK_MS
+        assert guard.check(TOKEN) == "billing"
+        clock.now_ms = 2 * LOOK_MS
+        with pytest.raises(UnauthenticatedError):
+            guard.check(TOKEN)
+    assert (lines[0]["event"], lines[0]["tokens"]) == ("tokens_read", 0)
+
+    file.write_text(f"billing {TOKEN}\n")
+    clock.now_ms = 3 * LOOK_MS
+    assert guard.check(TOKEN) == "billing"
+
+
+def test_a_file_that_is_empty_while_it_is_written_costs_nobody_their_way_in(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    for _ in range(5):
+        file.write_text("")
+        clock.now_ms += LOOK_MS
+        assert guard.check(TOKEN) == "billing"
+        file.write_text(f"billing {TOKEN}\n")
+        clock.now_ms += LOOK_MS
+        assert guard.check(TOKEN) == "billing"
+
+
+def test_a_file_without_tokens_is_refused_at_start(file: Path) -> None:
+    for text in ("", "# nobody\n"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="has no tokens, so nobody could come in"):
+            Guard(tokens=file)
 
 
 def test_a_file_that_was_mended_is_read(file: Path) -> None:
