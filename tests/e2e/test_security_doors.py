@@ -130,19 +130,25 @@ def test_a_token_that_is_gone_does_not_count_on_a_connection_that_was_open_befor
         host, _, port = broker.http.rpartition(":")
         context = trusting(certificates)
         connection = HTTPSConnection(host, int(port), timeout=WAIT_S, context=context)
+        opened: object = None
 
         def status(token: str) -> int:
+            assert connection.sock is opened
             connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
             answer = connection.getresponse()
             answer.read()
             return answer.status
 
-        assert status(TOKEN) == 200
+        connection.connect()
         opened = connection.sock
+        assert status(TOKEN) == 200
         write_tokens(tokens, f"billing {NEXT_TOKEN}")
         wait_until(lambda: status(TOKEN) == 401, "the file is read")
+        # A stranger's connection is not kept.
+        assert connection.sock is None
+        connection.connect()
+        opened = connection.sock
         assert status(NEXT_TOKEN) == 200
-        assert connection.sock is opened
         connection.close()
 
 
