@@ -2,6 +2,8 @@
 
 import json
 import ssl
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -14,12 +16,12 @@ import danube
 import grpc
 import pytest
 from tests.e2e.certificates import Certificates
-from tests.e2e.conftest import BrokerProcess
+from tests.e2e.conftest import BrokerProcess, plain_environment
 from tests.e2e.grpc.danubes import Danube, new_topic
 from tests.e2e.raw import wait_until
 from tests.e2e.secured import STRANGER, TOKEN, running, tls_flags, trusting, write_tokens
 
-from ister.base.errors import UnauthenticatedError
+from ister.base.errors import InvalidError, UnauthenticatedError
 from ister.base.limits import MIB
 from ister.server.grpc.messages import message
 
@@ -274,6 +276,28 @@ def test_grpc_clients_show_their_certificate(
     for pair, expected in shown.items():
         with channel(mutual.admin, certificates, *(pair or ())) as one:
             assert status_of(one.unary_unary(BROKERS)) is expected
+
+
+def test_a_certificate_that_grpc_does_not_take_is_told_as_such(tmp_path: Path) -> None:
+    # A curve that OpenSSL has, and gRPC's own library has not.
+    new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp256k1 -nodes -subj /CN=localhost"
+    files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "cert")]
+    subprocess.run(["openssl", *new.split(), *files], check=True, capture_output=True)
+    ports = ["--port", "0", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+    tls = ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "ister", "serve", "--data", str(tmp_path / "data"), *ports, *tls],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+    assert ended.returncode == InvalidError.exit_code
+    assert ended.stderr.count("the gRPC doors cannot use them") == 1
+    assert "--no-grpc" in ended.stderr
+    assert "is taken" not in ended.stderr
 
 
 # Danube's own client

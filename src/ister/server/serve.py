@@ -225,6 +225,9 @@ async def _open_doors(config: ServerConfig, doors: Doors, guard: Guard) -> Addre
             bound[name] = _address_text(await listen(host, port))
         except OSError as error:
             mistakes.append(f"{flag} {port}: {_explain(error, host, port)}")
+        except ConfigError as error:
+            # Both gRPC doors say the same.
+            mistakes += [mistake for mistake in error.mistakes if mistake not in mistakes]
     if mistakes:
         raise ConfigError(mistakes)
     return Addresses(pid=os.getpid(), tls=guard.tls is not None, **bound)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from ister.base.errors import ConfigError
 from ister.base.limits import MIB
 from ister.broker import Broker
 from ister.metadata import Metadata
@@ -54,6 +55,12 @@ SWEEP_S = 5.0
 SWEEPS_PER_LOOK = 12
 # Everywhere, which is nothing to connect to.
 WILDCARDS = ("0.0.0.0", "::", "")
+
+# It has a TLS library of its own, which takes less than the one of the other doors.
+_BAD_CERTIFICATE = (
+    "--tls-cert, --tls-key: the gRPC doors cannot use them: take files with nothing but whole "
+    "certificates and a key, RSA or on the curve P-256 or P-384, or open no such doors (--no-grpc)"
+)
 
 
 class GrpcDoor:
@@ -157,7 +164,10 @@ class GrpcDoor:
             else:
                 bound = server.add_secure_port(_join(host, port), credentials(guard.pem))
         except RuntimeError as error:
-            # gRPC says no more; mostly somebody was quicker since it was free.
+            # gRPC says no more. If the port is free, it is the certificate.
+            await check_address(host, port)
+            if guard.pem is not None:
+                raise ConfigError([_BAD_CERTIFICATE]) from error
             raise OSError(errno.EADDRINUSE, str(error)) from error
         await server.start()
         self._servers.append(server)
