@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -258,3 +260,40 @@ async def test_a_client_can_be_closed_while_its_function_hangs(asking: Asking) -
     opened.set()
 
     assert asking.attempts == 1
+
+
+HANGING = """
+import asyncio, sys, time
+from ister.base.errors import NotConnectedError
+import ister
+
+
+def token():
+    time.sleep(3600)
+
+
+async def main():
+    await ister.connect("ister://127.0.0.1:1", token=token, timeout=0.05)
+
+try:
+    if sys.argv[1] == "sync":
+        ister.sync.connect("ister://127.0.0.1:1", token=token, timeout=0.05)
+    else:
+        asyncio.run(main())
+except NotConnectedError as error:
+    print(error.reason)
+"""
+
+
+@pytest.mark.parametrize("how", ["sync", "aio"])
+def test_a_function_that_hangs_keeps_no_process_from_ending(how: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING, how],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert ended.stdout == "the function for the token takes longer than 0.05 s\n"
+    assert ended.stderr == ""
