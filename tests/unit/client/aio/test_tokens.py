@@ -161,6 +161,8 @@ async def test_a_function_that_fails_on_a_reconnect_is_asked_again(
         assert asking.attempts == 2
     events = [record.message.split()[0] for record in caplog.records]
     assert events.count("token_failed") == 2
+    assert "Traceback" not in caplog.text
+    assert "the vault is shut" not in caplog.text
     assert TOKEN not in caplog.text
 
 
