@@ -21,7 +21,9 @@ from tests.e2e.grpc.danubes import Danube, new_topic
 from tests.e2e.raw import wait_until
 from tests.e2e.secured import STRANGER, TOKEN, running, tls_flags, trusting, write_tokens
 
-from ister.base.errors import InvalidError, UnauthenticatedError
+import ister
+from ister import sync
+from ister.base.errors import InvalidError, NotConnectedError, UnauthenticatedError
 from ister.base.limits import MIB
 from ister.server.grpc.messages import message
 
@@ -276,6 +278,26 @@ def test_grpc_clients_show_their_certificate(
     for pair, expected in shown.items():
         with channel(mutual.admin, certificates, *(pair or ())) as one:
             assert status_of(one.unary_unary(BROKERS)) is expected
+
+
+def test_all_doors_take_the_one_certificate_that_is_named_instead_of_an_authority(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    pair = (certificates.client_cert, certificates.client_key)
+    flags = [*tls_flags(certificates), "--tls-client-ca", str(certificates.client_cert)]
+    with running(tmp_path, *flags) as broker:
+        context = trusting(certificates)
+        context.load_cert_chain(*pair)
+        assert get(broker, context, "/healthz")[0] == 200
+        with channel(broker.admin, certificates, *pair) as one:
+            assert status_of(one.unary_unary(BROKERS)) is grpc.StatusCode.OK
+        tls = ister.Tls(certificates.ca, *pair)
+        with sync.connect(broker.url, tls=tls) as client:
+            assert client.broker().connections == 1
+        # Of the same authority, and not the one that is named.
+        tls = ister.Tls(certificates.ca, certificates.cert, certificates.key)
+        with pytest.raises(NotConnectedError):
+            sync.connect(broker.url, tls=tls)
 
 
 def test_a_certificate_that_grpc_does_not_take_is_told_as_such(tmp_path: Path) -> None:
