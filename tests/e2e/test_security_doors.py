@@ -262,6 +262,46 @@ def test_grpc_calls_with_a_token_are_answered(
     assert found.broker_addr == f"https://{secured.grpc}"
 
 
+@pytest.mark.parametrize("count", [1, 80], ids=["idle", "behind"])
+def test_a_stream_of_messages_ends_when_its_token_is_taken_back(
+    tmp_path: Path, certificates: Certificates, count: int
+) -> None:
+    tokens = write_tokens(tmp_path / "tokens", f"billing {TOKEN}")
+    flags = [*tls_flags(certificates), "--tokens", str(tokens)]
+    bearer = [("authorization", f"Bearer {TOKEN}")]
+    with running(tmp_path / "broker", *flags) as broker, channel(broker.grpc, certificates) as one:
+
+        def call(method: str, request: str, **fields: Any) -> bytes:
+            data = message(f"danube.{request}")(**fields).SerializeToString()
+            answer: bytes = one.unary_unary(f"/danube.{method}")(data, WAIT_S, bearer)
+            return answer
+
+        topic = new_topic()
+        named = {"topic_name": topic, "producer_name": "p"}
+        answer = call("ProducerService/CreateProducer", "ProducerRequest", **named)
+        producer_id = message("danube.ProducerResponse").FromString(answer).producer_id
+        named = {"topic_name": topic, "consumer_name": "c", "subscription": "s"}
+        answer = call("ConsumerService/Subscribe", "ConsumerRequest", **named)
+        consumer_id = message("danube.ConsumerResponse").FromString(answer).consumer_id
+        request = message("danube.ReceiveRequest")(consumer_id=consumer_id)
+        stream = one.unary_stream(RECEIVE)(request.SerializeToString(), WAIT_S, bearer)
+        sent = {
+            "msg_id": {"producer_id": producer_id, "topic_name": topic},
+            "producer_name": "p",
+            "payload": bytes(MIB // 8),
+        }
+        for _ in range(count):
+            call("ProducerService/SendMessage", "StreamMessage", **sent)
+        next(stream)
+        write_tokens(tokens, f"billing {NEXT_TOKEN}")
+        wait_until(lambda: "tokens_read" in broker.log_text(), "the file is read")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stream)
+
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert caught.value.details().endswith("the token was taken back")
+
+
 def test_a_grpc_client_without_tls_gets_no_connection(secured: BrokerProcess) -> None:
     with grpc.insecure_channel(secured.grpc) as one:
         assert status_of(one.unary_unary(HEALTH), TOKEN) is grpc.StatusCode.UNAVAILABLE

@@ -2,7 +2,8 @@
 
 Always true:
 - with a certificate, no door speaks anything but TLS 1.2 or newer;
-- with a file of tokens, nobody is answered before they have shown one of them;
+- with a file of tokens, nobody is answered before they have shown one of them; whoever came with a
+  token that is in the file no more has their connection ended at the next look;
 - nothing of a token is ever shown or logged;
 - a file of tokens that was changed to one with mistakes, or is gone, changes nothing: the former
   ones stay. One without tokens lets nobody in.
@@ -19,7 +20,7 @@ import structlog
 from ister.base.errors import ConfigError, UnauthenticatedError
 from ister.base.limits import MIB
 from ister.server.settings import folder, setting
-from ister.server.tokens import Stamp, Tokens, find_stamp, load_tokens, read_file
+from ister.server.tokens import Stamp, Tokens, digest_of, find_stamp, load_tokens, read_file
 
 # How often the file of tokens may be looked at.
 LOOK_MS = 1_000
@@ -30,6 +31,7 @@ PEM_BYTES_MAX = 4 * MIB
 
 NO_TOKEN = "no token was given: this broker asks for one"
 UNKNOWN_TOKEN = "the token is none that this broker knows"
+TOKEN_GONE = "the token was taken back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,14 @@ class Pem:
     client_ca: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Who was let in, and by which token. Both are empty where nobody is asked."""
+
+    name: str = ""
+    digest: bytes = field(default=b"", repr=False)
+
+
 class Guard:
     """What the doors ask. Without arguments it lets everybody in, without TLS."""
 
@@ -121,17 +131,17 @@ class Guard:
         """Whether a token is needed to come in."""
         return self._file is not None
 
-    def check(self, token: str, *, door: str = "", address: str = "") -> str:
-        """Return whose token it is, empty where nobody is asked.
+    def check(self, token: str, *, door: str = "", address: str = "") -> Pass:
+        """Return who comes, to be kept for as long as they stay: see `admits`.
 
         Raises `UnauthenticatedError`, and logs where it came from, though not for each of many.
         """
         if self._file is None:
-            return ""
-        self._look(self._file)
+            return Pass()
+        self.look()
         name = self._tokens.find(token)
         if name is not None:
-            return name
+            return Pass(name, digest_of(token))
         reason = UNKNOWN_TOKEN if token else NO_TOKEN
         if times := self._told.times():
             self._logger.warning(
@@ -139,13 +149,17 @@ class Guard:
             )
         raise UnauthenticatedError(reason)
 
-    def _look(self, file: Path) -> None:
-        """Read the file again if it has changed.
+    def admits(self, shown: Pass) -> bool:
+        """Whether who was let in may stay: their token is still among those known."""
+        return self._file is None or shown.digest in self._tokens.names
+
+    def look(self) -> None:
+        """Read the file again if it has changed, at most once in `LOOK_MS`.
 
         It is a small one on a disk of this machine: that takes less than sending it to a thread.
         """
-        now_ms = self._now_ms()
-        if now_ms - self._looked_ms < LOOK_MS:
+        file, now_ms = self._file, self._now_ms()
+        if file is None or now_ms - self._looked_ms < LOOK_MS:
             return
         self._looked_ms = now_ms
         stamp = find_stamp(file)

@@ -16,6 +16,7 @@ from ister.server.security import (
     TELL_MS,
     Guard,
     Occasional,
+    Pass,
     SecurityConfig,
     bearer,
     open_guard,
@@ -55,14 +56,15 @@ def test_a_guard_without_tokens_lets_everybody_in() -> None:
     guard = Guard()
 
     assert not guard.asks
-    assert guard.check("") == guard.check("anything") == ""
+    assert guard.check("") == guard.check("anything") == Pass()
+    assert guard.admits(Pass())
 
 
 def test_a_guard_with_tokens_names_who_has_one_and_refuses_all_others(file: Path) -> None:
     guard = Guard(tokens=file)
 
     assert guard.asks
-    assert guard.check(TOKEN) == "billing"
+    assert guard.check(TOKEN).name == "billing"
     for token in (OTHER, TOKEN[:-1], TOKEN + " ", "\ud800", "x" * 100_000):
         with pytest.raises(UnauthenticatedError, match="none that this broker knows"):
             guard.check(token)
@@ -92,11 +94,27 @@ def test_a_changed_file_counts_from_the_next_look_on(file: Path) -> None:
     file.write_text(f"reports {OTHER}\n")
 
     clock.now_ms = LOOK_MS - 1
-    assert guard.check(TOKEN) == "billing"
+    assert guard.check(TOKEN).name == "billing"
     clock.now_ms = LOOK_MS
-    assert guard.check(OTHER) == "reports"
+    assert guard.check(OTHER).name == "reports"
     with pytest.raises(UnauthenticatedError):
         guard.check(TOKEN)
+
+
+def test_who_was_let_in_may_stay_until_a_look_finds_their_token_gone(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    shown = guard.check(TOKEN)
+    # The same name with another token: the former one is what was taken back.
+    file.write_text(f"billing {OTHER}\n")
+
+    clock.now_ms = LOOK_MS - 1
+    guard.look()
+    assert guard.admits(shown)
+    clock.now_ms = LOOK_MS
+    guard.look()
+    assert not guard.admits(shown)
+    assert guard.admits(guard.check(OTHER))
 
 
 @pytest.mark.parametrize("change", ["missing", "mistake", "readable"])
@@ -115,7 +133,7 @@ def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
 
     with capture_logs() as lines:
         for clock.now_ms in range(LOOK_MS, 5 * LOOK_MS, LOOK_MS):
-            assert guard.check(TOKEN) == "billing"
+            assert guard.check(TOKEN).name == "billing"
 
     [line] = lines
     assert line["event"] == "tokens_not_read"
@@ -132,7 +150,7 @@ def test_a_file_left_without_tokens_lets_nobody_in_once_it_has_been_so_for_a_loo
 
     with capture_logs() as lines:
         clock.now_ms = LOOK_MS
-        assert guard.check(TOKEN) == "billing"
+        assert guard.check(TOKEN).name == "billing"
         clock.now_ms = 2 * LOOK_MS
         with pytest.raises(UnauthenticatedError):
             guard.check(TOKEN)
@@ -140,7 +158,7 @@ def test_a_file_left_without_tokens_lets_nobody_in_once_it_has_been_so_for_a_loo
 
     file.write_text(f"billing {TOKEN}\n")
     clock.now_ms = 3 * LOOK_MS
-    assert guard.check(TOKEN) == "billing"
+    assert guard.check(TOKEN).name == "billing"
 
 
 def test_a_file_that_is_empty_while_it_is_written_costs_nobody_their_way_in(file: Path) -> None:
@@ -149,10 +167,10 @@ def test_a_file_that_is_empty_while_it_is_written_costs_nobody_their_way_in(file
     for _ in range(5):
         file.write_text("")
         clock.now_ms += LOOK_MS
-        assert guard.check(TOKEN) == "billing"
+        assert guard.check(TOKEN).name == "billing"
         file.write_text(f"billing {TOKEN}\n")
         clock.now_ms += LOOK_MS
-        assert guard.check(TOKEN) == "billing"
+        assert guard.check(TOKEN).name == "billing"
 
 
 def test_a_file_without_tokens_is_refused_at_start(file: Path) -> None:
@@ -172,7 +190,7 @@ def test_a_file_that_was_mended_is_read(file: Path) -> None:
     file.write_text(f"reports {OTHER}\n")
     clock.now_ms = 2 * LOOK_MS
 
-    assert guard.check(OTHER) == "reports"
+    assert guard.check(OTHER).name == "reports"
 
 
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(file: Path) -> None:
@@ -187,7 +205,7 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(fil
 
     with pytest.raises(UnauthenticatedError):
         guard.check(TOKEN)
-    assert guard.check(OTHER) == "reports"
+    assert guard.check(OTHER).name == "reports"
     assert "Too many open files" in str(lines)
 
 

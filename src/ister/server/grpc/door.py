@@ -51,6 +51,8 @@ HANDSHAKE_MS_MAX = 5_000
 # call; any client of gRPC connects again when it has something to ask.
 IDLE_MS_MAX = 30_000
 SWEEP_S = 5.0
+# How often streams are looked at whose token may have been taken back.
+LOOK_S = 1.0
 # How many of them until all that is known of former clients is looked through: a minute.
 SWEEPS_PER_LOOK = 12
 # Everywhere, which is nothing to connect to.
@@ -80,6 +82,7 @@ class GrpcDoor:
         self._broker = broker
         self._connections_max = connections_max or broker.limits.connections_max
         self._guard = guard or Guard()
+        self._tokens = TokenCheck(self._guard)
         self._roll = Roll(metadata, broker.clock.now_ms)
         self._settings = SubscriptionSettings(metadata, identity_of=admin.topics.identity)
         self._producers = Producers(broker, self._roll, SchemaRefs(registry))
@@ -90,6 +93,7 @@ class GrpcDoor:
         self._servers: list[grpc.aio.Server] = []
         self._sweeps = 0
         self._sweeping = broker.clock.call_later(SWEEP_S, self._sweep)
+        self._looking = broker.clock.call_later(LOOK_S, self._look)
 
     async def load(self) -> None:
         """Read who was here before; live topics of theirs, which a restart ends, are made again."""
@@ -142,6 +146,7 @@ class GrpcDoor:
     async def close(self, deadline_s: float) -> None:
         """End streams so that clients come again, answer what is under way, then close."""
         self._sweeping.cancel()
+        self._looking.cancel()
         self._consumers.close()
         self._producers.closing = True
         # Ends when the last call has, or at the deadline.
@@ -153,7 +158,7 @@ class GrpcDoor:
     async def _serve(self, host: str, port: int, services: Sequence[grpc.GenericRpcHandler]) -> int:
         await check_address(host, port)
         guard = self._guard
-        interceptors = [TokenCheck(guard)] if guard.asks else None
+        interceptors = [self._tokens] if guard.asks else None
         server: Any = grpc.aio.server(
             options=_options(self._connections_max), interceptors=interceptors
         )
@@ -172,6 +177,10 @@ class GrpcDoor:
         await server.start()
         self._servers.append(server)
         return int(bound)
+
+    def _look(self) -> None:
+        self._tokens.sweep()
+        self._looking = self._broker.clock.call_later(LOOK_S, self._look)
 
     def _sweep(self) -> None:
         self._producers.sweep()

@@ -45,9 +45,9 @@ class Asking:
         self.door = NativeDoor(broker, busy_poll_us=0, guard=self._guard)
         self._transports: list[MemoryTransport] = []
 
-    def know(self, token: str) -> None:
-        """Have this token in the file, and no other."""
-        self._file.write_text(f"billing {token}\n")
+    def know(self, *tokens: str) -> None:
+        """Have these tokens in the file, and no other."""
+        self._file.write_text("".join(f"billing {token}\n" for token in tokens))
         self._file.chmod(0o600)
         self._guard_ms += LOOK_MS
 
@@ -190,6 +190,44 @@ async def test_text_that_is_refused_on_a_reconnect_ends_the_client_with_the_reas
         with pytest.raises(UnauthenticatedError):
             await client.namespaces()
         assert asking.attempts == 2
+
+
+async def test_a_token_that_is_taken_back_ends_the_connection_and_its_client_is_told(
+    asking: Asking,
+) -> None:
+    async with asking.connect(TOKEN) as client, client.subscribe("/default/x", "s") as sub:
+        waiting = asyncio.ensure_future(sub.receive())
+        await settle()
+        asking.know(OTHER)
+        asking.door._sweep()
+
+        with pytest.raises(UnauthenticatedError):
+            await waiting
+    assert asking.attempts == 2
+
+
+async def test_a_client_whose_token_was_renewed_goes_on_with_the_new_one(asking: Asking) -> None:
+    function = Function(TOKEN, OTHER)
+    async with asking.connect(function) as client, client.producer("/default/x") as producer:
+        await producer.send(b"one")
+        asking.know(OTHER)
+        asking.door._sweep()
+        await settle()
+
+        await producer.send(b"two")
+        assert function.calls == asking.attempts == 2
+
+
+async def test_who_has_another_token_notices_nothing_of_one_that_is_taken_back(
+    asking: Asking,
+) -> None:
+    asking.know(TOKEN, OTHER)
+    async with asking.connect(OTHER) as client:
+        asking.know(OTHER)
+        asking.door._sweep()
+
+        await client.namespaces()
+        assert asking.attempts == 1
 
 
 @pytest.mark.parametrize(
