@@ -9,6 +9,7 @@ Always true:
   ones stay. One without tokens lets nobody in.
 """
 
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +21,17 @@ import structlog
 from ister.base.errors import ConfigError, UnauthenticatedError
 from ister.base.limits import MIB
 from ister.server.settings import folder, setting
-from ister.server.tokens import Stamp, Tokens, digest_of, find_stamp, load_tokens, read_file
+from ister.server.tokens import (
+    OTHERS,
+    Stamp,
+    Tokens,
+    digest_of,
+    find_stamp,
+    load_tokens,
+    read_file,
+)
+
+_logger = structlog.get_logger("security")
 
 # How often the file of tokens may be looked at.
 LOOK_MS = 1_000
@@ -107,7 +118,7 @@ class Guard:
         self.pem = pem
         self._file = tokens
         self._now_ms = now_ms
-        self._logger: Any = logger or structlog.get_logger("security")
+        self._logger: Any = logger or _logger
         # Of the file that the tokens are from.
         self._stamp: Stamp | None = None
         # Of a file without tokens, when it was seen first.
@@ -232,11 +243,11 @@ def bearer(header: str) -> str:
 
 def _load_tls(cert: Path, key: Path, client_ca: Path | None) -> tuple[ssl.SSLContext, Pem]:
     mistakes: list[str] = []
-    pem = Pem(
-        _read("--tls-cert", cert, mistakes),
-        _read("--tls-key", key, mistakes),
-        _read("--tls-client-ca", client_ca, mistakes) if client_ca is not None else None,
-    )
+    cert_pem, _ = _read("--tls-cert", cert, mistakes)
+    key_pem, key_mode = _read("--tls-key", key, mistakes)
+    ca_pem = None
+    if client_ca is not None:
+        ca_pem, _ = _read("--tls-client-ca", client_ca, mistakes)
     if mistakes:
         raise ConfigError(mistakes)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -254,7 +265,8 @@ def _load_tls(cert: Path, key: Path, client_ca: Path | None) -> tuple[ssl.SSLCon
             mistakes.append(f"--tls-client-ca {client_ca}: has no certificates in PEM")
     if mistakes:
         raise ConfigError(mistakes)
-    return context, pem
+    _warn_if_open_to_others(key, key_mode)
+    return context, Pem(cert_pem, key_pem, ca_pem)
 
 
 def _take_certificate(context: ssl.SSLContext, cert: Path, key: Path, mistakes: list[str]) -> None:
@@ -279,14 +291,22 @@ def _take_certificate(context: ssl.SSLContext, cert: Path, key: Path, mistakes: 
             )
 
 
+def _warn_if_open_to_others(key: Path, mode: int) -> None:
+    # Windows has no such modes.
+    if os.name == "posix" and mode & OTHERS:
+        # Not refused: a container's secrets are often mounted this way, for one user to see.
+        shown, hint = f"{mode & 0o777:o}", f"chmod 600 {key}"
+        _logger.warning("tls_key_open_to_others", path=str(key), mode=shown, hint=hint)
+
+
 class _EncryptedKeyError(Exception):
     """A key asks for its password."""
 
 
-def _read(flag: str, path: Path, mistakes: list[str]) -> bytes:
+def _read(flag: str, path: Path, mistakes: list[str]) -> tuple[bytes, int]:
+    """Return the content of a file and its mode."""
     try:
-        data, _ = read_file(path, PEM_BYTES_MAX)
+        return read_file(path, PEM_BYTES_MAX)
     except ConfigError as error:
         mistakes += [f"{flag} {mistake}" for mistake in error.mistakes]
-        return b""
-    return data
+        return b"", 0

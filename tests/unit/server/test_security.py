@@ -289,6 +289,28 @@ def test_a_certificate_with_its_key_is_taken(certificates: Certificates) -> None
     assert certificates.key.read_text()[40:80] not in repr(guard.pem)
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
+def test_a_key_that_others_may_read_or_write_is_told_and_taken(
+    certificates: Certificates, tmp_path: Path, mode: int
+) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(certificates.key.read_bytes())
+    key.chmod(mode)
+    with capture_logs() as lines:
+        open_guard(SecurityConfig(tls_cert=certificates.cert, tls_key=key), lambda: 0)
+
+    [line] = lines
+    assert (line["event"], line["log_level"]) == ("tls_key_open_to_others", "warning")
+    assert (line["path"], line["mode"]) == (str(key), f"{mode:o}")
+
+
+def test_a_key_that_only_its_owner_may_read_is_not_worth_a_word(certificates: Certificates) -> None:
+    with capture_logs() as lines:
+        open_guard(SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key), lambda: 0)
+
+    assert lines == []
+
+
 def test_files_that_cannot_be_read_are_told_together(
     certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -356,6 +378,24 @@ def test_half_of_a_certificate_is_refused() -> None:
     ]
     assert contradictions(security__tls_client_ca="ca.pem") == [
         "--tls-client-ca is given without --tls-cert and --tls-key: add them"
+    ]
+
+
+def test_an_address_without_tls_is_not_advertised_by_a_broker_with_it() -> None:
+    secured = {"security__tls_cert": "a.pem", "security__tls_key": "a.key"}
+    [mistake] = contradictions(grpc__advertise="http://b:6650", **secured)
+    assert mistake.startswith("--advertise http://b:6650: with --tls-cert ")
+    assert mistake.endswith("write https://, or the host alone")
+    for advertise in ("https://b:6650", "b"):
+        assert read(grpc__advertise=advertise, **secured).grpc.advertise == advertise
+    # Somebody else may speak TLS in its place.
+    for advertise in ("http://b:6650", "https://b:6650"):
+        assert read(grpc__advertise=advertise).grpc.advertise == advertise
+
+
+def test_a_path_with_a_zero_byte_is_a_mistake() -> None:
+    assert contradictions(security__tokens="a\0b") == [
+        "--tokens a\0b: has a zero byte in it, which no path has"
     ]
 
 
