@@ -9,7 +9,7 @@ import grpc
 from ister.base.errors import UnauthenticatedError
 from ister.server.grpc.messages import Context
 from ister.server.grpc.status import code_of
-from ister.server.security import TOKEN_GONE, Guard, Pass, Pem, bearer
+from ister.server.security import BEARER_HINT, TOKEN_GONE, Guard, Pass, Pem, bearer
 
 HEADER = "authorization"
 
@@ -36,7 +36,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         try:
             shown = self._guard.check(_token_of(handler_call_details), door="grpc")
         except UnauthenticatedError as error:
-            return _refusal(error)
+            return _refusal(UnauthenticatedError(f"{error.reason}; {BEARER_HINT}"))
         handler = await continuation(handler_call_details)
         if handler is None or not handler.response_streaming:
             return handler

@@ -146,6 +146,7 @@ async def test_a_call_without_a_token_is_answered_before_anybody_else_sees_it(
     [(code, text)] = context.ended
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert text.startswith("[2002] ")
+    assert text.endswith("; send `authorization: Bearer TOKEN`")
     assert OTHER not in text
 
 
