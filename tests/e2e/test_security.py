@@ -45,17 +45,6 @@ WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def secured(
-    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
-) -> Iterator[BrokerProcess]:
-    """A broker with TLS that asks for a token."""
-    folder = tmp_path_factory.mktemp("secured")
-    tokens = write_tokens(folder / "tokens", f"billing {TOKEN}")
-    with running(folder, *tls_flags(certificates), "--tokens", str(tokens)) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
 def mutual(
     tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> Iterator[BrokerProcess]:
