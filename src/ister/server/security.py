@@ -9,7 +9,6 @@ Always true:
   ones stay. One without tokens lets nobody in.
 """
 
-import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,26 +18,14 @@ from typing import Any
 import structlog
 
 from ister.base.errors import ConfigError, UnauthenticatedError
-from ister.base.limits import MIB
+from ister.server.certificates import Pem, load_tls
 from ister.server.settings import folder, setting
-from ister.server.tokens import (
-    OTHERS,
-    Stamp,
-    Tokens,
-    digest_of,
-    find_stamp,
-    load_tokens,
-    read_file,
-)
-
-_logger = structlog.get_logger("security")
+from ister.server.tokens import Stamp, Tokens, digest_of, find_stamp, load_tokens
 
 # How often the file of tokens may be looked at.
 LOOK_MS = 1_000
 # How often refusals are logged; those between are counted.
 TELL_MS = 1_000
-# A certificate is 2 KiB, and all authorities of a system are 250 KiB.
-PEM_BYTES_MAX = 4 * MIB
 
 NO_TOKEN = "no token was given: this broker asks for one"
 UNKNOWN_TOKEN = "the token is none that this broker knows"
@@ -84,15 +71,6 @@ class SecurityConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Pem:
-    """The content of the files, for libraries with a TLS of their own."""
-
-    cert: bytes
-    key: bytes = field(repr=False)
-    client_ca: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Pass:
     """Who was let in, and by which token. Both are empty where nobody is asked."""
 
@@ -120,7 +98,7 @@ class Guard:
         self.pem = pem
         self._file = tokens
         self._now_ms = now_ms
-        self._logger: Any = logger or _logger
+        self._logger: Any = logger or structlog.get_logger("security")
         # Of the file that the tokens are from.
         self._stamp: Stamp | None = None
         # Of a file without tokens, when it was seen first.
@@ -230,7 +208,7 @@ def open_guard(config: SecurityConfig, now_ms: Callable[[], int]) -> Guard:
     tls = pem = None
     if config.tls_cert is not None and config.tls_key is not None:
         try:
-            tls, pem = _load_tls(config.tls_cert, config.tls_key, config.tls_client_ca)
+            tls, pem = load_tls(config.tls_cert, config.tls_key, config.tls_client_ca)
         except ConfigError as error:
             mistakes += error.mistakes
     try:
@@ -246,74 +224,3 @@ def bearer(header: str) -> str:
     """Return the token in an `authorization` header, empty when there is none."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def _load_tls(cert: Path, key: Path, client_ca: Path | None) -> tuple[ssl.SSLContext, Pem]:
-    mistakes: list[str] = []
-    cert_pem, _ = _read("--tls-cert", cert, mistakes)
-    key_pem, key_mode = _read("--tls-key", key, mistakes)
-    ca_pem = None
-    if client_ca is not None:
-        ca_pem, _ = _read("--tls-client-ca", client_ca, mistakes)
-    if mistakes:
-        raise ConfigError(mistakes)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Else a client of TLS 1.2 could have us do the costly part over and over.
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    _take_certificate(context, cert, key, mistakes)
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        # One that is not at the top counts as well: gRPC's own TLS knows it no other way.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        try:
-            context.load_verify_locations(cafile=client_ca)
-        except (ssl.SSLError, ValueError):
-            mistakes.append(f"--tls-client-ca {client_ca}: has no certificates in PEM")
-    if mistakes:
-        raise ConfigError(mistakes)
-    _warn_if_open_to_others(key, key_mode)
-    return context, Pem(cert_pem, key_pem, ca_pem)
-
-
-def _take_certificate(context: ssl.SSLContext, cert: Path, key: Path, mistakes: list[str]) -> None:
-    def on_password() -> str:
-        # Asked for one, OpenSSL would else stop the start and ask the terminal.
-        raise _EncryptedKeyError
-
-    try:
-        context.load_cert_chain(cert, key, password=on_password)
-    except _EncryptedKeyError:
-        mistakes.append(
-            f"--tls-key {key}: has a password: write one without it, by "
-            f"`openssl pkey -in {key} -out FILE`, that only the broker may read"
-        )
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            mistakes.append(f"--tls-key {key}: is not the key of --tls-cert {cert}")
-        else:
-            mistakes.append(
-                f"--tls-cert {cert}, --tls-key {key}: are not a certificate and its key in PEM "
-                f"({error.reason or 'unreadable'})"
-            )
-
-
-def _warn_if_open_to_others(key: Path, mode: int) -> None:
-    # Windows has no such modes.
-    if os.name == "posix" and mode & OTHERS:
-        # Not refused: a container's secrets are often mounted this way, for one user to see.
-        shown, hint = f"{mode & 0o777:o}", f"chmod 600 {key}"
-        _logger.warning("tls_key_open_to_others", path=str(key), mode=shown, hint=hint)
-
-
-class _EncryptedKeyError(Exception):
-    """A key asks for its password."""
-
-
-def _read(flag: str, path: Path, mistakes: list[str]) -> tuple[bytes, int]:
-    """Return the content of a file and its mode."""
-    try:
-        return read_file(path, PEM_BYTES_MAX)
-    except ConfigError as error:
-        mistakes += [f"{flag} {mistake}" for mistake in error.mistakes]
-        return b"", 0

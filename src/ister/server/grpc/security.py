@@ -7,9 +7,10 @@ from typing import Any
 import grpc
 
 from ister.base.errors import UnauthenticatedError
+from ister.server.certificates import Pem
 from ister.server.grpc.messages import Context
 from ister.server.grpc.status import code_of
-from ister.server.security import BEARER_HINT, TOKEN_GONE, Guard, Pass, Pem, bearer
+from ister.server.security import BEARER_HINT, TOKEN_GONE, Guard, Pass, bearer
 
 HEADER = "authorization"
 
