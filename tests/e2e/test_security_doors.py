@@ -1,6 +1,7 @@
 """TLS and tokens at the HTTP and the gRPC doors, with HTTP's, gRPC's and Danube's own clients."""
 
 import json
+import shutil
 import ssl
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,19 @@ from typing import Any
 import danube
 import grpc
 import pytest
-from tests.e2e.certificates import Certificates
+from tests.e2e.certificates import Certificates, make_certificates
 from tests.e2e.conftest import BrokerProcess, plain_environment
 from tests.e2e.grpc.danubes import Danube, new_topic
 from tests.e2e.raw import wait_until
-from tests.e2e.secured import STRANGER, TOKEN, running, tls_flags, trusting, write_tokens
+from tests.e2e.secured import (
+    STRANGER,
+    TOKEN,
+    connect,
+    running,
+    tls_flags,
+    trusting,
+    write_tokens,
+)
 
 import ister
 from ister import sync
@@ -327,6 +337,53 @@ def test_all_doors_take_the_one_certificate_that_is_named_instead_of_an_authorit
         tls = ister.Tls(certificates.ca, certificates.cert, certificates.key)
         with pytest.raises(NotConnectedError):
             sync.connect(broker.url, tls=tls)
+
+
+def test_all_doors_show_a_renewed_certificate_without_a_restart(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    copy = make_certificates(tmp_path / "copy")
+    flags = ["--tls-client-ca", str(copy.ca), *tls_flags(copy)]
+    with running(tmp_path / "broker", *flags) as broker:
+        doors = [broker.native, broker.http, broker.grpc, broker.admin]
+        assert [shown(door, copy) for door in doors] == [der(copy.cert)] * 4
+        tls = ister.Tls(copy.ca, copy.client_cert, copy.client_key)
+        with sync.connect(broker.url, tls=tls) as client:
+            # Another authority as well, of which the clients' certificates are from now on.
+            for old, new in (
+                (copy.ca, certificates.ca),
+                (copy.cert, certificates.cert),
+                (copy.key, certificates.key),
+            ):
+                Path(shutil.copy(new, tmp_path / "part")).replace(old)
+            renewed = der(certificates.cert)
+            wait_until(lambda: shown(broker.native, certificates) == renewed, "it is shown")
+
+            assert [shown(door, certificates) for door in doors] == [renewed] * 4
+            assert [shown(door, copy) for door in doors] == [None] * 4
+            assert client.broker().connections == 1
+        assert "certificate_read" in broker.log_text()
+
+
+def shown(address: str, certificates: Certificates) -> bytes | None:
+    """Return the certificate of a door that takes the client's, `None` if it does not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(certificates.client_cert, certificates.client_key)
+    context.set_alpn_protocols(["h2"])
+    # With 1.3 a client would be done before the door has looked at its certificate.
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        suppress(ConnectionError, ssl.SSLError),
+        connect(address) as below,
+        context.wrap_socket(below) as peer,
+    ):
+        return peer.getpeercert(binary_form=True)
+    return None
+
+
+def der(path: Path) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(path.read_text())
 
 
 def test_a_certificate_that_grpc_does_not_take_is_told_as_such(tmp_path: Path) -> None:

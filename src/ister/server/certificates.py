@@ -1,6 +1,9 @@
 """The files of TLS: the broker's certificate, its key, and the authorities of its clients.
 
-Always true: nothing of a key is ever shown; one that asks for a password stops nothing.
+Always true:
+- nothing of a key is ever shown; one that asks for a password stops nothing;
+- files that were changed count for the connections that come after; while they are no good, or one
+  of them is not there yet, those of before stay.
 """
 
 import os
@@ -12,7 +15,7 @@ import structlog
 
 from ister.base.errors import ConfigError
 from ister.base.limits import MIB
-from ister.server.tokens import OTHERS, read_file
+from ister.server.tokens import OTHERS, Stamp, find_stamp, read_file
 
 logger = structlog.get_logger("security")
 
@@ -27,6 +30,40 @@ class Pem:
     cert: bytes
     key: bytes = field(repr=False)
     client_ca: bytes | None = None
+
+
+class Certificate:
+    """What the doors show, read again when its files have changed."""
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
+        """Read the files, or raise `ConfigError` with what is wrong with them."""
+        self._files = (cert, key, client_ca)
+        # Of the files that were read.
+        self._stamps = self._find_stamps()
+        # What was wrong with the files at the last look, and told.
+        self._mistakes: list[str] = []
+        self.context, self.pem = load_tls(cert, key, client_ca)
+
+    def look(self) -> None:
+        """Read the files again if they have changed. Takes milliseconds, and is rare."""
+        stamps = self._find_stamps()
+        if stamps == self._stamps:
+            self._mistakes = []
+            return
+        try:
+            self.context, self.pem = load_tls(*self._files)
+        except (ConfigError, OSError) as error:
+            # Tried again at the next look: of two files that are replaced, one is the first.
+            mistakes = error.mistakes if isinstance(error, ConfigError) else [str(error)]
+            if mistakes != self._mistakes:
+                self._mistakes = mistakes
+                logger.warning("certificate_not_read", mistakes=mistakes, kept="the former one")
+            return
+        self._stamps, self._mistakes = stamps, []
+        logger.info("certificate_read", file=str(self._files[0]))
+
+    def _find_stamps(self) -> list[Stamp | None]:
+        return [find_stamp(path) for path in self._files if path is not None]
 
 
 def load_tls(cert: Path, key: Path, client_ca: Path | None) -> tuple[ssl.SSLContext, Pem]:

@@ -18,11 +18,11 @@ from typing import Any
 import structlog
 
 from ister.base.errors import ConfigError, UnauthenticatedError
-from ister.server.certificates import Pem, load_tls
+from ister.server.certificates import Certificate
 from ister.server.settings import folder, setting
 from ister.server.tokens import Stamp, Tokens, digest_of, find_stamp, load_tokens
 
-# How often the file of tokens may be looked at.
+# How often the files of tokens and TLS may be looked at.
 LOOK_MS = 1_000
 # How often refusals are logged; those between are counted.
 TELL_MS = 1_000
@@ -84,8 +84,7 @@ class Guard:
     def __init__(
         self,
         *,
-        tls: ssl.SSLContext | None = None,
-        pem: Pem | None = None,
+        certificate: Certificate | None = None,
         tokens: Path | None = None,
         now_ms: Callable[[], int] = lambda: 0,
         logger: structlog.typing.BindableLogger | None = None,
@@ -94,8 +93,7 @@ class Guard:
 
         `now_ms` is a clock that only rises.
         """
-        self.tls = tls
-        self.pem = pem
+        self.certificate = certificate
         self._file = tokens
         self._now_ms = now_ms
         self._logger: Any = logger or structlog.get_logger("security")
@@ -116,6 +114,11 @@ class Guard:
                     f"{tokens}: has no tokens, so nobody could come in: add `NAME TOKEN` lines"
                 )
                 raise ConfigError([mistake])
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """What the next connection is to be secured by, `None` without TLS."""
+        return None if self.certificate is None else self.certificate.context
 
     @property
     def asks(self) -> bool:
@@ -150,14 +153,20 @@ class Guard:
         return self._file is None or shown.digest in self._tokens.names
 
     def look(self) -> None:
-        """Read the file again if it has changed, at most once in `LOOK_MS`.
+        """Read files again that have changed, at most once in `LOOK_MS`.
 
-        It is a small one on a disk of this machine: that takes less than sending it to a thread.
+        They are small, on a disk of this machine: that takes less than sending them to a thread.
         """
-        file, now_ms = self._file, self._now_ms()
-        if file is None or now_ms - self._looked_ms < LOOK_MS:
+        now_ms = self._now_ms()
+        if now_ms - self._looked_ms < LOOK_MS:
             return
         self._looked_ms = now_ms
+        if self.certificate is not None:
+            self.certificate.look()
+        if self._file is not None:
+            self._look_at_tokens(self._file)
+
+    def _look_at_tokens(self, file: Path) -> None:
         stamp = find_stamp(file)
         if stamp == self._stamp:
             self._mistakes = []
@@ -205,14 +214,14 @@ class Occasional:
 def open_guard(config: SecurityConfig, now_ms: Callable[[], int]) -> Guard:
     """Read every file that `config` names, or raise `ConfigError` with what is wrong with them."""
     mistakes: list[str] = []
-    tls = pem = None
+    certificate = None
     if config.tls_cert is not None and config.tls_key is not None:
         try:
-            tls, pem = load_tls(config.tls_cert, config.tls_key, config.tls_client_ca)
+            certificate = Certificate(config.tls_cert, config.tls_key, config.tls_client_ca)
         except ConfigError as error:
             mistakes += error.mistakes
     try:
-        guard = Guard(tls=tls, pem=pem, tokens=config.tokens, now_ms=now_ms)
+        guard = Guard(certificate=certificate, tokens=config.tokens, now_ms=now_ms)
     except ConfigError as error:
         mistakes += [f"--tokens {mistake}" for mistake in error.mistakes]
     if mistakes:

@@ -284,9 +284,98 @@ def test_a_certificate_with_its_key_is_taken(certificates: Certificates) -> None
     config = SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key)
     guard = open_guard(config, lambda: 0)
 
+    assert guard.certificate is not None
+    assert guard.tls is guard.certificate.context
+    assert certificates.key.read_text()[40:80] not in repr(guard.certificate.pem)
+
+
+class Renewing:
+    """A guard with copies of certificates, to be replaced."""
+
+    def __init__(self, certificates: Certificates, folder: Path) -> None:
+        self.cert, self.key = folder / "cert.pem", folder / "key.pem"
+        self.put(certificates.cert, certificates.key)
+        self.clock = Hand()
+        config = SecurityConfig(tls_cert=self.cert, tls_key=self.key)
+        self.guard = open_guard(config, self.clock)
+
+    def put(self, cert: Path | None, key: Path | None) -> None:
+        """Replace files."""
+        for source, place in ((cert, self.cert), (key, self.key)):
+            if source is not None:
+                part = place.with_suffix(".part")
+                part.write_bytes(source.read_bytes())
+                part.chmod(0o600)
+                part.replace(place)
+
+    def look(self, times: int = 1) -> list[str]:
+        """Let time pass, and return what was logged."""
+        with capture_logs() as lines:
+            for _ in range(times):
+                self.clock.now_ms += LOOK_MS
+                self.guard.look()
+        return [line["event"] for line in lines]
+
+
+@pytest.fixture
+def renewing(certificates: Certificates, tmp_path: Path) -> Renewing:
+    return Renewing(certificates, tmp_path)
+
+
+def test_a_renewed_certificate_counts_from_the_next_look_on(
+    renewing: Renewing, certificates: Certificates
+) -> None:
+    guard, former = renewing.guard, renewing.guard.tls
+    assert renewing.look(3) == []
+    assert guard.tls is former
+
+    renewing.put(certificates.client_cert, certificates.client_key)
+    assert guard.tls is former
+    assert renewing.look(3) == ["certificate_read"]
+
     assert guard.tls is not None
-    assert guard.pem is not None
-    assert certificates.key.read_text()[40:80] not in repr(guard.pem)
+    assert guard.tls is not former
+    assert guard.certificate is not None
+    assert guard.certificate.pem.cert == certificates.client_cert.read_bytes()
+
+
+def test_half_of_a_renewal_changes_nothing_and_is_told_once(
+    renewing: Renewing, certificates: Certificates
+) -> None:
+    former = renewing.guard.tls
+    renewing.put(certificates.client_cert, None)
+    assert renewing.look(3) == ["certificate_not_read"]
+    assert renewing.guard.tls is former
+
+    renewing.put(None, certificates.client_key)
+    assert renewing.look(3) == ["certificate_read"]
+    assert renewing.guard.tls is not former
+
+
+@pytest.mark.parametrize("file", ["cert", "key"])
+def test_a_certificate_whose_files_are_gone_stays(renewing: Renewing, file: str) -> None:
+    former = renewing.guard.tls
+    path = renewing.cert if file == "cert" else renewing.key
+    content = path.read_bytes()
+    path.unlink()
+    assert renewing.look(3) == ["certificate_not_read"]
+    assert renewing.guard.tls is former
+
+    path.write_bytes(content)
+    path.chmod(0o600)
+    assert renewing.look(3) == ["certificate_read"]
+
+
+def test_a_certificate_is_not_lost_while_there_are_no_files_to_open(
+    renewing: Renewing, certificates: Certificates
+) -> None:
+    former = renewing.guard.tls
+    renewing.put(certificates.client_cert, certificates.client_key)
+    with out_of_files():
+        assert renewing.look() == ["certificate_not_read"]
+    assert renewing.guard.tls is former
+
+    assert renewing.look() == ["certificate_read"]
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])

@@ -164,14 +164,15 @@ class GrpcDoor:
         )
         server.add_generic_rpc_handlers(tuple(services))
         try:
-            if guard.pem is None:
+            if guard.certificate is None:
                 bound = server.add_insecure_port(_join(host, port))
             else:
-                bound = server.add_secure_port(_join(host, port), credentials(guard.pem))
+                secured = credentials(guard.certificate)
+                bound = server.add_secure_port(_join(host, port), secured)
         except RuntimeError as error:
             # gRPC says no more. If the port is free, it is the certificate.
             await check_address(host, port)
-            if guard.pem is not None:
+            if guard.certificate is not None:
                 raise ConfigError([_BAD_CERTIFICATE]) from error
             raise OSError(errno.EADDRINUSE, str(error)) from error
         await server.start()

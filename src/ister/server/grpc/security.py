@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from ister.base.errors import UnauthenticatedError
-from ister.server.certificates import Pem
+from ister.server.certificates import Certificate, Pem
 from ister.server.grpc.messages import Context
 from ister.server.grpc.status import code_of
 from ister.server.security import BEARER_HINT, TOKEN_GONE, Guard, Pass, bearer
@@ -68,12 +68,27 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return watched
 
 
-def credentials(pem: Pem) -> grpc.ServerCredentials:
+def credentials(certificate: Certificate) -> grpc.ServerCredentials:
     """Return what a port needs to speak TLS; gRPC itself takes 1.2 and newer only."""
-    return grpc.ssl_server_credentials(
-        [(pem.key, pem.cert)],
-        root_certificates=pem.client_ca,
-        require_client_auth=pem.client_ca is not None,
+    shown = certificate.pem
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        # In a thread of gRPC's, for each connection: it is to find what was checked already, or
+        # nothing new. What gRPC cannot use leaves it with what it has.
+        nonlocal shown
+        pem = certificate.pem
+        if pem is shown:
+            return None
+        shown = pem
+        return _configuration(pem)
+
+    asks = shown.client_ca is not None
+    return grpc.dynamic_ssl_server_credentials(_configuration(shown), renewed, asks)
+
+
+def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(pem.key, pem.cert)], root_certificates=pem.client_ca
     )
 
 

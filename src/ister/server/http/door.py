@@ -37,7 +37,9 @@ class HttpDoor:
         self._crowded = Occasional(app.now_ms)
         if app.guard.tls is not None:
             self._handshakes = Handshakes(
-                app.guard.tls, count_max=CONNECTIONS_MAX, on_failed=self._on_handshake_failed
+                lambda: app.guard.tls,
+                count_max=CONNECTIONS_MAX,
+                on_failed=self._on_handshake_failed,
             )
         config = uvicorn.Config(
             app,

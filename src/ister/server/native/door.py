@@ -122,7 +122,7 @@ class NativeDoor:
         make: Callable[[], asyncio.BaseProtocol] = self.session
         if self.guard.tls is not None:
             self._handshakes = Handshakes(
-                self.guard.tls,
+                lambda: self.guard.tls,
                 count_max=self.broker.limits.handshakes_max,
                 on_failed=self._on_handshake_failed,
             )
