@@ -99,8 +99,8 @@ class Guard:
         self._logger: Any = logger or structlog.get_logger("security")
         # Of the file that the tokens are from.
         self._stamp: Stamp | None = None
-        # Of a file without tokens, when it was seen first.
-        self._empty: Stamp | None = None
+        # Whether the file was without tokens at the last look.
+        self._empty = False
         # What was wrong with the file at the last look, and told.
         self._mistakes: list[str] = []
         self._looked_ms = now_ms()
@@ -169,7 +169,7 @@ class Guard:
     def _look_at_tokens(self, file: Path) -> None:
         stamp = find_stamp(file)
         if stamp == self._stamp:
-            self._mistakes = []
+            self._mistakes, self._empty = [], False
             return
         try:
             tokens = load_tokens(file)
@@ -182,12 +182,12 @@ class Guard:
                     "tokens_not_read", mistakes=error.mistakes, kept="the former ones"
                 )
             return
-        if not tokens.names and stamp != self._empty:
+        if not tokens.names and not self._empty:
             # Somebody may be writing it just now, and nobody is to be refused for that. It counts
-            # when it is still the same at the next look.
-            self._empty = stamp
+            # when it still has none at the next look.
+            self._empty = True
             return
-        self._tokens = tokens
+        self._tokens, self._empty = tokens, False
         self._stamp, self._mistakes = stamp, []
         self._logger.info("tokens_read", file=str(file), tokens=len(self._tokens.names))
 

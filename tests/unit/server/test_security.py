@@ -161,6 +161,18 @@ def test_a_file_left_without_tokens_lets_nobody_in_once_it_has_been_so_for_a_loo
     assert guard.check(TOKEN).name == "billing"
 
 
+def test_a_file_without_tokens_that_changes_between_looks_still_lets_nobody_in(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    for text in ("", "# nobody\n"):
+        file.write_text(text)
+        clock.now_ms += LOOK_MS
+        guard.look()
+
+    with pytest.raises(UnauthenticatedError):
+        guard.check(TOKEN)
+
+
 def test_a_file_that_is_empty_while_it_is_written_costs_nobody_their_way_in(file: Path) -> None:
     clock = Hand()
     guard = Guard(tokens=file, now_ms=clock)
