@@ -99,6 +99,8 @@ class Guard:
         self._logger: Any = logger or structlog.get_logger("security")
         # Of the file that the tokens are from.
         self._stamp: Stamp | None = None
+        # Of a file that was read and has mistakes: it needs no second look.
+        self._faulty: Stamp | None = None
         # Whether the file was without tokens at the last look.
         self._empty = False
         # What was wrong with the file at the last look, and told.
@@ -171,11 +173,14 @@ class Guard:
         if stamp == self._stamp:
             self._mistakes, self._empty = [], False
             return
+        if stamp is not None and stamp == self._faulty:
+            return
         try:
             tokens = load_tokens(file)
         except ConfigError as error:
-            # Tried again at the next look: what was in the way may be gone then, though the file
-            # is the same, and who was taken out of it is to stay out.
+            # What could not be read is tried again at the next look: what was in the way may be
+            # gone then, though the file is the same, and who was taken out of it is to stay out.
+            self._faulty = None if isinstance(error.__cause__, OSError) else stamp
             if error.mistakes != self._mistakes:
                 self._mistakes = error.mistakes
                 self._logger.warning(

@@ -21,6 +21,7 @@ from ister.server.security import (
     bearer,
     open_guard,
 )
+from ister.server.tokens import Tokens, load_tokens
 
 TOKEN = "vX3p9mQm2T7yLw0c"
 OTHER = "0123456789abcdef-0123456789abcdef"
@@ -219,6 +220,23 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(fil
         guard.check(TOKEN)
     assert guard.check(OTHER).name == "reports"
     assert "Too many open files" in str(lines)
+
+
+def test_a_file_with_mistakes_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, reads = Hand(), []
+    guard = Guard(tokens=file, now_ms=clock)
+
+    def load(path: Path) -> Tokens:
+        reads.append(path)
+        return load_tokens(path)
+
+    monkeypatch.setattr("ister.server.security.load_tokens", load)
+    file.write_text("one\n")
+    for _ in range(5):
+        clock.now_ms += LOOK_MS
+        guard.look()
+
+    assert reads == [file]
 
 
 def test_another_mistake_is_told_and_the_same_one_again_after_a_good_file(file: Path) -> None:
