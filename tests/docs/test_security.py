@@ -112,3 +112,13 @@ def test_a_digest_made_as_the_chapter_says_stands_for_its_token(paste: Paste) ->
     digest = paste.run("bash", "-c", f'TOKEN={token}; printf %s "$TOKEN" | sha256sum').split()[0]
 
     assert parse_tokens(f"billing sha256:{digest}", "f").find(token) == "billing"
+
+
+@pytest.mark.parametrize("page", ["guide.md", "http.md"])
+def test_no_command_shows_a_token_among_the_processes(page: str) -> None:
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    # What the shell does itself starts no process.
+    commands = [line for line in lines if re.match(r"(\$ )?(curl|ister) ", line)]
+
+    assert any("-H @billing.header" in line for line in commands)
+    assert [line for line in commands if "$(" in line] == []

@@ -177,3 +177,17 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Files of TLS, for the tests of a module."""
     return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[BrokerProcess]:
+    """A broker with TLS that asks for a token."""
+    # Here, because it is made of what is above.
+    from tests.e2e.secured import TOKEN, running, tls_flags, write_tokens
+
+    folder = tmp_path_factory.mktemp("secured")
+    tokens = write_tokens(folder / "tokens", f"billing {TOKEN}")
+    with running(folder, *tls_flags(certificates), "--tokens", str(tokens)) as broker:
+        yield broker

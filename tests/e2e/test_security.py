@@ -40,18 +40,8 @@ from ister.wire import (
 pytestmark = pytest.mark.e2e
 
 NEXT_TOKEN = "the-next-token-of-billing-77"
+THIRD_TOKEN = "the-only-token-of-reports-88"
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def secured(
-    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
-) -> Iterator[BrokerProcess]:
-    """A broker with TLS that asks for a token."""
-    folder = tmp_path_factory.mktemp("secured")
-    tokens = write_tokens(folder / "tokens", f"billing {TOKEN}")
-    with running(folder, *tls_flags(certificates), "--tokens", str(tokens)) as broker:
-        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -156,23 +146,30 @@ def test_a_hello_with_a_token_that_cannot_be_is_refused(plain: BrokerProcess, to
         assert isinstance(raw.farewell(), UnauthenticatedError)
 
 
-def test_a_changed_file_of_tokens_counts_for_new_connections_and_open_ones_stay(
+def test_a_changed_file_of_tokens_counts_for_new_connections_and_for_open_ones(
     tmp_path: Path, certificates: Certificates
 ) -> None:
-    tokens = write_tokens(tmp_path / "tokens", f"billing {TOKEN}")
+    tokens = write_tokens(tmp_path / "tokens", f"billing {TOKEN}", f"reports {THIRD_TOKEN}")
     flags = [*tls_flags(certificates), "--tokens", str(tokens), "--no-grpc"]
     with running(tmp_path / "broker", *flags) as broker:
-        with native(broker, certificates) as old:
-            write_tokens(tokens, f"billing {NEXT_TOKEN}")
-            # The file is looked at when somebody comes, at most once a second.
-            wait_until(lambda: not comes_in(broker, certificates, TOKEN), "it is read")
+        with (
+            native(broker, certificates) as old,
+            native(broker, certificates, THIRD_TOKEN) as other,
+            old.subscribe("/default/x", "s") as sub,
+        ):
+            write_tokens(tokens, f"billing {NEXT_TOKEN}", f"reports {THIRD_TOKEN}")
+            # Without anybody who comes: the broker looks by itself.
+            with pytest.raises(UnauthenticatedError):
+                sub.receive(timeout=WAIT_S)
+            assert not comes_in(broker, certificates, TOKEN)
+            assert comes_in(broker, certificates, NEXT_TOKEN)
+            assert other.broker().connections >= 1
 
-            assert comes_in(broker, certificates, NEXT_TOKEN)
-            assert old.broker().connections >= 1
             write_tokens(tokens, "no such line")
-            wait_until(lambda: not_read(broker, certificates), "the mistake is told")
+            wait_until(lambda: "tokens_not_read" in broker.log_text(), "the mistake is told")
             assert comes_in(broker, certificates, NEXT_TOKEN)
-            assert old.broker().connections >= 1
+            assert other.broker().connections >= 1
+        assert broker.log_text().count('"client_token_gone"') == 1
         assert NEXT_TOKEN not in broker.log_text()
 
 
@@ -182,11 +179,6 @@ def comes_in(broker: BrokerProcess, certificates: Certificates, token: str) -> b
     except UnauthenticatedError:
         return False
     return True
-
-
-def not_read(broker: BrokerProcess, certificates: Certificates) -> bool:
-    assert comes_in(broker, certificates, NEXT_TOKEN)
-    return "tokens_not_read" in broker.log_text()
 
 
 def test_a_client_whose_token_is_gone_when_it_reconnects_is_told(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """TLS and tokens at the HTTP and the gRPC doors, with HTTP's, gRPC's and Danube's own clients."""
 
 import json
+import shutil
 import ssl
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -13,13 +17,23 @@ from typing import Any
 import danube
 import grpc
 import pytest
-from tests.e2e.certificates import Certificates
-from tests.e2e.conftest import BrokerProcess
+from tests.e2e.certificates import Certificates, make_certificates
+from tests.e2e.conftest import BrokerProcess, plain_environment
 from tests.e2e.grpc.danubes import Danube, new_topic
 from tests.e2e.raw import wait_until
-from tests.e2e.secured import STRANGER, TOKEN, running, tls_flags, trusting, write_tokens
+from tests.e2e.secured import (
+    STRANGER,
+    TOKEN,
+    connect,
+    running,
+    tls_flags,
+    trusting,
+    write_tokens,
+)
 
-from ister.base.errors import UnauthenticatedError
+import ister
+from ister import sync
+from ister.base.errors import InvalidError, NotConnectedError, UnauthenticatedError
 from ister.base.limits import MIB
 from ister.server.grpc.messages import message
 
@@ -27,17 +41,6 @@ pytestmark = pytest.mark.e2e
 
 NEXT_TOKEN = "the-next-token-of-billing-77"
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def secured(
-    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
-) -> Iterator[BrokerProcess]:
-    """A broker with TLS that asks for a token."""
-    folder = tmp_path_factory.mktemp("secured")
-    tokens = write_tokens(folder / "tokens", f"billing {TOKEN}")
-    with running(folder, *tls_flags(certificates), "--tokens", str(tokens)) as broker:
-        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -130,19 +133,25 @@ def test_a_token_that_is_gone_does_not_count_on_a_connection_that_was_open_befor
         host, _, port = broker.http.rpartition(":")
         context = trusting(certificates)
         connection = HTTPSConnection(host, int(port), timeout=WAIT_S, context=context)
+        opened: object = None
 
         def status(token: str) -> int:
+            assert connection.sock is opened
             connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
             answer = connection.getresponse()
             answer.read()
             return answer.status
 
-        assert status(TOKEN) == 200
+        connection.connect()
         opened = connection.sock
+        assert status(TOKEN) == 200
         write_tokens(tokens, f"billing {NEXT_TOKEN}")
         wait_until(lambda: status(TOKEN) == 401, "the file is read")
+        # A stranger's connection is not kept.
+        assert connection.sock is None
+        connection.connect()
+        opened = connection.sock
         assert status(NEXT_TOKEN) == 200
-        assert connection.sock is opened
         connection.close()
 
 
@@ -252,6 +261,46 @@ def test_grpc_calls_with_a_token_are_answered(
     assert found.broker_addr == f"https://{secured.grpc}"
 
 
+@pytest.mark.parametrize("count", [1, 80], ids=["idle", "behind"])
+def test_a_stream_of_messages_ends_when_its_token_is_taken_back(
+    tmp_path: Path, certificates: Certificates, count: int
+) -> None:
+    tokens = write_tokens(tmp_path / "tokens", f"billing {TOKEN}")
+    flags = [*tls_flags(certificates), "--tokens", str(tokens)]
+    bearer = [("authorization", f"Bearer {TOKEN}")]
+    with running(tmp_path / "broker", *flags) as broker, channel(broker.grpc, certificates) as one:
+
+        def call(method: str, request: str, **fields: Any) -> bytes:
+            data = message(f"danube.{request}")(**fields).SerializeToString()
+            answer: bytes = one.unary_unary(f"/danube.{method}")(data, WAIT_S, bearer)
+            return answer
+
+        topic = new_topic()
+        named = {"topic_name": topic, "producer_name": "p"}
+        answer = call("ProducerService/CreateProducer", "ProducerRequest", **named)
+        producer_id = message("danube.ProducerResponse").FromString(answer).producer_id
+        named = {"topic_name": topic, "consumer_name": "c", "subscription": "s"}
+        answer = call("ConsumerService/Subscribe", "ConsumerRequest", **named)
+        consumer_id = message("danube.ConsumerResponse").FromString(answer).consumer_id
+        request = message("danube.ReceiveRequest")(consumer_id=consumer_id)
+        stream = one.unary_stream(RECEIVE)(request.SerializeToString(), WAIT_S, bearer)
+        sent = {
+            "msg_id": {"producer_id": producer_id, "topic_name": topic},
+            "producer_name": "p",
+            "payload": bytes(MIB // 8),
+        }
+        for _ in range(count):
+            call("ProducerService/SendMessage", "StreamMessage", **sent)
+        next(stream)
+        write_tokens(tokens, f"billing {NEXT_TOKEN}")
+        wait_until(lambda: "tokens_read" in broker.log_text(), "the file is read")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stream)
+
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert caught.value.details().endswith("the token was taken back")
+
+
 def test_a_grpc_client_without_tls_gets_no_connection(secured: BrokerProcess) -> None:
     with grpc.insecure_channel(secured.grpc) as one:
         assert status_of(one.unary_unary(HEALTH), TOKEN) is grpc.StatusCode.UNAVAILABLE
@@ -268,6 +317,95 @@ def test_grpc_clients_show_their_certificate(
     for pair, expected in shown.items():
         with channel(mutual.admin, certificates, *(pair or ())) as one:
             assert status_of(one.unary_unary(BROKERS)) is expected
+
+
+def test_all_doors_take_the_one_certificate_that_is_named_instead_of_an_authority(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    pair = (certificates.client_cert, certificates.client_key)
+    flags = [*tls_flags(certificates), "--tls-client-ca", str(certificates.client_cert)]
+    with running(tmp_path, *flags) as broker:
+        context = trusting(certificates)
+        context.load_cert_chain(*pair)
+        assert get(broker, context, "/healthz")[0] == 200
+        with channel(broker.admin, certificates, *pair) as one:
+            assert status_of(one.unary_unary(BROKERS)) is grpc.StatusCode.OK
+        tls = ister.Tls(certificates.ca, *pair)
+        with sync.connect(broker.url, tls=tls) as client:
+            assert client.broker().connections == 1
+        # Of the same authority, and not the one that is named.
+        tls = ister.Tls(certificates.ca, certificates.cert, certificates.key)
+        with pytest.raises(NotConnectedError):
+            sync.connect(broker.url, tls=tls)
+
+
+def test_all_doors_show_a_renewed_certificate_without_a_restart(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    copy = make_certificates(tmp_path / "copy")
+    flags = ["--tls-client-ca", str(copy.ca), *tls_flags(copy)]
+    with running(tmp_path / "broker", *flags) as broker:
+        doors = [broker.native, broker.http, broker.grpc, broker.admin]
+        assert [shown(door, copy) for door in doors] == [der(copy.cert)] * 4
+        tls = ister.Tls(copy.ca, copy.client_cert, copy.client_key)
+        with sync.connect(broker.url, tls=tls) as client:
+            # Another authority as well, of which the clients' certificates are from now on.
+            for old, new in (
+                (copy.ca, certificates.ca),
+                (copy.cert, certificates.cert),
+                (copy.key, certificates.key),
+            ):
+                Path(shutil.copy(new, tmp_path / "part")).replace(old)
+            renewed = der(certificates.cert)
+            wait_until(lambda: shown(broker.native, certificates) == renewed, "it is shown")
+
+            assert [shown(door, certificates) for door in doors] == [renewed] * 4
+            assert [shown(door, copy) for door in doors] == [None] * 4
+            assert client.broker().connections == 1
+        assert "certificate_read" in broker.log_text()
+
+
+def shown(address: str, certificates: Certificates) -> bytes | None:
+    """Return the certificate of a door that takes the client's, `None` if it does not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(certificates.client_cert, certificates.client_key)
+    context.set_alpn_protocols(["h2"])
+    # With 1.3 a client would be done before the door has looked at its certificate.
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        suppress(ConnectionError, ssl.SSLError),
+        connect(address) as below,
+        context.wrap_socket(below) as peer,
+    ):
+        return peer.getpeercert(binary_form=True)
+    return None
+
+
+def der(path: Path) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(path.read_text())
+
+
+def test_a_certificate_that_grpc_does_not_take_is_told_as_such(tmp_path: Path) -> None:
+    # A curve that OpenSSL has, and gRPC's own library has not.
+    new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp256k1 -nodes -subj /CN=localhost"
+    files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "cert")]
+    subprocess.run(["openssl", *new.split(), *files], check=True, capture_output=True)
+    ports = ["--port", "0", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+    tls = ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "ister", "serve", "--data", str(tmp_path / "data"), *ports, *tls],
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+    assert ended.returncode == InvalidError.exit_code
+    assert ended.stderr.count("the gRPC doors cannot use them") == 1
+    assert "--no-grpc" in ended.stderr
+    assert "is taken" not in ended.stderr
 
 
 # Danube's own client

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from tests.e2e.certificates import Certificates
@@ -35,6 +36,9 @@ pytestmark = pytest.mark.e2e
 SEED = 20_260_229
 # Small, for a test to fill it.
 HANDSHAKES_MAX = 40
+CONNECTIONS_MAX = 60
+# The first words of HTTP/2, with settings that are empty.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +46,9 @@ def target(
     tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("target")
-    limit = f"handshakes_max={HANDSHAKES_MAX}"
-    with open_secured_target(folder, certificates, "--limit", limit) as target:
+    limits = [f"handshakes_max={HANDSHAKES_MAX}", f"connections_max={CONNECTIONS_MAX}"]
+    flags = [word for limit in limits for word in ("--limit", limit)]
+    with open_secured_target(folder, certificates, *flags) as target:
         yield target
 
 
@@ -177,6 +182,29 @@ def test_of_many_half_open_handshakes_the_oldest_make_room(
         youngest.settimeout(0.0)
         with pytest.raises(BlockingIOError):
             youngest.recv(1)
+    target.check_alone()
+
+
+def test_strangers_who_speak_http2_and_make_no_call_leave_files_to_the_others(
+    target: Target, certificates: Certificates
+) -> None:
+    context = trusting(certificates)
+    context.set_alpn_protocols(["h2"])
+    broker = target.broker
+
+    def files() -> int:
+        return len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+
+    before = files()
+    with ExitStack() as stack:
+        for address in (broker.grpc, broker.admin):
+            for _ in range(CONNECTIONS_MAX + 20):
+                below = stack.enter_context(connect(address))
+                with suppress(OSError):
+                    secured = context.wrap_socket(below, server_hostname="localhost")
+                    stack.enter_context(secured).sendall(PREFACE)
+        target.check()
+        assert files() - before <= 2 * CONNECTIONS_MAX + 20
     target.check_alone()
 
 

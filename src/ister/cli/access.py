@@ -8,7 +8,7 @@ of processes; it comes from a file, or from ISTER_TOKEN.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,9 +54,14 @@ class BrokerUrl(str):
 
 def _with_access(context: typer.Context, url: str) -> BrokerUrl:
     given: dict[str, str | None] = {option: context.meta.get(option) for option in ACCESS_OPTIONS}
+    typed: set[str] = context.meta.get(_TYPED, set())
+    empty = [option for option in typed if not given[option]]
+    if empty:
+        # Else `--tls-ca "$CA"` would trust the system's authorities where $CA is not set.
+        raise BadRequestError(f"{min(empty)} is empty: name a file, or leave it out")
     found = BrokerUrl(url)
-    found.token = _token(given["--token-file"], is_flag=context.meta.get(_FLAG, False))
-    found.tls = _tls(url, given["--tls-ca"], given["--tls-cert"], given["--tls-key"])
+    found.token = _token(given["--token-file"], is_flag="--token-file" in typed)
+    found.tls = _tls(url, given, typed)
     return found
 
 
@@ -113,14 +118,15 @@ def _option(option: str, variable: str, text: str) -> TyperOption:
     )
 
 
-_FLAG = "--token-file was typed"
+# The options that were typed, and do not come from variables.
+_TYPED = "typed"
 
 
 def _keep(context: typer.Context, option: TyperOption, value: str | None) -> None:
     context.meta[option.opts[0]] = value
     source = context.get_parameter_source(option.name or "")
-    if option.opts[0] == "--token-file" and source is not None:
-        context.meta[_FLAG] = source.name == "COMMANDLINE"
+    if source is not None and source.name == "COMMANDLINE":
+        context.meta.setdefault(_TYPED, set()).add(option.opts[0])
 
 
 def _token(path: str | None, *, is_flag: bool) -> "Token | None":
@@ -132,16 +138,18 @@ def _token(path: str | None, *, is_flag: bool) -> "Token | None":
     return token_file(path) if path else token
 
 
-def _tls(url: str, ca: str | None, cert: str | None, key: str | None) -> "Tls | None":
+def _tls(url: str, given: Mapping[str, str | None], typed: set[str]) -> "Tls | None":
     from ister.client import Tls
 
-    if not (ca or cert or key):
-        return None
     if not url.startswith("isters://"):
-        raise BadRequestError(
-            "--tls-ca, --tls-cert, --tls-key and their variables (ISTER_TLS_CA …) are for TLS: "
-            "write --url as isters://, or leave them out"
-        )
+        # Variables are for all brokers, and mean nothing to one without TLS.
+        if typed - {"--token-file"}:
+            raise BadRequestError(
+                "--tls-ca, --tls-cert and --tls-key are for TLS: write --url as isters://, or "
+                "leave them out"
+            )
+        return None
+    ca, cert, key = (given[option] or None for option in ("--tls-ca", "--tls-cert", "--tls-key"))
     if bool(cert) != bool(key):
         raise BadRequestError("--tls-cert and --tls-key belong together: give both, or none")
-    return Tls(ca or None, cert or None, key or None)
+    return Tls(ca, cert, key) if ca or cert else None

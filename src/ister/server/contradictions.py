@@ -70,6 +70,11 @@ def _half_secured(config: "ServerConfig") -> list[str]:
         found.append(f"{given} is given without {missing}: TLS needs both")
     elif security.tls_client_ca is not None and security.tls_cert is None:
         found.append("--tls-client-ca is given without --tls-cert and --tls-key: add them")
+    if security.tls_cert is not None and config.grpc.advertise.startswith("http://"):
+        found.append(
+            f"--advertise {config.grpc.advertise}: with --tls-cert Danube's clients need TLS: "
+            "write https://, or the host alone"
+        )
     if security.tokens is not None and security.tls_cert is None:
         found += [
             f"--tokens without TLS on {flag} {host}: anybody on the way could read them: "

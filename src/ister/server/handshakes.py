@@ -29,7 +29,10 @@ Make = Callable[[asyncio.Transport], Protocol]
 class Handshakes:
     """The handshakes of one door."""
 
-    def __init__(self, tls: ssl.SSLContext, *, count_max: int, on_failed: OnFailed) -> None:
+    def __init__(
+        self, tls: Callable[[], ssl.SSLContext | None], *, count_max: int, on_failed: OnFailed
+    ) -> None:
+        """`tls` is asked for each connection: certificates are renewed."""
         self._tls = tls
         self._count_max = count_max
         self._on_failed = on_failed
@@ -62,12 +65,13 @@ class Handshakes:
     async def _shake(self, gate: "_Gate", transport: asyncio.Transport) -> None:
         if transport.is_closing():
             return
-        early = _Early()
+        early, tls = _Early(), self._tls()
+        assert tls is not None, "a door with handshakes has a certificate"
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 early,
-                self._tls,
+                tls,
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_S_MAX,
                 ssl_shutdown_timeout=GOODBYE_S_MAX,

@@ -107,7 +107,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     keep_freed_memory()
     loop = asyncio.get_running_loop()
     stopped, forced = _listen_for_signals(loop)
-    _raise_file_limit(config.limits.connections_max)
+    files_max = _raise_file_limit(config.limits.connections_max)
     _prepare_files(config)
     clock = SystemClock(loop.call_later)
     guard = open_guard(config.security, clock.monotonic_ms)
@@ -141,7 +141,12 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     try:
         if grpc_door is not None:
             doors.grpc = grpc_door(
-                broker, registry=registry, metadata=metadata, admin=admin, guard=guard
+                broker,
+                registry=registry,
+                metadata=metadata,
+                admin=admin,
+                guard=guard,
+                connections_max=_grpc_connections_max(config.limits.connections_max, files_max),
             )
         addresses = await _open_doors(config, doors, guard)
         # As in `run_broker`, for what the doors have loaded.
@@ -220,6 +225,9 @@ async def _open_doors(config: ServerConfig, doors: Doors, guard: Guard) -> Addre
             bound[name] = _address_text(await listen(host, port))
         except OSError as error:
             mistakes.append(f"{flag} {port}: {_explain(error, host, port)}")
+        except ConfigError as error:
+            # Both gRPC doors say the same.
+            mistakes += [mistake for mistake in error.mistakes if mistake not in mistakes]
     if mistakes:
         raise ConfigError(mistakes)
     return Addresses(pid=os.getpid(), tls=guard.tls is not None, **bound)
@@ -319,20 +327,35 @@ def _remove_ready_file(path: Path | None) -> None:
             path.unlink()
 
 
-def _raise_file_limit(wanted: int) -> None:
-    """Raise the soft limit of open files to the hard one; tell when it is still too low."""
+def _grpc_connections_max(wanted: int, files_max: int | None) -> int:
+    """Return what each of the two gRPC doors takes.
+
+    A quarter of the open files for each: gRPC knows nobody before they make a call, so strangers
+    may fill its doors, and are to leave files to the other doors and to the storage.
+    """
+    return wanted if files_max is None else max(1, min(wanted, files_max // 4))
+
+
+def _raise_file_limit(wanted: int) -> int | None:
+    """Raise the soft limit of open files to the hard one, and return it; `None` is without limit.
+
+    Tells when it is still too low.
+    """
     try:
         import resource
     except ImportError:  # Windows has no such limit.
-        return
+        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         # Some systems refuse "unlimited" although they report it: the soft limit then stays.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if soft == resource.RLIM_INFINITY:
+        return None
+    if soft < wanted:
         logger.warning("file_limit_low", files_max=soft, files_wanted=wanted)
+    return soft
 
 
 def _explain(error: OSError, host: str, port: int) -> str:

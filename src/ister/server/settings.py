@@ -119,7 +119,10 @@ def database_url(raw: object) -> str:
 
 def folder(raw: object) -> Path:
     """A path; `~` is the home folder."""
-    return Path(text(raw)).expanduser()
+    path = text(raw)
+    if "\0" in path:
+        raise ValueError("has a zero byte in it, which no path has")
+    return Path(path).expanduser()
 
 
 def choice(*words: str) -> Parse:

@@ -27,7 +27,7 @@ TOKENS_BYTES_MAX = 1 * MIB
 DIGEST_PREFIX = "sha256:"
 
 # What others than the owner may do with a file.
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 _TOKEN = re.compile(r"[!-~]+")
@@ -79,8 +79,6 @@ def parse_tokens(text: str, file: str) -> Tokens:
             continue
         names[digest] = name
         plain = plain or is_plain
-    if not names and not mistakes:
-        mistakes.append(f"{file}: has no tokens, so nobody could come in: add `NAME TOKEN` lines")
     if mistakes:
         raise ConfigError(mistakes)
     return Tokens(names, plain)
@@ -162,7 +160,7 @@ def _parse_token(token: str) -> tuple[bytes, bool]:
 
 
 def _check_mode(path: Path, mode: int, tokens: Tokens) -> None:
-    if tokens.plain and mode & _OTHERS:
+    if tokens.plain and mode & OTHERS:
         mistake = (
             f"{path}: others on this machine may read its tokens: run `chmod 600 {path}`, "
             f"or keep their digests in it ({DIGEST_PREFIX}…)"

@@ -180,15 +180,25 @@ def test_an_empty_variable_is_none(file: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key"])
-def test_files_of_tls_without_isters_are_refused(option: str) -> None:
+def test_typed_files_of_tls_without_isters_are_refused(option: str) -> None:
     url = f"ister://me:{TOKEN}@b"
 
-    for said in (
-        refused(option, "f", "--url", url),
-        refused(ISTER_URL=url, **{VARIABLES[option]: "f"}),
-    ):
+    for said in (refused(option, "f", "--url", url), refused(option, "f", ISTER_URL=url)):
         assert "write --url as isters://, or leave them out" in said
         assert TOKEN not in said
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key"])
+def test_variables_of_tls_mean_nothing_to_a_broker_without_it(option: str) -> None:
+    assert given(ISTER_URL="ister://b", **{VARIABLES[option]: "f"}).tls is None
+
+
+@pytest.mark.parametrize("url", ["ister://b", "isters://b"])
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key", "--token-file"])
+def test_a_typed_file_without_a_name_is_refused(option: str, url: str) -> None:
+    said = refused(option, "", "--url", url)
+
+    assert said == f"{option} is empty: name a file, or leave it out"
 
 
 @pytest.mark.parametrize("option", ["--tls-cert", "--tls-key"])

@@ -2,16 +2,22 @@
 
 import errno
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ister.base.errors import StorageFailedError
 from ister.server.http import App
+from ister.server.http.app import STORAGE_FAILS
 from ister.server.native import NativeDoor
+from ister.server.security import Guard
 from ister.testing import Fault, FaultyDisk, MemoryBroker, VirtualClock
 
+TOKEN = "vX3p9mQm2T7yLw0c"
 
-async def get(app: App, path: str) -> tuple[int, str]:
+
+async def get(app: App, path: str, token: str = "") -> tuple[int, str]:
     sent = []
 
     async def receive() -> dict[str, object]:
@@ -20,7 +26,9 @@ async def get(app: App, path: str) -> tuple[int, str]:
     async def send(event: object) -> None:
         sent.append(event)
 
-    await app({"type": "http", "method": "GET", "path": path}, receive, send)
+    headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+    scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+    await app(scope, receive, send)
     start, body = sent
     assert isinstance(start, dict)
     assert isinstance(body, dict)
@@ -72,3 +80,28 @@ async def test_readiness_and_metrics_tell_that_durable_writes_are_refused_until_
             assert await get(app, "/readyz") == (200, "ready\n")
             assert 'ister_storage_up{journal="local"} 1.0' in (await get(app, "/metrics"))[1]
             assert (await producer.send(b"three")).offset == 1
+
+
+async def test_where_tokens_are_asked_for_strangers_are_not_told_what_fails(
+    broker: MemoryBroker, disk: FaultyDisk, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"billing {TOKEN}\n")
+    tokens.chmod(0o600)
+    app = App(broker.engine, NativeDoor(broker.engine), guard=Guard(tokens=tokens))
+    async with broker.connect() as client:
+        await client.create_topic("/default/a", kind="stream")
+        async with client.producer("/default/a") as producer:
+            disk.fail(Fault(errno.ENOSPC, actions=["write"], lasting=True))
+            with pytest.raises(StorageFailedError):
+                await producer.send(b"one")
+
+            with capture_logs() as lines:
+                strangers = [await get(app, "/readyz", token) for token in ("", f"{TOKEN}x")]
+            status, reason = await get(app, "/readyz", TOKEN)
+
+    assert strangers == [(503, f"{STORAGE_FAILS}\n")] * 2
+    # Nobody was refused.
+    assert lines == []
+    assert status == 503
+    assert "No space left on device" in reason

@@ -127,7 +127,7 @@ class Door:
         self._make = make
         self._near: list[SocketLike] = []
         self.handshakes = Handshakes(
-            context, count_max=count_max, on_failed=lambda *said: self.failed.append(said)
+            lambda: context, count_max=count_max, on_failed=lambda *said: self.failed.append(said)
         )
 
     async def __aenter__(self) -> Self:

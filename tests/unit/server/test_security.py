@@ -1,5 +1,8 @@
 """The guard of all doors: who is let in, files that change, certificates, contradictions."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,12 @@ from ister.server.security import (
     TELL_MS,
     Guard,
     Occasional,
+    Pass,
     SecurityConfig,
     bearer,
     open_guard,
 )
+from ister.server.tokens import Tokens, load_tokens
 
 TOKEN = "vX3p9mQm2T7yLw0c"
 OTHER = "0123456789abcdef-0123456789abcdef"
@@ -52,14 +57,15 @@ def test_a_guard_without_tokens_lets_everybody_in() -> None:
     guard = Guard()
 
     assert not guard.asks
-    assert guard.check("") == guard.check("anything") == ""
+    assert guard.check("") == guard.check("anything") == Pass()
+    assert guard.admits(Pass())
 
 
 def test_a_guard_with_tokens_names_who_has_one_and_refuses_all_others(file: Path) -> None:
     guard = Guard(tokens=file)
 
     assert guard.asks
-    assert guard.check(TOKEN) == "billing"
+    assert guard.check(TOKEN).name == "billing"
     for token in (OTHER, TOKEN[:-1], TOKEN + " ", "\ud800", "x" * 100_000):
         with pytest.raises(UnauthenticatedError, match="none that this broker knows"):
             guard.check(token)
@@ -89,14 +95,30 @@ def test_a_changed_file_counts_from_the_next_look_on(file: Path) -> None:
     file.write_text(f"reports {OTHER}\n")
 
     clock.now_ms = LOOK_MS - 1
-    assert guard.check(TOKEN) == "billing"
+    assert guard.check(TOKEN).name == "billing"
     clock.now_ms = LOOK_MS
-    assert guard.check(OTHER) == "reports"
+    assert guard.check(OTHER).name == "reports"
     with pytest.raises(UnauthenticatedError):
         guard.check(TOKEN)
 
 
-@pytest.mark.parametrize("change", ["missing", "mistake", "empty", "readable"])
+def test_who_was_let_in_may_stay_until_a_look_finds_their_token_gone(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    shown = guard.check(TOKEN)
+    # The same name with another token: the former one is what was taken back.
+    file.write_text(f"billing {OTHER}\n")
+
+    clock.now_ms = LOOK_MS - 1
+    guard.look()
+    assert guard.admits(shown)
+    clock.now_ms = LOOK_MS
+    guard.look()
+    assert not guard.admits(shown)
+    assert guard.admits(guard.check(OTHER))
+
+
+@pytest.mark.parametrize("change", ["missing", "mistake", "readable"])
 def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
     file: Path, change: str
 ) -> None:
@@ -107,18 +129,68 @@ def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
             file.unlink()
         case "mistake":
             file.write_text(f"billing {OTHER} more\n")
-        case "empty":
-            file.write_text("")
         case _:
             file.chmod(0o644)
 
     with capture_logs() as lines:
         for clock.now_ms in range(LOOK_MS, 5 * LOOK_MS, LOOK_MS):
-            assert guard.check(TOKEN) == "billing"
+            assert guard.check(TOKEN).name == "billing"
 
     [line] = lines
     assert line["event"] == "tokens_not_read"
     assert OTHER not in str(line)
+
+
+@pytest.mark.parametrize("text", ["", "\n", f"# billing {TOKEN}\n"])
+def test_a_file_left_without_tokens_lets_nobody_in_once_it_has_been_so_for_a_look(
+    file: Path, text: str
+) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    file.write_text(text)
+
+    with capture_logs() as lines:
+        clock.now_ms = LOOK_MS
+        assert guard.check(TOKEN).name == "billing"
+        clock.now_ms = 2 * LOOK_MS
+        with pytest.raises(UnauthenticatedError):
+            guard.check(TOKEN)
+    assert (lines[0]["event"], lines[0]["tokens"]) == ("tokens_read", 0)
+
+    file.write_text(f"billing {TOKEN}\n")
+    clock.now_ms = 3 * LOOK_MS
+    assert guard.check(TOKEN).name == "billing"
+
+
+def test_a_file_without_tokens_that_changes_between_looks_still_lets_nobody_in(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    for text in ("", "# nobody\n"):
+        file.write_text(text)
+        clock.now_ms += LOOK_MS
+        guard.look()
+
+    with pytest.raises(UnauthenticatedError):
+        guard.check(TOKEN)
+
+
+def test_a_file_that_is_empty_while_it_is_written_costs_nobody_their_way_in(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    for _ in range(5):
+        file.write_text("")
+        clock.now_ms += LOOK_MS
+        assert guard.check(TOKEN).name == "billing"
+        file.write_text(f"billing {TOKEN}\n")
+        clock.now_ms += LOOK_MS
+        assert guard.check(TOKEN).name == "billing"
+
+
+def test_a_file_without_tokens_is_refused_at_start(file: Path) -> None:
+    for text in ("", "# nobody\n"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="has no tokens, so nobody could come in"):
+            Guard(tokens=file)
 
 
 def test_a_file_that_was_mended_is_read(file: Path) -> None:
@@ -131,7 +203,74 @@ def test_a_file_that_was_mended_is_read(file: Path) -> None:
     file.write_text(f"reports {OTHER}\n")
     clock.now_ms = 2 * LOOK_MS
 
-    assert guard.check(OTHER) == "reports"
+    assert guard.check(OTHER).name == "reports"
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    file.write_text(f"reports {OTHER}\n")
+    with out_of_files(), capture_logs() as lines:
+        clock.now_ms = LOOK_MS
+        guard.check(TOKEN)
+
+    clock.now_ms = 2 * LOOK_MS
+
+    with pytest.raises(UnauthenticatedError):
+        guard.check(TOKEN)
+    assert guard.check(OTHER).name == "reports"
+    assert "Too many open files" in str(lines)
+
+
+def test_a_file_with_mistakes_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, reads = Hand(), []
+    guard = Guard(tokens=file, now_ms=clock)
+
+    def load(path: Path) -> Tokens:
+        reads.append(path)
+        return load_tokens(path)
+
+    monkeypatch.setattr("ister.server.security.load_tokens", load)
+    file.write_text("one\n")
+    for _ in range(5):
+        clock.now_ms += LOOK_MS
+        guard.look()
+
+    assert reads == [file]
+
+
+def test_another_mistake_is_told_and_the_same_one_again_after_a_good_file(file: Path) -> None:
+    clock = Hand()
+    guard = Guard(tokens=file, now_ms=clock)
+    with capture_logs() as lines:
+        for text in ("one\n", "one \n", "\none\n", f"billing {TOKEN}\n", "one\n"):
+            file.write_text(text)
+            clock.now_ms += LOOK_MS
+            guard.check(TOKEN)
+            clock.now_ms += LOOK_MS
+            guard.check(TOKEN)
+
+    told = [(line["event"], line.get("mistakes")) for line in lines]
+    mistake = "is not `NAME TOKEN`: write two words"
+    assert told == [
+        ("tokens_not_read", [f"{file} line 1: {mistake}"]),
+        ("tokens_not_read", [f"{file} line 2: {mistake}"]),
+        ("tokens_read", None),
+        ("tokens_not_read", [f"{file} line 1: {mistake}"]),
+    ]
+
+
+@contextmanager
+def out_of_files() -> Iterator[None]:
+    """Let this process open no more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The next one is the first that is free, so that none above it counts.
+    with Path("/dev/null").open() as free:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free.fileno(), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_many_like_things_are_told_of_once_in_a_while() -> None:
@@ -175,9 +314,120 @@ def test_a_certificate_with_its_key_is_taken(certificates: Certificates) -> None
     config = SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key)
     guard = open_guard(config, lambda: 0)
 
+    assert guard.certificate is not None
+    assert guard.tls is guard.certificate.context
+    assert certificates.key.read_text()[40:80] not in repr(guard.certificate.pem)
+
+
+class Renewing:
+    """A guard with copies of certificates, to be replaced."""
+
+    def __init__(self, certificates: Certificates, folder: Path) -> None:
+        self.cert, self.key = folder / "cert.pem", folder / "key.pem"
+        self.put(certificates.cert, certificates.key)
+        self.clock = Hand()
+        config = SecurityConfig(tls_cert=self.cert, tls_key=self.key)
+        self.guard = open_guard(config, self.clock)
+
+    def put(self, cert: Path | None, key: Path | None) -> None:
+        """Replace files."""
+        for source, place in ((cert, self.cert), (key, self.key)):
+            if source is not None:
+                part = place.with_suffix(".part")
+                part.write_bytes(source.read_bytes())
+                part.chmod(0o600)
+                part.replace(place)
+
+    def look(self, times: int = 1) -> list[str]:
+        """Let time pass, and return what was logged."""
+        with capture_logs() as lines:
+            for _ in range(times):
+                self.clock.now_ms += LOOK_MS
+                self.guard.look()
+        return [line["event"] for line in lines]
+
+
+@pytest.fixture
+def renewing(certificates: Certificates, tmp_path: Path) -> Renewing:
+    return Renewing(certificates, tmp_path)
+
+
+def test_a_renewed_certificate_counts_from_the_next_look_on(
+    renewing: Renewing, certificates: Certificates
+) -> None:
+    guard, former = renewing.guard, renewing.guard.tls
+    assert renewing.look(3) == []
+    assert guard.tls is former
+
+    renewing.put(certificates.client_cert, certificates.client_key)
+    assert guard.tls is former
+    assert renewing.look(3) == ["certificate_read"]
+
     assert guard.tls is not None
-    assert guard.pem is not None
-    assert certificates.key.read_text()[40:80] not in repr(guard.pem)
+    assert guard.tls is not former
+    assert guard.certificate is not None
+    assert guard.certificate.pem.cert == certificates.client_cert.read_bytes()
+
+
+def test_half_of_a_renewal_changes_nothing_and_is_told_once(
+    renewing: Renewing, certificates: Certificates
+) -> None:
+    former = renewing.guard.tls
+    renewing.put(certificates.client_cert, None)
+    assert renewing.look(3) == ["certificate_not_read"]
+    assert renewing.guard.tls is former
+
+    renewing.put(None, certificates.client_key)
+    assert renewing.look(3) == ["certificate_read"]
+    assert renewing.guard.tls is not former
+
+
+@pytest.mark.parametrize("file", ["cert", "key"])
+def test_a_certificate_whose_files_are_gone_stays(renewing: Renewing, file: str) -> None:
+    former = renewing.guard.tls
+    path = renewing.cert if file == "cert" else renewing.key
+    content = path.read_bytes()
+    path.unlink()
+    assert renewing.look(3) == ["certificate_not_read"]
+    assert renewing.guard.tls is former
+
+    path.write_bytes(content)
+    path.chmod(0o600)
+    assert renewing.look(3) == ["certificate_read"]
+
+
+def test_a_certificate_is_not_lost_while_there_are_no_files_to_open(
+    renewing: Renewing, certificates: Certificates
+) -> None:
+    former = renewing.guard.tls
+    renewing.put(certificates.client_cert, certificates.client_key)
+    with out_of_files():
+        assert renewing.look() == ["certificate_not_read"]
+    assert renewing.guard.tls is former
+
+    assert renewing.look() == ["certificate_read"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
+def test_a_key_that_others_may_read_or_write_is_told_and_taken(
+    certificates: Certificates, tmp_path: Path, mode: int
+) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(certificates.key.read_bytes())
+    key.chmod(mode)
+    with capture_logs() as lines:
+        open_guard(SecurityConfig(tls_cert=certificates.cert, tls_key=key), lambda: 0)
+
+    [line] = lines
+    assert (line["event"], line["log_level"]) == ("tls_key_open_to_others", "warning")
+    assert (line["path"], line["mode"]) == (str(key), f"{mode:o}")
+
+
+def test_a_key_that_only_its_owner_may_read_is_not_worth_a_word(certificates: Certificates) -> None:
+    with capture_logs() as lines:
+        open_guard(SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key), lambda: 0)
+
+    assert lines == []
 
 
 def test_files_that_cannot_be_read_are_told_together(
@@ -247,6 +497,24 @@ def test_half_of_a_certificate_is_refused() -> None:
     ]
     assert contradictions(security__tls_client_ca="ca.pem") == [
         "--tls-client-ca is given without --tls-cert and --tls-key: add them"
+    ]
+
+
+def test_an_address_without_tls_is_not_advertised_by_a_broker_with_it() -> None:
+    secured = {"security__tls_cert": "a.pem", "security__tls_key": "a.key"}
+    [mistake] = contradictions(grpc__advertise="http://b:6650", **secured)
+    assert mistake.startswith("--advertise http://b:6650: with --tls-cert ")
+    assert mistake.endswith("write https://, or the host alone")
+    for advertise in ("https://b:6650", "b"):
+        assert read(grpc__advertise=advertise, **secured).grpc.advertise == advertise
+    # Somebody else may speak TLS in its place.
+    for advertise in ("http://b:6650", "https://b:6650"):
+        assert read(grpc__advertise=advertise).grpc.advertise == advertise
+
+
+def test_a_path_with_a_zero_byte_is_a_mistake() -> None:
+    assert contradictions(security__tokens="a\0b") == [
+        "--tokens a\0b: has a zero byte in it, which no path has"
     ]
 
 

@@ -405,10 +405,11 @@ class BrokerLink:
             address = addresses[(attempt - 1) % len(addresses)]
             try:
                 token = await self._tokens.get()
-            except Exception as error:
-                # The application's function: what it asks may be back in a moment.
-                logger.exception("token_failed", attempt=attempt)
-                self._trouble = f"no token: {_reason(error)}"
+            except Exception as error:  # noqa: BLE001 - the application's function
+                # What it asks may be back in a moment.
+                reason = _reason(error)
+                logger.warning("token_failed", attempt=attempt, error=reason)
+                self._trouble = f"no token: {reason}"
                 continue
             try:
                 await self._connect(address, token)

@@ -109,6 +109,8 @@ def context_of(tls: Tls) -> ssl.SSLContext:
     except ssl.SSLError:
         raise BadRequestError(f"tls: {ca} has no certificates in PEM") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Its common name is free text: it is for the hosts among its alternative names, and no other.
+    context.hostname_checks_common_name = False
     if tls.cert and tls.key:
         cert, key = fspath(tls.cert), fspath(tls.key)
         try:

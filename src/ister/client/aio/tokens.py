@@ -1,6 +1,8 @@
 """The token of a client, asked for again for each connection."""
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 
 from ister.base.errors import NotConnectedError
@@ -17,7 +19,7 @@ class TokenSource:
         self._access = access
         self._timeout_s = timeout_s
         # The call that is under way.
-        self._asked: asyncio.Future[str] | None = None
+        self._asked: asyncio.Future[str | BaseException] | None = None
 
     @property
     def may_change(self) -> bool:
@@ -40,12 +42,40 @@ class TokenSource:
         one for each attempt.
         """
         if self._asked is None:
-            self._asked = asyncio.get_running_loop().run_in_executor(None, function)
-            # Nobody may be left to see it fail.
-            self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._asked = _call_aside(function)
         done, _ = await asyncio.wait({self._asked}, timeout=self._timeout_s)
         if not done:
             reason = f"the function for the token takes longer than {self._timeout_s:g} s"
             raise NotConnectedError(self._access.shown(), reason)
         asked, self._asked = self._asked, None
-        return asked.result()
+        outcome = asked.result()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+def _call_aside(function: Callable[[], str]) -> "asyncio.Future[str | BaseException]":
+    """Call the function in a thread of its own, which keeps no process from ending.
+
+    One of an executor would: they are all waited for in the end.
+    """
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[str | BaseException] = loop.create_future()
+
+    def run() -> None:
+        outcome: str | BaseException
+        try:
+            outcome = function()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            outcome = error
+        # The loop may be closed: then nobody waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle, asked, outcome)
+
+    threading.Thread(target=run, name="ister-token", daemon=True).start()
+    return asked
+
+
+def _settle(asked: "asyncio.Future[str | BaseException]", outcome: str | BaseException) -> None:
+    if not asked.done():
+        asked.set_result(outcome)

@@ -35,6 +35,9 @@ class Tls:
         for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
             if path is not None and not isinstance(path, str | PathLike):
                 raise BadRequestError(f"`{name}` of `Tls` is a path, not {type(path).__name__}")
+            if path is not None and not fspath(path):
+                # Else one that was meant to be there would not be missed.
+                raise BadRequestError(f"`{name}` of `Tls` is empty: name a file, or leave it out")
         if bool(self.cert) != bool(self.key):
             raise BadRequestError("`cert` and `key` of `Tls` belong together: give both, or none")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from ister.base.errors import ConfigError
 from ister.base.limits import MIB
 from ister.broker import Broker
 from ister.metadata import Metadata
@@ -45,25 +46,22 @@ KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 # Between a connection and the first words of HTTP/2, a TLS handshake included.
 HANDSHAKE_MS_MAX = 5_000
+# A connection without a call under way is ended after this: strangers make no calls, and would
+# else have it for ever. Danube's clients ask every 5 s whether they are well, and a stream is a
+# call; any client of gRPC connects again when it has something to ask.
+IDLE_MS_MAX = 30_000
 SWEEP_S = 5.0
+# How often streams are looked at whose token may have been taken back.
+LOOK_S = 1.0
 # How many of them until all that is known of former clients is looked through: a minute.
 SWEEPS_PER_LOOK = 12
 # Everywhere, which is nothing to connect to.
 WILDCARDS = ("0.0.0.0", "::", "")
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
-    # Clients may ask for signs of life as often as they like.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    # Two brokers on one port would each get half of the clients.
-    ("grpc.so_reuseport", 0),
+# It has a TLS library of its own, which takes less than the one of the other doors.
+_BAD_CERTIFICATE = (
+    "--tls-cert, --tls-key: the gRPC doors cannot use them: take files with nothing but whole "
+    "certificates and a key, RSA or on the curve P-256 or P-384, or open no such doors (--no-grpc)"
 )
 
 
@@ -78,9 +76,13 @@ class GrpcDoor:
         metadata: Metadata,
         admin: Admin,
         guard: Guard | None = None,
+        connections_max: int | None = None,
     ) -> None:
+        """`connections_max` is of each of the two ports, by default that of the broker."""
         self._broker = broker
+        self._connections_max = connections_max or broker.limits.connections_max
         self._guard = guard or Guard()
+        self._tokens = TokenCheck(self._guard)
         self._roll = Roll(metadata, broker.clock.now_ms)
         self._settings = SubscriptionSettings(metadata, identity_of=admin.topics.identity)
         self._producers = Producers(broker, self._roll, SchemaRefs(registry))
@@ -91,6 +93,7 @@ class GrpcDoor:
         self._servers: list[grpc.aio.Server] = []
         self._sweeps = 0
         self._sweeping = broker.clock.call_later(SWEEP_S, self._sweep)
+        self._looking = broker.clock.call_later(LOOK_S, self._look)
 
     async def load(self) -> None:
         """Read who was here before; live topics of theirs, which a restart ends, are made again."""
@@ -143,6 +146,7 @@ class GrpcDoor:
     async def close(self, deadline_s: float) -> None:
         """End streams so that clients come again, answer what is under way, then close."""
         self._sweeping.cancel()
+        self._looking.cancel()
         self._consumers.close()
         self._producers.closing = True
         # Ends when the last call has, or at the deadline.
@@ -154,20 +158,30 @@ class GrpcDoor:
     async def _serve(self, host: str, port: int, services: Sequence[grpc.GenericRpcHandler]) -> int:
         await check_address(host, port)
         guard = self._guard
-        interceptors = [TokenCheck(guard)] if guard.asks else None
-        server: Any = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
+        interceptors = [self._tokens] if guard.asks else None
+        server: Any = grpc.aio.server(
+            options=_options(self._connections_max), interceptors=interceptors
+        )
         server.add_generic_rpc_handlers(tuple(services))
         try:
-            if guard.pem is None:
+            if guard.certificate is None:
                 bound = server.add_insecure_port(_join(host, port))
             else:
-                bound = server.add_secure_port(_join(host, port), credentials(guard.pem))
+                secured = credentials(guard.certificate)
+                bound = server.add_secure_port(_join(host, port), secured)
         except RuntimeError as error:
-            # gRPC says no more; mostly somebody was quicker since it was free.
+            # gRPC says no more. If the port is free, it is the certificate.
+            await check_address(host, port)
+            if guard.certificate is not None:
+                raise ConfigError([_BAD_CERTIFICATE]) from error
             raise OSError(errno.EADDRINUSE, str(error)) from error
         await server.start()
         self._servers.append(server)
         return int(bound)
+
+    def _look(self) -> None:
+        self._tokens.sweep()
+        self._looking = self._broker.clock.call_later(LOOK_S, self._look)
 
     def _sweep(self) -> None:
         self._producers.sweep()
@@ -187,6 +201,26 @@ async def check_address(host: str, port: int) -> None:
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
+
+
+def _options(connections_max: int) -> list[tuple[str, int]]:
+    """Return the settings of a port."""
+    return [
+        ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+        # Clients may ask for signs of life as often as they like.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Two brokers on one port would each get half of the clients.
+        ("grpc.so_reuseport", 0),
+    ]
 
 
 def url_of(host: str, port: int, *, tls: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ister.base.errors import UnauthenticatedError
@@ -11,12 +12,15 @@ from ister.server.http.asgi import TEXT, Page, Receive, Scope, Send, header_of, 
 from ister.server.http.faults import error_page
 from ister.server.http.snapshot import Snapshot, take_snapshot
 from ister.server.native import NativeDoor
-from ister.server.security import Guard, bearer
+from ister.server.security import BEARER_HINT, Guard, bearer
 
 if TYPE_CHECKING:
     from ister.server.http.api import Api
 
 METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+# For those without a token, where one is asked for.
+STORAGE_FAILS = "the storage fails: show a token, or look at the log, to know more"
 
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
 # Open to all: who looks after machines is given no tokens.
@@ -54,7 +58,7 @@ class App:
         if scope["path"].startswith("/api/"):
             page = await (await self._opened_api()).answer(scope, receive)
         else:
-            page = await self._page(scope["path"], scope["method"])
+            page = await self._page(scope)
         if page is not None:
             await send_page(page, scope, send)
 
@@ -62,13 +66,12 @@ class App:
         """Return the answer to who has not shown a token that is asked for."""
         if not self.guard.asks or scope["path"] in _OPEN:
             return None
-        token = bearer(header_of(scope, b"authorization").decode("latin-1"))
         peer = scope.get("client")
         address = f"{peer[0]}:{peer[1]}" if peer else ""
         try:
-            self.guard.check(token, door="http", address=address)
+            self.guard.check(_token_of(scope), door="http", address=address)
         except UnauthenticatedError as error:
-            return error_page(error)
+            return error_page(UnauthenticatedError(f"{error.reason}; {BEARER_HINT}"))
         return None
 
     async def _opened_api(self) -> "Api":
@@ -77,9 +80,10 @@ class App:
             self._api = await asyncio.to_thread(_load_api, self._admin, self.guard)
         return self._api
 
-    async def _page(self, path: str, method: str) -> Page:
-        pages = {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._ready}
-        found = pages.get(path)
+    async def _page(self, scope: Scope) -> Page:
+        method, pages = scope["method"], {"/metrics": self._metrics, "/healthz": self._health}
+        pages["/readyz"] = partial(self._ready, scope)
+        found = pages.get(scope["path"])
         if found is None:
             return Page(404, TEXT, b"not found: there are /metrics, /healthz, /readyz, /api/v1\n")
         if method == "OPTIONS":
@@ -92,12 +96,14 @@ class App:
         """Whoever answers is alive."""
         return Page(200, TEXT, b"ok\n")
 
-    async def _ready(self) -> Page:
+    async def _ready(self, scope: Scope) -> Page:
         if self._native.closing:
             return Page(503, TEXT, b"closing\n")
         if error := self._broker.streams.error:
-            # Reads and live topics go on; who publishes to streams should go elsewhere.
-            return Page(503, TEXT, f"{error}\n".encode())
+            # Reads and live topics go on; who publishes to streams should go elsewhere. What fails,
+            # and where it lies, is nothing for strangers.
+            known = self.guard.find(_token_of(scope)) is not None
+            return Page(503, TEXT, f"{error if known else STORAGE_FAILS}\n".encode())
         return Page(200, TEXT, b"ready\n")
 
     async def _metrics(self) -> Page:
@@ -109,6 +115,10 @@ class App:
             snapshot = take_snapshot(self._broker, self._native, self._admin.registry)
             body = await asyncio.to_thread(_render, snapshot)
         return Page(200, METRICS_TEXT, body)
+
+
+def _token_of(scope: Scope) -> str:
+    return bearer(header_of(scope, b"authorization").decode("latin-1"))
 
 
 def _load_api(admin: Admin, guard: Guard) -> "Api":

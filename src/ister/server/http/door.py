@@ -1,15 +1,15 @@
 """The HTTP door: uvicorn on a port of ours, without its signals, logs and event loop.
 
 Always true: a connection that for `REQUEST_S` sends no whole request, or takes nothing of its
-answers, is closed, and there are at most `CONNECTIONS_MAX`; so slow or idle peers cannot use the
-door up.
+answers, is closed, and there are at most `CONNECTIONS_MAX`. Beyond them, the one that was idle for
+longest makes room; so slow, idle or many peers cannot use the door up.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import structlog
 import uvicorn
@@ -25,7 +25,6 @@ REQUEST_S = 10.0
 # A head of a request: what common proxies allow.
 HEAD_BYTES_MAX = 16 * 1024
 
-
 logger = structlog.get_logger("http")
 
 
@@ -35,15 +34,18 @@ class HttpDoor:
     def __init__(self, app: App) -> None:
         self._handshakes: Handshakes | None = None
         self._handshake_failed = Occasional(app.now_ms)
+        self._crowded = Occasional(app.now_ms)
         if app.guard.tls is not None:
             self._handshakes = Handshakes(
-                app.guard.tls, count_max=CONNECTIONS_MAX, on_failed=self._on_handshake_failed
+                lambda: app.guard.tls,
+                count_max=CONNECTIONS_MAX,
+                on_failed=self._on_handshake_failed,
             )
         config = uvicorn.Config(
             app,
             loop="none",
             # uvicorn calls it as the class that it is taken for.
-            http=_BoundedProtocol if self._handshakes is None else self._secured,  # type: ignore[arg-type]
+            http=self._protocol if self._handshakes is None else self._secured,  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -77,16 +79,28 @@ class HttpDoor:
         if self._task is not None:
             await self._task
 
+    def _protocol(self, **arguments: Any) -> "_BoundedProtocol":
+        """Return the protocol of a new connection."""
+        protocol = _BoundedProtocol(**arguments)
+        protocol.on_crowded = self._on_crowded
+        return protocol
+
     def _secured(self, **arguments: Any) -> asyncio.Protocol:
         """Return the protocol of a new connection, which is to speak TLS first."""
         assert self._handshakes is not None
 
         def make(below: asyncio.Transport) -> asyncio.Protocol:
-            protocol = _BoundedProtocol(**arguments)
+            protocol = self._protocol(**arguments)
             protocol.below = below
             return protocol
 
         return self._handshakes.protocol(make)
+
+    def _on_crowded(self, peer: tuple[str, int] | None) -> None:
+        if times := self._crowded.times():
+            address = f"{peer[0]}:{peer[1]}" if peer else ""
+            reason = f"over {CONNECTIONS_MAX} connections"
+            logger.info("client_refused", address=address, error=reason, times=times)
 
     def _on_handshake_failed(self, address: str, reason: str) -> None:
         if times := self._handshake_failed.times():
@@ -111,13 +125,39 @@ class _BoundedProtocol(H11Protocol):
     _unsent_bytes = 0
     # What TLS goes over.
     below: asyncio.Transport | None = None
+    # Called with the address of who was closed because there are too many.
+    on_crowded: Callable[[tuple[str, int] | None], object]
+    # Since when there is nothing to answer.
+    idle_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-            return
+        self.idle_s = self.loop.time()
         self._check_timer = self.loop.call_later(REQUEST_S, self._check)
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._make_room()
+
+    def on_response_complete(self) -> None:
+        self.idle_s = self.loop.time()
+        super().on_response_complete()
+
+    def _make_room(self) -> None:
+        """Close the connection that was idle for longest; this one, when all others are busy."""
+        # All are of this class, whatever uvicorn's annotation says.
+        all_ = cast("set[_BoundedProtocol]", self.connections)
+        idle = [one for one in all_ if not one.answering]
+        oldest = min(idle, key=lambda one: one.idle_s)
+        # At once, for the next one that comes in this turn of the loop.
+        all_.discard(oldest)
+        oldest.transport.abort()
+        self.on_crowded(oldest.client)
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request has come, and its answer is not complete."""
+        # uvicorn has no cycle before the first request, whatever its annotation says.
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._check_timer is not None:
@@ -126,15 +166,12 @@ class _BoundedProtocol(H11Protocol):
 
     def _check(self) -> None:
         idle = self.cycle is self._checked_cycle
-        # uvicorn has no cycle before the first request, whatever its annotation says.
-        cycle: RequestResponseCycle | None = self.cycle
-        answering = cycle is not None and not cycle.response_complete
         before, self._unsent_bytes = self._unsent_bytes, self._count_unsent()
         if idle and 0 < before <= self._unsent_bytes:
             # A polite close would wait for the peer to take the rest, for ever.
             self.transport.abort()
             return
-        if idle and not answering and not self._unsent_bytes:
+        if idle and not self.answering and not self._unsent_bytes:
             self.transport.close()
             return
         self._checked_cycle = self.cycle

@@ -80,7 +80,8 @@ def error_page(error: IsterError) -> Page:
     if isinstance(error, BusyError):
         headers = ((b"retry-after", str(RETRY_AFTER_S).encode()),)
     elif isinstance(error, UnauthenticatedError):
-        headers = ((b"www-authenticate", b"Bearer"),)
+        # Who does not know a token is to hold none of the few connections.
+        headers = ((b"www-authenticate", b"Bearer"), (b"connection", b"close"))
     return _page(status_of(type(error))[1], error, headers)
 
 

@@ -27,7 +27,7 @@ from ister.broker import Broker
 from ister.server.handshakes import Handshakes
 from ister.server.native.conversation import Conversation
 from ister.server.native.session import NativeSession
-from ister.server.security import Guard, Occasional
+from ister.server.security import TOKEN_GONE, Guard, Occasional
 from ister.wire import Command, PlacePool, State
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class NativeDoor:
         make: Callable[[], asyncio.BaseProtocol] = self.session
         if self.guard.tls is not None:
             self._handshakes = Handshakes(
-                self.guard.tls,
+                lambda: self.guard.tls,
                 count_max=self.broker.limits.handshakes_max,
                 on_failed=self._on_handshake_failed,
             )
@@ -211,10 +211,10 @@ class NativeDoor:
             self._greeting.pop(oldest)
             oldest.fail(LimitReachedError("handshakes_max", limits.handshakes_max))
 
-    def on_opened(self, session: NativeSession, agent: str, user: str) -> None:
+    def on_opened(self, session: NativeSession, agent: str) -> None:
         """A client has said hello."""
         self._greeting.pop(session, None)
-        who = {"user": user} if user else {}
+        who = {"user": session.shown.name} if session.shown.name else {}
         self._logger.debug("client_connected", address=session.address, agent=agent[:100], **who)
 
     def on_disconnected(self, session: NativeSession) -> None:
@@ -228,7 +228,7 @@ class NativeDoor:
     def on_refused(self, session: NativeSession, error: IsterError) -> None:
         """A connection was closed with an error."""
         self._count_refused(error)
-        # The guard has logged who came without a token, though not each of many.
+        # Told already: who came without a token by the guard, though not each of many.
         if not isinstance(error, UnauthenticatedError):
             self._logger.info("client_refused", address=session.address, error=str(error))
 
@@ -304,7 +304,8 @@ class NativeDoor:
                 session.flush()
 
     def _sweep(self) -> None:
-        """End the sessions of dead peers and of those that do not say hello."""
+        """End the sessions of dead peers, of those without a hello, and of tokens taken back."""
+        self.guard.look()
         now_ms = self.broker.clock.monotonic_ms()
         for session in list(self._sessions):
             if session.connection.state is State.GREETING:
@@ -313,5 +314,9 @@ class NativeDoor:
             elif session.pulse(now_ms):
                 self._logger.info("client_dead", address=session.address)
                 session.abort()
+            elif session.connection.state is State.OPEN and not self.guard.admits(session.shown):
+                user = session.shown.name
+                self._logger.info("client_token_gone", address=session.address, user=user)
+                session.fail(UnauthenticatedError(TOKEN_GONE))
         self.flush()
         self._sweep_timer = self.broker.clock.call_later(self._sweep_s, self._sweep)

@@ -40,6 +40,7 @@ from ister.server.native.streams import (
     stage_batch,
 )
 from ister.server.native.timelines import TimelineOutlet
+from ister.server.security import Pass
 from ister.wire import (
     CREDIT,
     ActiveChanged,
@@ -93,6 +94,8 @@ class NativeSession(asyncio.BufferedProtocol):
         self.address = ""
         self.writable = True
         self.client_id = ""
+        # What it was let in by.
+        self.shown = Pass()
         # Of an incomplete frame, as the door has counted them.
         self.buffered_bytes = 0
         self.connected_ms = clock.monotonic_ms()
@@ -525,7 +528,7 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def _on_hello(self, frame: Frame) -> None:
         hello, version = accept_hello(frame)
-        user = self.door.guard.check(hello.token, door="native", address=self.address)
+        self.shown = self.door.guard.check(hello.token, door="native", address=self.address)
         if self.door.closing:
             raise GoingAwayError("shutting down")
         self.client_id = hello.client_id
@@ -533,7 +536,7 @@ class NativeSession(asyncio.BufferedProtocol):
         limits = self.broker.limits
         self.connection.opened(limits.batch_bytes_max + BATCH_BYTES_EXCESS)
         self.broker.replies.sinks[self.id] = self
-        self.door.on_opened(self, hello.agent, user)
+        self.door.on_opened(self, hello.agent)
         self.send(
             Welcome(
                 version=version,

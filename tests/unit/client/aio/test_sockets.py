@@ -55,6 +55,7 @@ def test_the_broker_is_always_checked_for_its_name_and_its_signer(
         assert context.check_hostname
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        assert not context.hostname_checks_common_name
 
 
 def test_an_authority_of_ones_own_takes_the_place_of_the_systems(

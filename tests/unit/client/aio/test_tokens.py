@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -43,9 +45,9 @@ class Asking:
         self.door = NativeDoor(broker, busy_poll_us=0, guard=self._guard)
         self._transports: list[MemoryTransport] = []
 
-    def know(self, token: str) -> None:
-        """Have this token in the file, and no other."""
-        self._file.write_text(f"billing {token}\n")
+    def know(self, *tokens: str) -> None:
+        """Have these tokens in the file, and no other."""
+        self._file.write_text("".join(f"billing {token}\n" for token in tokens))
         self._file.chmod(0o600)
         self._guard_ms += LOOK_MS
 
@@ -159,6 +161,8 @@ async def test_a_function_that_fails_on_a_reconnect_is_asked_again(
         assert asking.attempts == 2
     events = [record.message.split()[0] for record in caplog.records]
     assert events.count("token_failed") == 2
+    assert "Traceback" not in caplog.text
+    assert "the vault is shut" not in caplog.text
     assert TOKEN not in caplog.text
 
 
@@ -186,6 +190,44 @@ async def test_text_that_is_refused_on_a_reconnect_ends_the_client_with_the_reas
         with pytest.raises(UnauthenticatedError):
             await client.namespaces()
         assert asking.attempts == 2
+
+
+async def test_a_token_that_is_taken_back_ends_the_connection_and_its_client_is_told(
+    asking: Asking,
+) -> None:
+    async with asking.connect(TOKEN) as client, client.subscribe("/default/x", "s") as sub:
+        waiting = asyncio.ensure_future(sub.receive())
+        await settle()
+        asking.know(OTHER)
+        asking.door._sweep()
+
+        with pytest.raises(UnauthenticatedError):
+            await waiting
+    assert asking.attempts == 2
+
+
+async def test_a_client_whose_token_was_renewed_goes_on_with_the_new_one(asking: Asking) -> None:
+    function = Function(TOKEN, OTHER)
+    async with asking.connect(function) as client, client.producer("/default/x") as producer:
+        await producer.send(b"one")
+        asking.know(OTHER)
+        asking.door._sweep()
+        await settle()
+
+        await producer.send(b"two")
+        assert function.calls == asking.attempts == 2
+
+
+async def test_who_has_another_token_notices_nothing_of_one_that_is_taken_back(
+    asking: Asking,
+) -> None:
+    asking.know(TOKEN, OTHER)
+    async with asking.connect(OTHER) as client:
+        asking.know(OTHER)
+        asking.door._sweep()
+
+        await client.namespaces()
+        assert asking.attempts == 1
 
 
 @pytest.mark.parametrize(
@@ -258,3 +300,40 @@ async def test_a_client_can_be_closed_while_its_function_hangs(asking: Asking) -
     opened.set()
 
     assert asking.attempts == 1
+
+
+HANGING = """
+import asyncio, sys, time
+from ister.base.errors import NotConnectedError
+import ister
+
+
+def token():
+    time.sleep(3600)
+
+
+async def main():
+    await ister.connect("ister://127.0.0.1:1", token=token, timeout=0.05)
+
+try:
+    if sys.argv[1] == "sync":
+        ister.sync.connect("ister://127.0.0.1:1", token=token, timeout=0.05)
+    else:
+        asyncio.run(main())
+except NotConnectedError as error:
+    print(error.reason)
+"""
+
+
+@pytest.mark.parametrize("how", ["sync", "aio"])
+def test_a_function_that_hangs_keeps_no_process_from_ending(how: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING, how],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert ended.stdout == "the function for the token takes longer than 0.05 s\n"
+    assert ended.stderr == ""

@@ -87,8 +87,8 @@ def test_tls_of_another_kind_is_refused() -> None:
     assert refused("isters://a", tls=True) == "tls is an `ister.Tls`, not bool"
 
 
-@pytest.mark.parametrize("given", [{"cert": "a"}, {"key": "a"}, {"cert": "a", "key": ""}])
-def test_half_of_a_certificate_is_refused(given: dict[str, str]) -> None:
+@pytest.mark.parametrize("given", [{"cert": "a"}, {"key": "a"}, {"cert": "a", "key": None}])
+def test_half_of_a_certificate_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError, match="`cert` and `key` of `Tls` belong together"):
         Tls(ca="ca.pem", **given)
 
@@ -98,6 +98,14 @@ def test_a_file_that_is_no_path_is_refused(name: str) -> None:
     given: dict[str, Any] = {"cert": "a", "key": "b", name: b"-----BEGIN"}
 
     with pytest.raises(BadRequestError, match=f"`{name}` of `Tls` is a path, not bytes"):
+        Tls(**given)
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+def test_an_empty_path_is_refused_and_does_not_stand_for_the_systems_authorities(name: str) -> None:
+    given = {"cert": "a", "key": "b", name: ""}
+
+    with pytest.raises(BadRequestError, match=f"`{name}` of `Tls` is empty: name a file"):
         Tls(**given)
 
 

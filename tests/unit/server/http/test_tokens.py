@@ -60,6 +60,8 @@ async def test_everything_else_asks_before_it_tells_anything(
 
     assert answer.error == (401, 2002, "UnauthenticatedError")
     assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["connection"] == "close"
+    assert answer.json["error"]["message"].endswith("; send `authorization: Bearer TOKEN`")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/topics", "/api/openapi.json"])
