@@ -41,6 +41,7 @@ from ister.wire import (
     FinishLeases,
     LeasesRevoked,
     RevokeLeases,
+    TimelineChanged,
     TimelineDue,
     check_due,
     column,
@@ -94,6 +95,8 @@ class Held:
         self.id = id
         self.version = version
         self.due_ms = due_ms
+        # Its lease does not end before this, nor after it unless the answer of an extension is
+        # still to come.
         self.until_ms = until_ms
         self.attempt = attempt
         self.payload = payload
@@ -314,12 +317,15 @@ class TimelineChannel:
     # Inner workings
 
     def _is_alive(self, held: Held) -> bool:
-        """Return whether the lease of a message cannot be over."""
+        """Return whether the lease of a message cannot be over, as far as is known."""
         timelines = self._session.timelines
         now_us = timelines.find_now_us()
-        if now_us is None:
-            return self._session.now_ms() < held.until_ms
-        return (now_us + timelines.clock.spread_us) // 1000 < held.until_ms
+        return now_us is not None and ((now_us + timelines.clock.spread_us) // 1000 < held.until_ms)
+
+    def _earliest_ms(self, span_ms: int) -> int:
+        """Return before when nothing ends that the broker lets last so long from now."""
+        now_us = self._session.timelines.find_now_us()
+        return 0 if now_us is None else now_us // 1000 + span_ms
 
     def _is_live(self, held: Held) -> bool:
         """Return whether the application has a message that was claimed again."""
@@ -356,9 +362,16 @@ class TimelineChannel:
                 # The broker had ended it by then, and knows nothing of it any more.
                 reply = self.closed
             outcomes = outcomes_for(reply, len(finishes))
-            for finish, outcome in zip(finishes, outcomes, strict=True):
+            for slot, finish in enumerate(finishes):
+                outcome = outcomes[slot]
+                if finish.kind == EXTEND and not isinstance(outcome, IsterError):
+                    finish.held.until_ms = _end_of(reply, slot)
                 self._on_outcome(finish, outcome)
 
+        for finish in finishes:
+            if finish.kind == EXTEND:
+                # It may be shortened by that, and we may never hear of it.
+                finish.held.until_ms = min(finish.held.until_ms, self._earliest_ms(finish.time_ms))
         command = FinishLeases(
             channel=self.channel,
             kinds=bytes([finish.kind for finish in finishes]),
@@ -377,8 +390,6 @@ class TimelineChannel:
             outcome = held.version
         if finish.kind == EXTEND and not isinstance(outcome, IsterError):
             held.version = outcome
-            # It was alive until now, so it ends no later than this.
-            held.until_ms += finish.time_ms
         elif _is_final(outcome) and self._live.get(held.id) is held:
             del self._live[held.id]
         finish.done(outcome)
@@ -387,6 +398,12 @@ class TimelineChannel:
         outbox, self._outbox = self._outbox, []
         for finish in outbox:
             finish.done(error)
+
+
+def _end_of(reply: Command | IsterError, slot: int) -> int:
+    """Return when a lease ends that was extended; 0 when we were not told."""
+    ends_ms = reply.until_ms if isinstance(reply, TimelineChanged) else []
+    return ends_ms[slot] if ends_ms else 0
 
 
 def _is_final(outcome: int | IsterError) -> bool:

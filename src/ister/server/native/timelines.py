@@ -414,9 +414,19 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
                 and not isinstance(outcome, IsterError)
             ]
         )
-        reply(_changed(outcomes))
+        changed = _changed(outcomes)
+        if EXTEND in command.kinds:
+            changed.until_ms = [
+                _end_of(*told) for told in zip(command.kinds, outcomes, strict=True)
+            ]
+        reply(changed)
 
     consumer.finish(changes, on_done)
+
+
+def _end_of(kind: int, outcome: Changed | Row | IsterError) -> int:
+    """Return when a lease ends that was extended, else 0."""
+    return outcome.position_ms if kind == EXTEND and isinstance(outcome, Changed) else 0
 
 
 def _holder_changes(

@@ -107,11 +107,11 @@ class TimelineEnd(WireEnd):
         kept: list[bool] = self.answer(Done(), LeasesRevoked).kept
         return kept
 
-    def reconnect(self) -> None:
+    def reconnect(self, now_us: int = 0) -> None:
         """Lose the connection, and have another one."""
         self.session.disconnected("test")
         self.connect()
-        self.answer(TimelineOpened(now_us=0), ConsumeTimeline)
+        self.answer(TimelineOpened(now_us=now_us), ConsumeTimeline)
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_a_message_that_was_extended_is_not_swept_out(
     held = end.get()
     end.finish(EXTEND, held, 5_000)
     end.channel.flush()
-    end.answer(TimelineChanged(versions=[8]), FinishLeases)
+    end.answer(TimelineChanged(versions=[8], until_ms=[DUE_MS + 5_000]), FinishLeases)
     end.due("b", due_ms=DUE_MS + 4_000)
     assert end.take(DUE_MS + 4_000) == "b"
 
@@ -379,6 +379,65 @@ def test_a_done_whose_answer_was_lost_is_not_believed_to_be_ours_when_the_lease_
     end.commands()
     end.reconnect()
     end.now_ms += DUE_MS + 10
+
+    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
+    end.answer(gone, FinishLeases)
+
+    assert [type(outcome) for outcome in end.outcomes] == [MessageNotFoundError]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_however_often_a_lease_was_extended_it_ends_when_the_broker_says(
+    end: TimelineEnd, *, is_told: bool
+) -> None:
+    end.due("a", due_ms=0, until_ms=[1_000])
+    held = end.get(0)
+    for _ in range(10):
+        end.finish(EXTEND, held, 1_000)
+        until_ms = [1_000] if is_told else []
+        end.answer(TimelineChanged(versions=[8], until_ms=until_ms), FinishLeases)
+    end.finish(DONE, held)
+    end.commands()
+    end.reconnect(now_us=1_000_000)
+
+    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
+    end.answer(gone, FinishLeases)
+
+    assert [type(outcome) for outcome in end.outcomes[10:]] == [MessageNotFoundError]
+
+
+def test_a_done_is_not_believed_to_be_ours_when_a_lost_extension_may_have_ended_the_lease(
+    end: TimelineEnd,
+) -> None:
+    end.due("a", due_ms=0, until_ms=[60_000])
+    held = end.get(0)
+    end.finish(EXTEND, held, 1_000)
+    end.commands()
+    end.session.disconnected("test")
+    end.now_ms += TIMEOUT_MS
+    end.session.pulse()
+    end.now_ms -= TIMEOUT_MS
+    end.connect()
+    end.answer(TimelineOpened(now_us=0), ConsumeTimeline)
+    end.finish(DONE, held)
+    end.commands()
+    end.reconnect(now_us=1_000_000)
+
+    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
+    end.answer(gone, FinishLeases)
+
+    outcomes = [type(outcome) for outcome in end.outcomes]
+    assert outcomes == [NotConnectedError, MessageNotFoundError]
+
+
+def test_a_done_whose_answer_was_lost_is_not_believed_to_be_ours_when_the_time_is_not_known(
+    end: TimelineEnd,
+) -> None:
+    end.due("a", until_ms=[DUE_MS + 60_000])
+    end.finish(DONE, end.get())
+    end.commands()
+    end.reconnect()
+    end.session.timelines.clock.forget()
 
     gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
     end.answer(gone, FinishLeases)

@@ -253,6 +253,25 @@ async def test_times_out_of_bounds_are_refused(end: TimelineEnd) -> None:
         assert await end.code(command) == BAD_REQUEST
 
 
+async def test_who_extends_leases_is_told_when_they_end(end: TimelineEnd) -> None:
+    await end.put("a", "b")
+    await end.ask(consume())
+    [due] = [notice for notice in end.notices if isinstance(notice, TimelineDue)]
+
+    command = FinishLeases(
+        channel=9,
+        kinds=bytes([EXTEND, DONE, EXTEND]),
+        ids=["a", "b", "gone"],
+        versions=[*due.versions, 1],
+        times_ms=[5_000, 0, 5_000],
+    )
+    answer = await end.ask(command)
+
+    assert isinstance(answer, TimelineChanged)
+    assert answer.until_ms == [end.clock.now_ms() + 5_000, 0, 0]
+    assert [*answer.errors] == [2]
+
+
 async def test_an_answer_to_nothing_is_ignored(end: TimelineEnd) -> None:
     command = LeasesRevoked(channel=9, ids=["a"], versions=[1], kept=[True])
 
