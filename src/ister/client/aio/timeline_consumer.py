@@ -249,10 +249,14 @@ class TimelineConsumer:
             return
         self._left = True
         self._cancel_timer()
-        if self.unanswered:
-            await asyncio.wait(self.unanswered, timeout=ANSWERS_S)
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._timelines.close(self._channel, settler(future))
+        try:
+            if self.unanswered:
+                await asyncio.wait(self.unanswered, timeout=ANSWERS_S)
+        finally:
+            # Also when nobody waits for it any more, or the broker would go on to send here what
+            # nobody reads.
+            self._timelines.close(self._channel, settler(future))
         # Whether the broker hears of it or not: this consumer is gone.
         with suppress(IsterError):
             await future
