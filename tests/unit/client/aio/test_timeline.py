@@ -120,6 +120,27 @@ async def test_the_clock_of_the_broker_counts_not_that_of_the_client(
     assert all(400 <= at <= 402 for _, at in taker.taken[1:])
 
 
+async def test_who_only_puts_messages_hears_of_it_when_the_clock_of_the_broker_is_set(
+    broker: MemoryBroker, clock: VirtualClock, client: ister.Client
+) -> None:
+    other = VirtualClock()
+    async with ister.connect(
+        broker.url, clock=other, connector=broker.connector, busy_poll=0.0
+    ) as stranger:
+        timeline = stranger.timeline(TOPIC, group="shop")
+        await timeline.put(b"x", at=60.0, id="before")
+        await clock.elapse(3_600.0)
+        for _ in range(3):
+            await other.elapse(1.0)
+            await clock.elapse(1.0)
+
+        await timeline.put(b"x", at=60.0, id="after")
+
+    message = await client.timeline(TOPIC).get("after")
+    # The clocks move one after the other here: a second apart.
+    assert 59_000 <= message.due_ms - clock.now_ms() <= 60_000
+
+
 async def test_a_message_that_was_deleted_in_time_is_never_handed_over(
     timeline: ister.Timeline, clock: VirtualClock
 ) -> None:
