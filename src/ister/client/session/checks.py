@@ -58,7 +58,8 @@ def check_timeout(timeout: object, what: str = "a timeout") -> float | None:
 
 def check_count(count: object, what: str, *, least: int = 0, most: int = 2**53) -> int:
     """Return a whole number, or raise `BadRequestError`."""
-    if isinstance(count, int) and least <= count <= most:
+    # A bool is an int to Python, but not to the broker.
+    if isinstance(count, int) and not isinstance(count, bool) and least <= count <= most:
         return count
     raise BadRequestError(f"{what} is a whole number from {least} on, not {count!r}")
 

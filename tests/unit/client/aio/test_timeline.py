@@ -507,7 +507,9 @@ async def test_lateness_reaches_the_broker(timeline: ister.Timeline, broker: Mem
     assert report.lateness[0][1] == 1
 
 
-WRONG: list[Any] = [None, 1.5, -1, "x", "\ud800", b"x", [], {}, object(), float("nan"), 2**70, [[]]]
+WRONG: list[Any] = [
+    None, 1.5, -1, "x", "\ud800", b"x", [], {}, object(), float("nan"), 2**70, [[]], True,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
@@ -535,7 +537,9 @@ async def test_a_wholly_wrong_argument_gets_a_typed_error_or_is_taken(
         lambda: timeline.move("a", at=wrong),
         lambda: timeline.move("a", at=1.0, version=wrong),
         lambda: timeline.update("a", wrong),
+        lambda: timeline.update("a", b"x", version=wrong),
         lambda: timeline.delete(wrong),
+        lambda: timeline.delete("a", version=wrong),
         lambda: timeline.count(wrong, wrong),
         lambda: anext(timeline.list(wrong)),
         lambda: timeline.consume(wrong).open(),
