@@ -123,20 +123,24 @@ class TimelineLease:
 
     def extend(self, seconds: Seconds) -> "asyncio.Future[None]":
         """Keep the message for so many seconds from now; awaited as `done`."""
-        self._extending = self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
-        return self._extending
+        return self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
 
     def release(self, at: When | None = None) -> "asyncio.Future[None]":
         """Give the message back, to be due at a time, or at once; awaited as `done`."""
         return self._finish(RELEASE, 0 if at is None else self._consumer.due_ms(at))
 
     def _finish(self, kind: int, time_ms: int) -> "asyncio.Future[None]":
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        # The application may cancel its own.
+        answered = loop.create_future() if kind == EXTEND else future
         unanswered = self._consumer.unanswered
-        unanswered.add(future)
+        unanswered.add(answered)
 
         def done(outcome: int | IsterError) -> None:
-            unanswered.discard(future)
+            unanswered.discard(answered)
+            if answered is not future:
+                answered.set_result(None)
             if future.done():
                 return
             if isinstance(outcome, IsterError):
@@ -153,6 +157,8 @@ class TimelineLease:
             self._extending.add_done_callback(finish)
         else:
             finish(None)
+        if kind == EXTEND:
+            self._extending = answered
         return future
 
 

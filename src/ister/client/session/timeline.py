@@ -25,6 +25,7 @@ from ister.base.errors import (
     NotConnectedError,
     NotFoundError,
     ProtocolError,
+    TimelineLeaseLostError,
 )
 from ister.base.limits import CONTROL_BYTES_MAX, TIMELINE_CHANGES_MAX, TIMELINE_CREDIT_MAX
 from ister.client.session.calls import ignore
@@ -32,7 +33,6 @@ from ister.client.session.pending import Future
 from ister.client.session.timeline_changes import outcomes_for
 from ister.client.session.timeline_clock import Lateness
 from ister.wire import (
-    DONE,
     EXTEND,
     NO_LATENESS,
     CloseConsumer,
@@ -112,7 +112,7 @@ class Held:
 class Finish:
     """What the application has said about a message, and who is to be told what came of it."""
 
-    __slots__ = ("done", "held", "kind", "repeated", "time_ms")
+    __slots__ = ("done", "held", "kind", "repeated", "time_ms", "version")
 
     def __init__(self, kind: int, held: Held, time_ms: int, done: OnOutcome) -> None:
         self.kind = kind
@@ -121,6 +121,8 @@ class Finish:
         self.done = done
         # Whether it was sent before, and nobody knows what came of that.
         self.repeated = False
+        # The version of the message that it was last sent with.
+        self.version = 0
 
 
 class TimelineChannel:
@@ -219,9 +221,7 @@ class TimelineChannel:
         if self.closed is not None:
             done(self.closed)
             return
-        if not self._outbox:
-            self._session.timelines.mark_dirty(self)
-        self._outbox.append(Finish(kind, held, time_ms, done))
+        self._add(Finish(kind, held, time_ms, done))
 
     def flush(self) -> None:
         """Send what was collected, if the broker knows us."""
@@ -316,6 +316,11 @@ class TimelineChannel:
 
     # Inner workings
 
+    def _add(self, finish: Finish) -> None:
+        if not self._outbox:
+            self._session.timelines.mark_dirty(self)
+        self._outbox.append(finish)
+
     def _is_alive(self, held: Held) -> bool:
         """Return whether the lease of a message cannot be over, as far as is known."""
         timelines = self._session.timelines
@@ -369,6 +374,7 @@ class TimelineChannel:
                 self._on_outcome(finish, outcome)
 
         for finish in finishes:
+            finish.version = finish.held.version
             if finish.kind == EXTEND:
                 # It may be shortened by that, and we may never hear of it.
                 finish.held.until_ms = min(finish.held.until_ms, self._earliest_ms(finish.time_ms))
@@ -376,7 +382,7 @@ class TimelineChannel:
             channel=self.channel,
             kinds=bytes([finish.kind for finish in finishes]),
             ids=[finish.held.id for finish in finishes],
-            versions=[finish.held.version for finish in finishes],
+            versions=[finish.version for finish in finishes],
             times_ms=[finish.time_ms for finish in finishes],
             lateness_us=[finish.held.lateness_us for finish in finishes],
         )
@@ -384,8 +390,13 @@ class TimelineChannel:
 
     def _on_outcome(self, finish: Finish, outcome: int | IsterError) -> None:
         held = finish.held
-        is_repeated = finish.repeated and finish.kind == DONE and self._is_alive(held)
-        if is_repeated and isinstance(outcome, MessageNotFoundError):
+        is_lost = isinstance(outcome, TimelineLeaseLostError)
+        if is_lost and finish.version != held.version and self.closed is None:
+            # It is ours under another version: an extension was made, and its answer was lost.
+            self._add(finish)
+            return
+        is_gone = is_lost or isinstance(outcome, MessageNotFoundError)
+        if is_gone and finish.repeated and finish.kind != EXTEND and self._is_alive(held):
             # It was carried out the first time, and the answer got lost: nobody else could do so.
             outcome = held.version
         if finish.kind == EXTEND and not isinstance(outcome, IsterError):

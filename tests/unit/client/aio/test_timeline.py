@@ -296,26 +296,6 @@ async def test_leaving_the_block_waits_until_what_was_done_is_stored(
         await timeline.get("m-49")
 
 
-async def test_a_consumer_is_gone_also_when_whoever_closes_it_is_cancelled(
-    timeline: ister.Timeline,
-) -> None:
-    await timeline.put(b"x", id="a")
-    one = timeline.consume("one")
-    await one.open()
-    answer = (await one.receive()).done()
-    closing = asyncio.create_task(one.close())
-    await asyncio.sleep(0)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-
-    await answer
-    await timeline.put(b"x", id="b")
-    async with timeline.consume("two") as two:
-        assert (await two.receive(timeout=1.0)).id == "b"
-    assert one.waiting_count == 0
-
-
 async def test_a_lease_that_ended_is_lost_and_the_message_comes_again(
     timeline: ister.Timeline, clock: VirtualClock
 ) -> None:

@@ -386,65 +386,6 @@ def test_a_done_whose_answer_was_lost_is_not_believed_to_be_ours_when_the_lease_
     assert [type(outcome) for outcome in end.outcomes] == [MessageNotFoundError]
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_however_often_a_lease_was_extended_it_ends_when_the_broker_says(
-    end: TimelineEnd, *, is_told: bool
-) -> None:
-    end.due("a", due_ms=0, until_ms=[1_000])
-    held = end.get(0)
-    for _ in range(10):
-        end.finish(EXTEND, held, 1_000)
-        until_ms = [1_000] if is_told else []
-        end.answer(TimelineChanged(versions=[8], until_ms=until_ms), FinishLeases)
-    end.finish(DONE, held)
-    end.commands()
-    end.reconnect(now_us=1_000_000)
-
-    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
-    end.answer(gone, FinishLeases)
-
-    assert [type(outcome) for outcome in end.outcomes[10:]] == [MessageNotFoundError]
-
-
-def test_a_done_is_not_believed_to_be_ours_when_a_lost_extension_may_have_ended_the_lease(
-    end: TimelineEnd,
-) -> None:
-    end.due("a", due_ms=0, until_ms=[60_000])
-    held = end.get(0)
-    end.finish(EXTEND, held, 1_000)
-    end.commands()
-    end.session.disconnected("test")
-    end.now_ms += TIMEOUT_MS
-    end.session.pulse()
-    end.now_ms -= TIMEOUT_MS
-    end.connect()
-    end.answer(TimelineOpened(now_us=0), ConsumeTimeline)
-    end.finish(DONE, held)
-    end.commands()
-    end.reconnect(now_us=1_000_000)
-
-    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
-    end.answer(gone, FinishLeases)
-
-    outcomes = [type(outcome) for outcome in end.outcomes]
-    assert outcomes == [NotConnectedError, MessageNotFoundError]
-
-
-def test_a_done_whose_answer_was_lost_is_not_believed_to_be_ours_when_the_time_is_not_known(
-    end: TimelineEnd,
-) -> None:
-    end.due("a", until_ms=[DUE_MS + 60_000])
-    end.finish(DONE, end.get())
-    end.commands()
-    end.reconnect()
-    end.session.timelines.clock.forget()
-
-    gone = TimelineChanged(versions=[0], errors={0: refusal(MessageNotFoundError("a"))})
-    end.answer(gone, FinishLeases)
-
-    assert [type(outcome) for outcome in end.outcomes] == [MessageNotFoundError]
-
-
 def test_a_done_that_the_broker_got_after_it_had_ended_the_consumer_is_told_why(
     end: TimelineEnd,
 ) -> None:

@@ -1,0 +1,85 @@
+"""Leases of timelines, and consumers that come and go; over the real broker in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+import ister
+from ister.testing import MemoryBroker, VirtualClock
+
+TOPIC = "/default/reminders"
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def broker(clock: VirtualClock) -> AsyncIterator[MemoryBroker]:
+    async with MemoryBroker(clock=clock) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: MemoryBroker) -> AsyncIterator[ister.Client]:
+    async with broker.connect() as client:
+        await client.create_topic(TOPIC, kind="timeline")
+        yield client
+
+
+@pytest.fixture
+def timeline(client: ister.Client) -> ister.Timeline:
+    return client.timeline(TOPIC, group="shop")
+
+
+async def test_a_consumer_is_gone_also_when_whoever_closes_it_is_cancelled(
+    timeline: ister.Timeline,
+) -> None:
+    await timeline.put(b"x", id="a")
+    one = timeline.consume("one")
+    await one.open()
+    answer = (await one.receive()).done()
+    closing = asyncio.create_task(one.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+
+    await answer
+    await timeline.put(b"x", id="b")
+    async with timeline.consume("two") as two:
+        assert (await two.receive(timeout=1.0)).id == "b"
+    assert one.waiting_count == 0
+
+
+async def test_a_message_is_done_also_when_nobody_waits_for_its_extension_any_more(
+    timeline: ister.Timeline,
+) -> None:
+    await timeline.put(b"x", id="a")
+    async with timeline.consume("one", lease=10.0) as leases:
+        lease = await leases.receive()
+        lease.extend(60.0).cancel()
+        await lease.done()
+
+    assert await timeline.count() == 0
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+async def test_a_lost_connection_costs_no_extension_and_no_release(
+    timeline: ister.Timeline, broker: MemoryBroker, clock: VirtualClock, turns: int
+) -> None:
+    await timeline.put_many([(b"x", 0.0, "a"), (b"x", 0.0, "b")])
+    async with timeline.consume("one", lease=30.0) as leases:
+        kept, given = await leases.receive(), await leases.receive()
+        answers = [kept.extend(20.0), given.release(at=5.0)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        broker.disconnect_all()
+        await clock.elapse(6.0)
+
+        for answer in answers:
+            await answer
+        await kept.done()
+        assert (await leases.receive()).attempt == 2
