@@ -6,7 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ister import sync
-from ister.base.errors import IsterError, MessageNotFoundError, RequestTimeoutError
+from ister.base.errors import (
+    ClosedError,
+    IsterError,
+    MessageNotFoundError,
+    RequestTimeoutError,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -66,6 +71,9 @@ def test_leases_are_finished_extended_and_released(ister_url: str) -> None:
                 leases.receive(timeout=0.01)
             assert leases.lateness.count == 2
         assert timeline.count() == 0
+        with pytest.raises(ClosedError):
+            leases.receive(timeout=1.0)
+        assert list(leases) == []
 
 
 def test_threads_share_a_consumer(ister_url: str) -> None:

@@ -222,14 +222,17 @@ class TimelineConsumer:
         return self
 
     async def __anext__(self) -> TimelineLease:
-        while True:
-            lease = self._take()
-            if lease is not None:
-                return lease
-            await self._wait()
+        try:
+            return await self._next()
+        except ClosedError:
+            if self._left:
+                raise StopAsyncIteration from None
+            raise
 
     async def open(self) -> None:
-        """Attach to the topic, or raise what is wrong."""
+        """Attach to the topic, or raise what is wrong: `ClosedError` when it was closed."""
+        if self._left:
+            raise ClosedError(f"the consumer {self._command.consumer!r}")
         if self._opened:
             return
         await self._link.wait_open()
@@ -268,10 +271,13 @@ class TimelineConsumer:
             await future
 
     async def receive(self, timeout: float | None = None) -> TimelineLease:
-        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`."""
+        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`.
+
+        Raises `ClosedError` when the consumer was closed, also while this waits.
+        """
         timeout_s = check_timeout(timeout)
         if timeout_s is None:
-            return await anext(self)
+            return await self._next()
         expired = False
 
         def expire() -> None:
@@ -319,15 +325,17 @@ class TimelineConsumer:
         session = self._link.session
         return TimelineChannel(session, replace(self._command, channel=session.new_channel()))
 
+    async def _next(self) -> TimelineLease:
+        while True:
+            lease = self._take()
+            if lease is not None:
+                return lease
+            await self._wait()
+
     def _take(self) -> TimelineLease | None:
         if not self._opened:
             raise BadRequestError("the consumer is not open: `async with timeline.consume(...)`")
-        try:
-            held = self._channel.take(self._timelines.find_now_us())
-        except ClosedError:
-            if self._left:
-                raise StopAsyncIteration from None
-            raise
+        held = self._channel.take(self._timelines.find_now_us())
         return None if held is None else TimelineLease(self, self._channel, held)
 
     async def _wait(self) -> None:

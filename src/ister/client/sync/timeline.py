@@ -110,7 +110,10 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
             self._thread.run(self._inner.close())
 
     def receive(self, timeout: float | None = None) -> TimelineLease:
-        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`."""
+        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`.
+
+        Raises `ClosedError` when the consumer was closed, also by another thread while this waits.
+        """
         return TimelineLease(self._client, self._thread.run(self._inner.receive(timeout)))
 
     @property

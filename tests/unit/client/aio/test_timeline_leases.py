@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 import ister
+from ister.base.errors import ClosedError
 from ister.testing import MemoryBroker, VirtualClock
+from ister.testing.clock import settle
 
 TOPIC = "/default/reminders"
 
@@ -83,3 +85,27 @@ async def test_a_lost_connection_costs_no_extension_and_no_release(
             await answer
         await kept.done()
         assert (await leases.receive()).attempt == 2
+
+
+@pytest.mark.parametrize("timeout", [None, 1.0])
+async def test_receiving_from_a_closed_consumer_is_an_error_and_iterating_ends(
+    timeline: ister.Timeline, timeout: float | None
+) -> None:
+    async with timeline.consume("one") as leases:
+        receiving = asyncio.create_task(leases.receive(timeout))
+        iterating = asyncio.create_task(anext(leases, None))
+        await settle()
+
+    for receive in (receiving, leases.receive(timeout)):
+        with pytest.raises(ClosedError, match="'one' is closed"):
+            await receive
+    assert await iterating is None
+    assert [lease async for lease in leases] == []
+
+
+async def test_a_closed_consumer_is_not_opened_again(timeline: ister.Timeline) -> None:
+    async with timeline.consume("one") as leases:
+        pass
+
+    with pytest.raises(ClosedError, match="'one' is closed: open a new one"):
+        await leases.open()
