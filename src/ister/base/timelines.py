@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
+    LEASE_MS,
     LEASE_MS_CEILING,
     LEASE_MS_MAX,
     LEASE_MS_MIN,
@@ -34,6 +35,11 @@ class TimelineSettings:
     max_leases: int = MAX_DELIVERIES
     # A timeline. Empty: `<topic>-dlq`, made when it is first needed.
     dead_letters: str = ""
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease of a consumer that asks for none in particular."""
+        return min(LEASE_MS, self.lease_ms_max)
 
     def check(self) -> None:
         """Raise `BadRequestError` unless every setting is within its bounds."""

@@ -327,8 +327,13 @@ def consume(
         typer.Option(help="Its name: one that comes back under it has its leases again."),
     ] = None,
     lease: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long each message is ours, as 60s.")
-    ] = "60s",
+        str | None,
+        typer.Option(
+            metavar="SPAN",
+            help="How long each message is ours, as 5m.",
+            show_default="60s, or the topic's longest",
+        ),
+    ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
     ] = None,
@@ -351,7 +356,6 @@ def consume(
       ister timeline consume /default/reminders --count 10 --timeout 60 --json
     """
     lease_s = parse_span_option(lease, "--lease")
-    assert lease_s is not None
     name = consumer or f"cli-{secrets.token_hex(4)}"
 
     async def print_all(one: Timeline) -> int:

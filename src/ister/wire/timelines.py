@@ -116,6 +116,7 @@ class ConsumeTimeline(Tagged):
 
     It is sent the leases that a consumer of its name has, then at most `credit` messages that it
     has not finished, and others up to `prefetch_ms` before they are due. CREDIT frames raise it.
+    A `lease_ms` of 0 is a minute, or the longest lease of the topic if that is shorter.
     """
 
     topic: str

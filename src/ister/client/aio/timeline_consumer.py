@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = library_logger("ister.client")
 
-LEASE_S = 60.0
 # A lease is taken, written to the disk and sent within a few milliseconds: this is a hundred times
 # as much, so that a pause of the broker delays nothing.
 PREFETCH_S = 0.5
@@ -182,7 +181,7 @@ class TimelineConsumer:
         link: BrokerLink,
         *,
         consumer: str,
-        lease: Seconds,
+        lease: Seconds | None,
         prefetch: Seconds,
         credit: int,
     ) -> None:
@@ -193,7 +192,8 @@ class TimelineConsumer:
             topic=timeline.topic,
             consumer=check_text(consumer, "a consumer"),
             channel=0,
-            lease_ms=milliseconds(lease, "lease", least_ms=1),
+            # 0: the broker knows what the topic allows.
+            lease_ms=0 if lease is None else milliseconds(lease, "lease", least_ms=1),
             prefetch_ms=milliseconds(prefetch, "prefetch"),
             credit=check_count(credit, "credit", least=1, most=TIMELINE_CREDIT_MAX),
         )

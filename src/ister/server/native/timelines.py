@@ -358,6 +358,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
         raise BadRequestError(f"a credit is 1 to {TIMELINE_CREDIT_MAX}, not {command.credit}")
     check_numbers((command.lease_ms, command.prefetch_ms), RANGE_MS_MAX, "a span of time")
     parse_plain(command.consumer, "a consumer name")
+    lease_ms = command.lease_ms or session.broker.timelines.settings(command.topic).lease_ms
     session.opening.add(channel)
 
     def on_done(found: TimelineConsumer | IsterError) -> None:
@@ -378,7 +379,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
             command.consumer,
             outlet,
             channel,
-            lease_ms=command.lease_ms,
+            lease_ms=lease_ms,
             prefetch_ms=command.prefetch_ms,
             credit=command.credit,
             done=on_done,

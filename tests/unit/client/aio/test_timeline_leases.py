@@ -109,3 +109,15 @@ async def test_a_closed_consumer_is_not_opened_again(timeline: ister.Timeline) -
 
     with pytest.raises(ClosedError, match="'one' is closed: open a new one"):
         await leases.open()
+
+
+async def test_a_consumer_that_names_no_lease_is_opened_whatever_the_topic_allows(
+    client: ister.Client, clock: VirtualClock
+) -> None:
+    await client.create_topic("/default/short", kind="timeline", max_lease=5.0)
+    timeline = client.timeline("/default/short")
+    await timeline.put(b"x", id="a")
+    async with timeline.consume("one") as leases:
+        await leases.receive(timeout=1.0)
+
+        assert (await timeline.get("a")).until_ms == clock.now_ms() + 5_000
