@@ -61,6 +61,7 @@ def test_leases_are_finished_extended_and_released(ister_url: str) -> None:
         with timeline.consume("w") as leases:
             first, second = leases.receive(), leases.receive()
             first.extend(60.0)
+            assert first.until > first.due + timedelta(seconds=60)
             first.done()
             second.release()
             for lease in leases:

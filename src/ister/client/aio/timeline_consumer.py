@@ -91,6 +91,11 @@ class TimelineLease:
         return datetime.fromtimestamp(self._held.due_ms / 1000, UTC)
 
     @property
+    def until(self) -> datetime:
+        """When the lease ends, by the broker's clock; `extend` moves it when it was answered."""
+        return datetime.fromtimestamp(self._held.until_ms / 1000, UTC)
+
+    @property
     def version(self) -> int:
         """The version of the message, under which it is leased."""
         return self._held.version
@@ -121,7 +126,10 @@ class TimelineLease:
         return self._finish(DONE, 0)
 
     def extend(self, seconds: Seconds) -> "asyncio.Future[None]":
-        """Keep the message for so many seconds from now; awaited as `done`."""
+        """Keep the message for so many seconds from now; awaited as `done`.
+
+        Raises `BadRequestError` for more than the topic's `max_lease`; the lease is as it was.
+        """
         return self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
 
     def release(self, at: When | None = None) -> "asyncio.Future[None]":

@@ -43,6 +43,11 @@ class TimelineLease(Blocking[aio.TimelineLease]):
         return self._inner.due
 
     @property
+    def until(self) -> datetime:
+        """When the lease ends, by the broker's clock."""
+        return self._inner.until
+
+    @property
     def version(self) -> int:
         """The version of the message, under which it is leased."""
         return self._inner.version
@@ -55,7 +60,7 @@ class TimelineLease(Blocking[aio.TimelineLease]):
         self._thread.run(_outcome(self._inner.done))
 
     def extend(self, seconds: Seconds) -> None:
-        """Keep the message for so many seconds from now."""
+        """Keep the message for so many seconds from now, at most the topic's `max_lease`."""
         self._thread.run(_outcome(lambda: self._inner.extend(seconds)))
 
     def release(self, at: When | None = None) -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import ister
-from ister.base.errors import ClosedError
+from ister.base.errors import BadRequestError, ClosedError
 from ister.testing import MemoryBroker, VirtualClock
-from ister.testing.clock import settle
+from ister.testing.clock import START_MS, settle
 
 TOPIC = "/default/reminders"
+NOW = datetime.fromtimestamp(START_MS / 1000, UTC)
 
 
 @pytest.fixture
@@ -121,3 +123,24 @@ async def test_a_consumer_that_names_no_lease_is_opened_whatever_the_topic_allow
         await leases.receive(timeout=1.0)
 
         assert (await timeline.get("a")).until_ms == clock.now_ms() + 5_000
+
+
+async def test_a_lease_tells_when_it_ends_and_is_not_extended_beyond_what_the_topic_allows(
+    client: ister.Client, clock: VirtualClock
+) -> None:
+    await client.create_topic("/default/short", kind="timeline", max_lease=5.0)
+    timeline = client.timeline("/default/short")
+    await timeline.put(b"x", id="a")
+    async with timeline.consume("one", lease=2.0) as leases:
+        lease = await leases.receive(timeout=1.0)
+        assert lease.until == NOW + timedelta(seconds=2)
+        await clock.elapse(1.0)
+
+        with pytest.raises(BadRequestError, match="at most 5 s, not 31: extend it for less"):
+            await lease.extend(31.0)
+        assert lease.until == NOW + timedelta(seconds=2)
+        await lease.extend(5.0)
+        assert lease.until == NOW + timedelta(seconds=6)
+        await lease.extend(0.5)
+        assert lease.until == NOW + timedelta(seconds=1.5)
+        await lease.done()
