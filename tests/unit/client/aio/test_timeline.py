@@ -120,6 +120,22 @@ async def test_the_clock_of_the_broker_counts_not_that_of_the_client(
     assert all(400 <= at <= 402 for _, at in taker.taken[1:])
 
 
+async def test_a_message_whose_time_has_passed_is_due_at_once_and_keeps_its_place(
+    timeline: ister.Timeline,
+) -> None:
+    await timeline.put(b"x", id="now")
+    await timeline.put(b"x", at=NOW - timedelta(hours=1), id="past")
+    async with timeline.consume("w") as leases:
+        first, second = await leases.receive(), await leases.receive()
+
+    assert (first.id, first.due, first.lateness_us) == (
+        "past",
+        NOW - timedelta(hours=1),
+        HOUR_MS * 1_000,
+    )
+    assert (second.id, second.lateness_us) == ("now", 0)
+
+
 async def test_who_only_puts_messages_hears_of_it_when_the_clock_of_the_broker_is_set(
     broker: MemoryBroker, clock: VirtualClock, client: ister.Client
 ) -> None:
