@@ -46,7 +46,8 @@ class TimelineSettings:
         check_word(self.kind, TimelineKind, "kind")
         if not LEASE_MS_MIN <= self.lease_ms_max <= LEASE_MS_CEILING:
             raise BadRequestError(
-                f"lease_ms_max is {LEASE_MS_MIN} to {LEASE_MS_CEILING} ms, not {self.lease_ms_max}"
+                f"max_lease is {LEASE_MS_MIN / 1000:g} to {LEASE_MS_CEILING / 1000:g} s, "
+                f"not {self.lease_ms_max / 1000:.12g}"
             )
         if not 0 <= self.max_leases <= MAX_DELIVERIES_MAX:
             raise BadRequestError(f"max_leases is 0 (no end) to {MAX_DELIVERIES_MAX}")

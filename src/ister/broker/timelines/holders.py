@@ -78,7 +78,7 @@ class HoldersCall:
             return None
         return BadRequestError(
             f"a lease of {topic.name!r} lasts at most {longest_ms / 1000:g} s, not "
-            f"{(extend.until_ms - start_ms) / 1000:g}: extend it for less, and again before it "
+            f"{(extend.until_ms - start_ms) / 1000:.12g}: extend it for less, and again before it "
             "ends, or make the topic with a longer `max_lease`"
         )
 

@@ -144,3 +144,14 @@ async def test_a_lease_tells_when_it_ends_and_is_not_extended_beyond_what_the_to
         await lease.extend(0.5)
         assert lease.until == NOW + timedelta(seconds=1.5)
         await lease.done()
+
+
+async def test_errors_name_the_limit_in_the_words_of_the_call(
+    client: ister.Client, timeline: ister.Timeline
+) -> None:
+    with pytest.raises(
+        BadRequestError, match="credit is a whole number from 1 to 100000, not 1000"
+    ):
+        timeline.consume("one", credit=1_000_000)
+    with pytest.raises(BadRequestError, match=r"max_lease is 0\.01 to 604800 s, not 700000$"):
+        await client.create_topic("/default/long", kind="timeline", max_lease=700_000.0)
