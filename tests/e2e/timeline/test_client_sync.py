@@ -70,7 +70,7 @@ def test_leases_are_finished_extended_and_released(ister_url: str) -> None:
                 break
             with pytest.raises(RequestTimeoutError):
                 leases.receive(timeout=0.01)
-            assert leases.lateness.count == 2
+            assert (leases.lateness.count, leases.waiting_count) == (2, 0)
         assert timeline.count() == 0
         with pytest.raises(ClosedError):
             leases.receive(timeout=1.0)

@@ -131,6 +131,11 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
         """How far the broker's clock is ahead of ours, in seconds."""
         return self._inner.drift
 
+    @property
+    def waiting_count(self) -> int:
+        """Messages that have come and wait for their time, or to be taken."""
+        return self._inner.waiting_count
+
     async def _next(self) -> aio.TimelineLease | None:
         # A `StopAsyncIteration` does not come out of a task.
         return await anext(self._inner, None)
