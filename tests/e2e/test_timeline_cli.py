@@ -93,6 +93,24 @@ def test_put_prints_the_id_it_has_made(shell: Shell, topic: str) -> None:
     assert table.endswith(b"\none\n")
 
 
+def test_an_id_of_others_moves_no_terminal(shell: Shell, topic: str) -> None:
+    name = "\x1b[31mred\nX"
+    put(shell, topic, "one", "--in", "1h", "--id", name, "--attribute", "k\x1b=v\nw")
+
+    listed = shell.run("timeline", "list", topic)
+    got = shell.run("timeline", "get", topic, name)
+    seen = shell.json("timeline", "get", topic, name)
+    moved = shell.run("timeline", "move", topic, name, "--in", "2h")
+    deleted = shell.run("timeline", "delete", topic, name, "--yes")
+
+    assert isinstance(seen, dict)
+    assert (seen["id"], seen["attributes"]) == (name, {"k\x1b": "v\nw"})
+    for told in (listed.stdout, got.stdout, moved.stderr, deleted.stderr):
+        assert rb"\x1b[31mred\nX" in told
+        assert b"\x1b" not in told
+    assert rb"k\x1b" in got.stdout
+
+
 def test_list_and_count_take_a_range_of_time(shell: Shell, topic: str) -> None:
     for name, span in (("late", "3h"), ("soon", "1h"), ("later", "5h")):
         put(shell, topic, name, "--in", span, "--id", name)

@@ -196,6 +196,9 @@ CRON_PAYLOAD_BYTES_MAX = 64 * KIB
 # A lease has to outlast its way to the consumer; it may last an hour, or a week if a topic says so.
 LEASE_MS_MIN = 10
 LEASE_MS_MAX = 3_600_000
+# Of a consumer that says nothing about it: long enough for what a message usually takes, and no
+# longer than one wants to wait for those of a consumer that died.
+LEASE_MS = 60_000
 LEASE_MS_CEILING = 7 * 24 * 3_600_000
 # How long before they are due messages may be sent: each takes memory of a client until then.
 PREFETCH_MS_MAX = 5_000

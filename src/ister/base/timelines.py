@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
+    LEASE_MS,
     LEASE_MS_CEILING,
     LEASE_MS_MAX,
     LEASE_MS_MIN,
@@ -35,12 +36,18 @@ class TimelineSettings:
     # A timeline. Empty: `<topic>-dlq`, made when it is first needed.
     dead_letters: str = ""
 
+    @property
+    def lease_ms(self) -> int:
+        """The lease of a consumer that asks for none in particular."""
+        return min(LEASE_MS, self.lease_ms_max)
+
     def check(self) -> None:
         """Raise `BadRequestError` unless every setting is within its bounds."""
         check_word(self.kind, TimelineKind, "kind")
         if not LEASE_MS_MIN <= self.lease_ms_max <= LEASE_MS_CEILING:
             raise BadRequestError(
-                f"lease_ms_max is {LEASE_MS_MIN} to {LEASE_MS_CEILING} ms, not {self.lease_ms_max}"
+                f"max_lease is {LEASE_MS_MIN / 1000:g} to {LEASE_MS_CEILING / 1000:g} s, "
+                f"not {self.lease_ms_max / 1000:.12g}"
             )
         if not 0 <= self.max_leases <= MAX_DELIVERIES_MAX:
             raise BadRequestError(f"max_leases is 0 (no end) to {MAX_DELIVERIES_MAX}")

@@ -45,6 +45,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def printable(text: str) -> str:
+    """Return text for people to see: what others may have put into it moves no terminal.
+
+    Line breaks, escape sequences and what has no width stand as Python writes them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 def write(data: bytes) -> None:
     """Write data to stdout, as it is."""
     sys.stdout.buffer.write(data)
@@ -74,7 +86,10 @@ def stderr_console() -> "Console":
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table to stdout. Columns whose cells are numbers are aligned to the right."""
+    """Write a table to stdout. Columns whose cells are numbers are aligned to the right.
+
+    It is for people, also in a pipe: programs get what a cell really is from `--json`.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -221,7 +236,7 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    return printable(str(value))
 
 
 def _plain_lines(

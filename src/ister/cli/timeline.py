@@ -27,6 +27,7 @@ from ister.cli.terminal import (
     flush,
     json_line,
     parse_pairs,
+    printable,
     say,
     write,
     write_json,
@@ -244,9 +245,9 @@ def delete(
       ister timeline delete /default/reminders invoice-7
       ister timeline delete /default/reminders invoice-7 --version 41 --yes
     """
-    confirm(f"deletes message {id} of {topic}", yes=yes)
+    confirm(f"deletes message {printable(id)} of {topic}", yes=yes)
     with_timeline(url, topic, group, lambda one: one.delete(id, version))
-    say(f"message {id} of {topic} is deleted")
+    say(f"message {printable(id)} of {topic} is deleted")
 
 
 @timeline.command("list")
@@ -327,8 +328,13 @@ def consume(
         typer.Option(help="Its name: one that comes back under it has its leases again."),
     ] = None,
     lease: Annotated[
-        str, typer.Option(metavar="SPAN", help="How long each message is ours, as 60s.")
-    ] = "60s",
+        str | None,
+        typer.Option(
+            metavar="SPAN",
+            help="How long each message is ours, as 5m.",
+            show_default="60s, or the topic's longest",
+        ),
+    ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
     ] = None,
@@ -351,7 +357,6 @@ def consume(
       ister timeline consume /default/reminders --count 10 --timeout 60 --json
     """
     lease_s = parse_span_option(lease, "--lease")
-    assert lease_s is not None
     name = consumer or f"cli-{secrets.token_hex(4)}"
 
     async def print_all(one: Timeline) -> int:
@@ -417,15 +422,18 @@ class _Printer:
                 while self._unfinished:
                     await self._look()
         for name, _ in self._unfinished:
-            say(f"ister: message {name} was printed, and may come again: no answer in time")
+            self._tell(name, "no answer in time")
 
     async def _look(self) -> None:
         name, future = self._unfinished[0]
         try:
             await asyncio.shield(future)
         except IsterError as error:
-            say(f"ister: message {name} was printed, and may come again: {error}")
+            self._tell(name, str(error))
         self._unfinished.popleft()
+
+    def _tell(self, name: str, why: str) -> None:
+        say(f"ister: message {printable(name)} was printed, and may come again: {why}")
 
 
 async def _print_all(

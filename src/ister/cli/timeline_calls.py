@@ -8,7 +8,7 @@ import typer
 
 from ister.base.errors import TopicNotFoundError, WrongKindError
 from ister.cli.access import connect
-from ister.cli.terminal import EXIT_INTERRUPTED, run, say, write_json
+from ister.cli.terminal import EXIT_INTERRUPTED, printable, run, say, write_json
 from ister.client import Client, MessageVersion, Timeline
 
 TopicArgument = Annotated[str, typer.Argument(help="A timeline, as /default/reminders.")]
@@ -67,7 +67,8 @@ def tell_changed(topic: str, changed: MessageVersion, verb: str, *, as_json: boo
     if as_json:
         write_version(topic, changed)
     else:
-        say(f"message {changed.id} of {topic} is {verb}, and at version {changed.version}")
+        name = printable(changed.id)
+        say(f"message {name} of {topic} is {verb}, and at version {changed.version}")
 
 
 def write_version(topic: str, changed: MessageVersion) -> None:

@@ -16,6 +16,7 @@ from ister.cli.terminal import (
     flush,
     json_line,
     parse_pairs,
+    printable,
     say,
     write,
     write_json,
@@ -253,9 +254,9 @@ def delete(
     Example:
       ister timeline cron delete /default/jobs nightly --yes
     """
-    confirm(f"deletes rule {id} of {topic}", yes=yes)
+    confirm(f"deletes rule {printable(id)} of {topic}", yes=yes)
     with_timeline(url, topic, group, lambda one: one.delete(id, version), kind=KIND)
-    say(f"rule {id} of {topic} is deleted")
+    say(f"rule {printable(id)} of {topic} is deleted")
 
 
 @cron.command("preview")

@@ -53,11 +53,15 @@ class ChangeTimeline(Tagged):
     atomic: bool = False
 
 
-class TimelineChanged(Tagged):
-    """The version of each message after its change; of those that were refused, by slot, why."""
+class TimelineChanged(Tagged, omit_defaults=True):
+    """The version of each message after its change; of those that were refused, by slot, why.
+
+    `until_ms` is when the lease of a message that was extended ends, and 0 for others.
+    """
 
     versions: list[int]
     errors: dict[int, Refusal] = msgspec.field(default_factory=dict)
+    until_ms: list[int] = msgspec.field(default_factory=list)
 
 
 class GetFromTimeline(Tagged):
@@ -112,6 +116,7 @@ class ConsumeTimeline(Tagged):
 
     It is sent the leases that a consumer of its name has, then at most `credit` messages that it
     has not finished, and others up to `prefetch_ms` before they are due. CREDIT frames raise it.
+    A `lease_ms` of 0 is a minute, or the longest lease of the topic if that is shorter.
     """
 
     topic: str
@@ -254,6 +259,7 @@ def outcomes_of(reply: TimelineChanged, count: int) -> list[int | IsterError]:
     """Return what came of each of `count` changes: the version of its message, or an error."""
     if len(reply.versions) != count:
         raise ProtocolError(f"{len(reply.versions)} outcomes for {count} changes")
+    column(reply.until_ms, count, 0)
     outcomes: list[int | IsterError] = list(reply.versions)
     for slot, why in reply.errors.items():
         if not 0 <= slot < count:

@@ -6,7 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ister import sync
-from ister.base.errors import IsterError, MessageNotFoundError, RequestTimeoutError
+from ister.base.errors import (
+    ClosedError,
+    IsterError,
+    MessageNotFoundError,
+    RequestTimeoutError,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -56,6 +61,7 @@ def test_leases_are_finished_extended_and_released(ister_url: str) -> None:
         with timeline.consume("w") as leases:
             first, second = leases.receive(), leases.receive()
             first.extend(60.0)
+            assert first.until > first.due + timedelta(seconds=60)
             first.done()
             second.release()
             for lease in leases:
@@ -64,8 +70,11 @@ def test_leases_are_finished_extended_and_released(ister_url: str) -> None:
                 break
             with pytest.raises(RequestTimeoutError):
                 leases.receive(timeout=0.01)
-            assert leases.lateness.count == 2
+            assert (leases.lateness.count, leases.waiting_count) == (2, 0)
         assert timeline.count() == 0
+        with pytest.raises(ClosedError):
+            leases.receive(timeout=1.0)
+        assert list(leases) == []
 
 
 def test_threads_share_a_consumer(ister_url: str) -> None:

@@ -28,3 +28,21 @@ def test_a_table_looks_the_same_however_it_is_made(
 )
 def test_what_must_be_cut_or_made_harmless_is_left_to_rich(cell: str, width: int) -> None:
     assert terminal._plain_lines([("NAME",), (cell,)], [False], width=width) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("\x1b[31mred\nX", r"\x1b[31mred\nX"),
+        ("\u200b\u202e", r"\u200b\u202e"),
+        ("größe 漢", "größe 漢"),
+        ("a\\n", "a\\n"),
+    ],
+)
+def test_a_cell_moves_no_terminal(
+    cell: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_table(("NAME", "COUNT"), [(cell, 1)])
+
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.split("  ")[0] == shown

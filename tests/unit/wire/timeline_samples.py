@@ -51,7 +51,9 @@ TIMELINE_COMMANDS: dict[str, Command] = {
         atomic=True,
     ),
     "timeline_changed": TimelineChanged(
-        versions=[9, 0], errors={1: Refusal(code=4023, fields={"id": "r-2", "version": 8})}
+        versions=[9, 0],
+        errors={1: Refusal(code=4023, fields={"id": "r-2", "version": 8})},
+        until_ms=[DUE_MS + 60_000, 0],
     ),
     "get_from_timeline": GetFromTimeline(topic=TOPIC, id="r-1"),
     "list_timeline": ListTimeline(

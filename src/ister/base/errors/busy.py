@@ -39,12 +39,11 @@ class ConnectionLostError(BusyError):
 
     code: ClassVar[int] = 6003
     reason: str
+    # What to do about it; that of a producer unless said.
+    hint: str = "send again, or open the producer with `resend=True`"
 
     def __str__(self) -> str:
-        return (
-            f"connection lost ({self.reason}): whether the broker got it is unknown; send again, "
-            "or open the producer with `resend=True`"
-        )
+        return f"connection lost ({self.reason}): whether the broker got it is unknown; {self.hint}"
 
 
 @dataclass(eq=False)

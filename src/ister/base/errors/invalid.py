@@ -129,7 +129,7 @@ class CodecMissingError(InvalidError):
 
 @dataclass(eq=False)
 class ClosedError(InvalidError):
-    """The client, producer or subscription was closed by its owner."""
+    """The client, producer, subscription or consumer was closed by its owner."""
 
     code: ClassVar[int] = 1010
     what: str

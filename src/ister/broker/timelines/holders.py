@@ -13,7 +13,7 @@ from ister.base.errors import (
 from ister.base.limits import TIMELINE_CHANGES_MAX
 from ister.broker.timelines.consumer import Held, HoldersChange, TimelineConsumer
 from ister.broker.timelines.window import free_slot
-from ister.timeline import Changed, Done, Extend, Outcomes, Release, Work
+from ister.timeline import Changed, Done, Extend, Outcome, Outcomes, Release, Work
 
 if TYPE_CHECKING:
     from ister.broker.timelines.topic import TimelineTopic
@@ -37,6 +37,8 @@ class HoldersCall:
         self._consumer = consumer
         self._changes = list(changes)
         self._done = done
+        # By slot, why some are not even tried.
+        self._refused: dict[int, IsterError] = {}
 
     def begin(self) -> None:
         """Have the changes made, unless they cannot be."""
@@ -48,26 +50,51 @@ class HoldersCall:
             # Another connection of its name has been handed these.
             self._done([TimelineLeaseLostError(change.id) for change in self._changes])
         else:
+            self._refused = {
+                slot: error
+                for slot, change in enumerate(self._changes)
+                if type(change) is Extend and (error := self._find_error(change)) is not None
+            }
             number, holder, out = self._topic.number, self._consumer.name, self._topic.out
             self._changes = [
                 Done(number, change.id, holder, change.version, held.seq if held else 0)
                 if isinstance(change, Done)
                 else self._filled(change)
-                for change in self._changes
+                for slot, change in enumerate(self._changes)
+                if slot not in self._refused
                 for held in (out.get(change.id),)
             ]
-            self._topic.committer.add(Work([*self._changes]), self._on_committed)
+            if self._changes:
+                self._topic.committer.add(Work([*self._changes]), self._on_committed)
+            else:
+                self._tell([])
+
+    def _find_error(self, extend: Extend) -> IsterError | None:
+        """No lease is longer than the topic allows."""
+        topic, longest_ms = self._topic, self._topic.settings.lease_ms_max
+        held = topic.out.get(extend.id)
+        start_ms = max(topic.clock.now_ms(), held.due_ms if held is not None else 0)
+        if extend.until_ms <= start_ms + longest_ms:
+            return None
+        return BadRequestError(
+            f"a lease of {topic.name!r} lasts at most {longest_ms / 1000:g} s, not "
+            f"{(extend.until_ms - start_ms) / 1000:.12g}: extend it for less, and again before it "
+            "ends, or make the topic with a longer `max_lease`"
+        )
+
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Tell what came of each change, refused ones among them."""
+        told = list(outcomes)
+        for slot, error in self._refused.items():
+            told.insert(slot, error)
+        self._done(told)
 
     def _filled(self, change: Extend | Release) -> HoldersChange:
-        """Return a change as the store takes it. No lease is longer than the topic allows."""
-        topic = self._topic
-        change = change._replace(topic=topic.number, holder=self._consumer.name)
-        if isinstance(change, Release):
-            return self._release(change) if change.unused else change
-        held = topic.out.get(change.id)
-        start_ms = max(topic.clock.now_ms(), held.due_ms if held is not None else 0)
-        until_ms = min(change.until_ms, start_ms + topic.settings.lease_ms_max)
-        return change._replace(until_ms=until_ms)
+        """Return a change as the store takes it."""
+        change = change._replace(topic=self._topic.number, holder=self._consumer.name)
+        if isinstance(change, Release) and change.unused:
+            return self._release(change)
+        return change
 
     def _release(self, release: Release) -> Release:
         """Return what giving back a message unused comes to: it is due when it was."""
@@ -77,25 +104,26 @@ class HoldersCall:
         return release._replace(due_ms=held.due_ms, former=held.former)
 
     def _on_committed(self, outcomes: Outcomes) -> None:
+        topic = self._topic
         if isinstance(outcomes, IsterError):
-            self._topic.fail()
-        else:
-            topic = self._topic
-            for change, outcome in zip(self._changes, outcomes, strict=True):
-                held = topic.out.get(change.id)
-                if held is not None and held.version != change.version:
-                    held = None
-                if type(outcome) is not Changed:
-                    if held is not None and isinstance(outcome, GONE):
-                        topic.drop(held, kept=True)
-                elif type(change) is Done:
-                    if held is not None:
-                        topic.drop(held, kept=True)
-                    topic.forget(outcome.seq)
-                else:
-                    self._on_kept(change, outcome, held)
-            topic.touch()
-        self._done(outcomes)
+            topic.fail()
+            self._done(outcomes)
+            return
+        for change, outcome in zip(self._changes, outcomes, strict=True):
+            held = topic.out.get(change.id)
+            if held is not None and held.version != change.version:
+                held = None
+            if type(outcome) is not Changed:
+                if held is not None and isinstance(outcome, GONE):
+                    topic.drop(held, kept=True)
+            elif type(change) is Done:
+                if held is not None:
+                    topic.drop(held, kept=True)
+                topic.forget(outcome.seq)
+            else:
+                self._on_kept(change, outcome, held)
+        topic.touch()
+        self._tell(outcomes)
 
     def _on_kept(self, change: HoldersChange, changed: Changed, held: Held | None) -> None:
         topic = self._topic

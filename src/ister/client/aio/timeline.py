@@ -12,7 +12,7 @@ from ister.base import CronReport
 from ister.base.errors import BadRequestError, IsterError, ProtocolError
 from ister.base.limits import TIMELINE_PAGE_MAX
 from ister.client.aio.link import BrokerLink
-from ister.client.aio.timeline_consumer import CREDIT, LEASE_S, PREFETCH_S, TimelineConsumer
+from ister.client.aio.timeline_consumer import CREDIT, PREFETCH_S, TimelineConsumer
 from ister.client.aio.timeline_cron import CronRule, in_zone, rule_of
 from ister.client.session import (
     Change,
@@ -345,15 +345,15 @@ class Timeline:
         self,
         consumer: str,
         *,
-        lease: Seconds = LEASE_S,
+        lease: Seconds | None = None,
         prefetch: Seconds = PREFETCH_S,
         credit: int = CREDIT,
     ) -> TimelineConsumer:
         """Return a consumer: messages are leased to it when they are due, for `lease` seconds.
 
-        One that comes back under the same name has its leases again. They come here up to
-        `prefetch` seconds before they are due, and wait; `credit` messages at most are dealt with
-        at once.
+        That is 60 unless said, or the topic's `max_lease` if that is shorter. One that comes back
+        under the same name has its leases again. They come here up to `prefetch` seconds before
+        they are due, and wait; `credit` messages at most are dealt with at once.
         """
         return TimelineConsumer(
             self, self._link, consumer=consumer, lease=lease, prefetch=prefetch, credit=credit

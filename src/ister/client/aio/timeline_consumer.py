@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = library_logger("ister.client")
 
-LEASE_S = 60.0
 # A lease is taken, written to the disk and sent within a few milliseconds: this is a hundred times
 # as much, so that a pause of the broker delays nothing.
 PREFETCH_S = 0.5
@@ -92,6 +91,11 @@ class TimelineLease:
         return datetime.fromtimestamp(self._held.due_ms / 1000, UTC)
 
     @property
+    def until(self) -> datetime:
+        """When the lease ends, by the broker's clock; `extend` moves it when it was answered."""
+        return datetime.fromtimestamp(self._held.until_ms / 1000, UTC)
+
+    @property
     def version(self) -> int:
         """The version of the message, under which it is leased."""
         return self._held.version
@@ -122,21 +126,28 @@ class TimelineLease:
         return self._finish(DONE, 0)
 
     def extend(self, seconds: Seconds) -> "asyncio.Future[None]":
-        """Keep the message for so many seconds from now; awaited as `done`."""
-        self._extending = self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
-        return self._extending
+        """Keep the message for so many seconds from now; awaited as `done`.
+
+        Raises `BadRequestError` for more than the topic's `max_lease`; the lease is as it was.
+        """
+        return self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
 
     def release(self, at: When | None = None) -> "asyncio.Future[None]":
         """Give the message back, to be due at a time, or at once; awaited as `done`."""
         return self._finish(RELEASE, 0 if at is None else self._consumer.due_ms(at))
 
     def _finish(self, kind: int, time_ms: int) -> "asyncio.Future[None]":
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        # The application may cancel its own.
+        answered = loop.create_future() if kind == EXTEND else future
         unanswered = self._consumer.unanswered
-        unanswered.add(future)
+        unanswered.add(answered)
 
         def done(outcome: int | IsterError) -> None:
-            unanswered.discard(future)
+            unanswered.discard(answered)
+            if answered is not future:
+                answered.set_result(None)
             if future.done():
                 return
             if isinstance(outcome, IsterError):
@@ -153,6 +164,8 @@ class TimelineLease:
             self._extending.add_done_callback(finish)
         else:
             finish(None)
+        if kind == EXTEND:
+            self._extending = answered
         return future
 
 
@@ -176,7 +189,7 @@ class TimelineConsumer:
         link: BrokerLink,
         *,
         consumer: str,
-        lease: Seconds,
+        lease: Seconds | None,
         prefetch: Seconds,
         credit: int,
     ) -> None:
@@ -187,7 +200,8 @@ class TimelineConsumer:
             topic=timeline.topic,
             consumer=check_text(consumer, "a consumer"),
             channel=0,
-            lease_ms=milliseconds(lease, "lease", least_ms=1),
+            # 0: the broker knows what the topic allows.
+            lease_ms=0 if lease is None else milliseconds(lease, "lease", least_ms=1),
             prefetch_ms=milliseconds(prefetch, "prefetch"),
             credit=check_count(credit, "credit", least=1, most=TIMELINE_CREDIT_MAX),
         )
@@ -216,14 +230,17 @@ class TimelineConsumer:
         return self
 
     async def __anext__(self) -> TimelineLease:
-        while True:
-            lease = self._take()
-            if lease is not None:
-                return lease
-            await self._wait()
+        try:
+            return await self._next()
+        except ClosedError:
+            if self._left:
+                raise StopAsyncIteration from None
+            raise
 
     async def open(self) -> None:
-        """Attach to the topic, or raise what is wrong."""
+        """Attach to the topic, or raise what is wrong: `ClosedError` when it was closed."""
+        if self._left:
+            raise ClosedError(f"the consumer {self._command.consumer!r}")
         if self._opened:
             return
         await self._link.wait_open()
@@ -249,19 +266,26 @@ class TimelineConsumer:
             return
         self._left = True
         self._cancel_timer()
-        if self.unanswered:
-            await asyncio.wait(self.unanswered, timeout=ANSWERS_S)
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._timelines.close(self._channel, settler(future))
+        try:
+            if self.unanswered:
+                await asyncio.wait(self.unanswered, timeout=ANSWERS_S)
+        finally:
+            # Also when nobody waits for it any more, or the broker would go on to send here what
+            # nobody reads.
+            self._timelines.close(self._channel, settler(future))
         # Whether the broker hears of it or not: this consumer is gone.
         with suppress(IsterError):
             await future
 
     async def receive(self, timeout: float | None = None) -> TimelineLease:
-        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`."""
+        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`.
+
+        Raises `ClosedError` when the consumer was closed, also while this waits.
+        """
         timeout_s = check_timeout(timeout)
         if timeout_s is None:
-            return await anext(self)
+            return await self._next()
         expired = False
 
         def expire() -> None:
@@ -309,15 +333,17 @@ class TimelineConsumer:
         session = self._link.session
         return TimelineChannel(session, replace(self._command, channel=session.new_channel()))
 
+    async def _next(self) -> TimelineLease:
+        while True:
+            lease = self._take()
+            if lease is not None:
+                return lease
+            await self._wait()
+
     def _take(self) -> TimelineLease | None:
         if not self._opened:
             raise BadRequestError("the consumer is not open: `async with timeline.consume(...)`")
-        try:
-            held = self._channel.take(self._timelines.find_now_us())
-        except ClosedError:
-            if self._left:
-                raise StopAsyncIteration from None
-            raise
+        held = self._channel.take(self._timelines.find_now_us())
         return None if held is None else TimelineLease(self, self._channel, held)
 
     async def _wait(self) -> None:

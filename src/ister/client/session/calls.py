@@ -33,6 +33,8 @@ OnReply = Callable[[Command | IsterError], object]
 
 # With these a connection has ended or is about to: what was being opened is opened on the next.
 COMES_BACK = (ConnectionLostError, GoingAwayError)
+# What to do about a call of which nobody knows whether it was carried out.
+CALL_HINT = "see whether it was carried out, and repeat it if not"
 
 
 # These have up to 1 GiB written or checked before they are answered: 50 s at 21 MB/s, which a slow

@@ -16,6 +16,8 @@ from ister.codec import Attributes
 TTL_ATTRIBUTE = "ister-ttl-ms"
 # A hundred years.
 TTL_S_MAX = 100 * 366 * 86_400
+# What every language can count up to.
+COUNT_MAX = 2**53
 
 
 def attributes_size(attributes: Attributes | None) -> int:
@@ -56,11 +58,13 @@ def check_timeout(timeout: object, what: str = "a timeout") -> float | None:
     raise BadRequestError(f"{what} is a number of seconds, not {timeout!r}")
 
 
-def check_count(count: object, what: str, *, least: int = 0, most: int = 2**53) -> int:
+def check_count(count: object, what: str, *, least: int = 0, most: int = COUNT_MAX) -> int:
     """Return a whole number, or raise `BadRequestError`."""
-    if isinstance(count, int) and least <= count <= most:
+    # A bool is an int to Python, but not to the broker.
+    if isinstance(count, int) and not isinstance(count, bool) and least <= count <= most:
         return count
-    raise BadRequestError(f"{what} is a whole number from {least} on, not {count!r}")
+    bounds = f"from {least} on" if most >= COUNT_MAX else f"from {least} to {most}"
+    raise BadRequestError(f"{what} is a whole number {bounds}, not {count!r}")
 
 
 def with_ttl(attributes: Attributes | None, ttl: object) -> Attributes:

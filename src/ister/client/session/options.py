@@ -74,7 +74,11 @@ def time_ms(time: datetime, what: str) -> int:
 def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = 2**53) -> int:
     """Return a span of time in milliseconds."""
     seconds: object = span.total_seconds() if isinstance(span, timedelta) else span
-    if isinstance(seconds, int | float) and least_ms <= seconds * 1000 <= most_ms:
+    if (
+        isinstance(seconds, int | float)
+        and not isinstance(seconds, bool)
+        and least_ms <= seconds * 1000 <= most_ms
+    ):
         return round(seconds * 1000)
     raise BadRequestError(
         f"{what} is {least_ms / 1000:g} to {most_ms / 1000:g} seconds, not {span!r}"

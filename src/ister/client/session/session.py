@@ -32,7 +32,7 @@ from ister.base.errors import (
     VersionError,
 )
 from ister.base.limits import MIB, PRODUCER_BATCH_BYTES, TOPIC_ALIASES_MAX
-from ister.client.session.calls import COMES_BACK, Calls, OnReply, ignore
+from ister.client.session.calls import CALL_HINT, COMES_BACK, Calls, OnReply, ignore
 from ister.client.session.pending import Future
 from ister.client.session.producer import ProducerChannel
 from ister.client.session.receivers import Receivers
@@ -176,7 +176,7 @@ class Session:
         self.link = Link.OFFLINE
         self.connection.close()
         error = ConnectionLostError(reason)
-        self._calls.fail_all(error)
+        self._calls.fail_all(ConnectionLostError(reason, CALL_HINT))
         self.requests.fail_all(error)
         for producer in list(self.producers.values()):
             producer.on_disconnected(error)

@@ -27,6 +27,7 @@ from ister.base.errors import (
     NotConnectedError,
     NotFoundError,
     ProtocolError,
+    TimelineLeaseLostError,
 )
 from ister.base.limits import CONTROL_BYTES_MAX, TIMELINE_CHANGES_MAX, TIMELINE_CREDIT_MAX
 from ister.client.session.calls import ignore
@@ -35,7 +36,6 @@ from ister.client.session.timeline_changes import outcomes_for
 from ister.client.session.timeline_clock import Lateness
 from ister.client.session.timeline_credit import Credit, is_left
 from ister.wire import (
-    DONE,
     EXTEND,
     NO_LATENESS,
     RETURN,
@@ -45,6 +45,7 @@ from ister.wire import (
     FinishLeases,
     LeasesRevoked,
     RevokeLeases,
+    TimelineChanged,
     TimelineDue,
     check_due,
     column,
@@ -100,6 +101,8 @@ class Held:
         self.id = id
         self.version = version
         self.due_ms = due_ms
+        # Its lease does not end before this, nor after it unless the answer of an extension is
+        # still to come.
         self.until_ms = until_ms
         self.attempt = attempt
         self.payload = payload
@@ -117,7 +120,7 @@ class Held:
 class Finish:
     """What the application has said about a message, and who is to be told what came of it."""
 
-    __slots__ = ("done", "held", "kind", "repeated", "time_ms")
+    __slots__ = ("done", "held", "kind", "repeated", "time_ms", "version")
 
     def __init__(self, kind: int, held: Held, time_ms: int, done: OnOutcome) -> None:
         self.kind = kind
@@ -126,6 +129,8 @@ class Finish:
         self.done = done
         # Whether it was sent before, and nobody knows what came of that.
         self.repeated = False
+        # The version of the message that it is sent with, or was last.
+        self.version = held.version
 
 
 class TimelineChannel:
@@ -260,10 +265,8 @@ class TimelineChannel:
         if self.closed is not None:
             done(self.closed)
             return
-        if not self._outbox:
-            self._session.timelines.mark_dirty(self)
         self._ending += kind != EXTEND
-        self._outbox.append(Finish(kind, held, time_ms, done))
+        self._add(Finish(kind, held, time_ms, done))
 
     def flush(self) -> None:
         """Send what was collected, if the broker knows us."""
@@ -362,13 +365,21 @@ class TimelineChannel:
 
     # Inner workings
 
+    def _add(self, finish: Finish) -> None:
+        if not self._outbox:
+            self._session.timelines.mark_dirty(self)
+        self._outbox.append(finish)
+
     def _is_alive(self, held: Held) -> bool:
-        """Return whether the lease of a message cannot be over."""
+        """Return whether the lease of a message cannot be over, as far as is known."""
         timelines = self._session.timelines
         now_us = timelines.find_now_us()
-        if now_us is None:
-            return self._session.now_ms() < held.until_ms
-        return (now_us + timelines.clock.spread_us) // 1000 < held.until_ms
+        return now_us is not None and ((now_us + timelines.clock.spread_us) // 1000 < held.until_ms)
+
+    def _earliest_ms(self, span_ms: int) -> int:
+        """Return before when nothing ends that the broker lets last so long from now."""
+        now_us = self._session.timelines.find_now_us()
+        return 0 if now_us is None else now_us // 1000 + span_ms
 
     def _is_live(self, held: Held) -> bool:
         """Return whether the application has a message that was claimed again."""
@@ -405,9 +416,17 @@ class TimelineChannel:
                 # The broker had ended it by then, and knows nothing of it any more.
                 reply = self.closed
             outcomes = outcomes_for(reply, len(finishes))
-            for finish, outcome in zip(finishes, outcomes, strict=True):
+            for slot, finish in enumerate(finishes):
+                outcome = outcomes[slot]
+                if finish.kind == EXTEND and not isinstance(outcome, IsterError):
+                    finish.held.until_ms = _end_of(reply, slot)
                 self._on_outcome(finish, outcome)
 
+        for finish in finishes:
+            finish.version = finish.held.version
+            if finish.kind == EXTEND:
+                # It may be shortened by that, and we may never hear of it.
+                finish.held.until_ms = min(finish.held.until_ms, self._earliest_ms(finish.time_ms))
         self._session.call(self._finishing(finishes), on_reply)
 
     def _finishing(self, finishes: list[Finish]) -> FinishLeases:
@@ -415,21 +434,24 @@ class TimelineChannel:
             channel=self.channel,
             kinds=bytes([finish.kind for finish in finishes]),
             ids=[finish.held.id for finish in finishes],
-            versions=[finish.held.version for finish in finishes],
+            versions=[finish.version for finish in finishes],
             times_ms=[finish.time_ms for finish in finishes],
             lateness_us=[finish.held.lateness_us for finish in finishes],
         )
 
     def _on_outcome(self, finish: Finish, outcome: int | IsterError) -> None:
         held = finish.held
-        is_repeated = finish.repeated and finish.kind == DONE and self._is_alive(held)
-        if is_repeated and isinstance(outcome, MessageNotFoundError):
+        is_lost = isinstance(outcome, TimelineLeaseLostError)
+        if is_lost and finish.version != held.version and self.closed is None:
+            # It is ours under another version: an extension was made, and its answer was lost.
+            self._add(finish)
+            return
+        is_gone = is_lost or isinstance(outcome, MessageNotFoundError)
+        if is_gone and finish.repeated and finish.kind != EXTEND and self._is_alive(held):
             # It was carried out the first time, and the answer got lost: nobody else could do so.
             outcome = held.version
         if finish.kind == EXTEND and not isinstance(outcome, IsterError):
             held.version = outcome
-            # It was alive until now, so it ends no later than this.
-            held.until_ms += finish.time_ms
         elif _is_final(outcome) and self._live.get(held.id) is held:
             del self._live[held.id]
         self._tell(finish, outcome)
@@ -442,6 +464,12 @@ class TimelineChannel:
         outbox, self._outbox = self._outbox, []
         for finish in outbox:
             self._tell(finish, error)
+
+
+def _end_of(reply: Command | IsterError, slot: int) -> int:
+    """Return when a lease ends that was extended; 0 when we were not told."""
+    ends_ms = reply.until_ms if isinstance(reply, TimelineChanged) else []
+    return ends_ms[slot] if ends_ms else 0
 
 
 def _is_final(outcome: int | IsterError) -> bool:

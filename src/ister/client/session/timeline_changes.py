@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ister.base.errors import BadRequestError, IsterError, MessageTooLargeError, ProtocolError
+from ister.base.errors import (
+    BadRequestError,
+    ConnectionLostError,
+    IsterError,
+    MessageTooLargeError,
+    ProtocolError,
+)
 from ister.base.limits import (
     MESSAGE_ID_BYTES_MAX,
     TIMELINE_BYTES,
@@ -43,6 +49,12 @@ CHANGE_OVERHEAD_BYTES = 64
 # Milliseconds since 1970 up to the year 9999, which is the last that Python knows.
 DUE_MS_MAX = 253_402_300_800_000
 VERSION_MAX = 2**63 - 1
+
+# What to do about changes of which nobody knows whether they were made.
+CHANGE_HINT = (
+    "make the change again: a put of an id of your own is made once, and another one may be there "
+    "twice"
+)
 
 # For each change: the version of its message, or why it was refused.
 OnOutcomes = Callable[[list[int | IsterError]], object]
@@ -186,6 +198,8 @@ class ChangeBox:
         self._size_bytes = 0
 
         def on_reply(reply: Command | IsterError) -> None:
+            if isinstance(reply, ConnectionLostError):
+                reply = ConnectionLostError(reply.reason, CHANGE_HINT)
             outcomes = outcomes_for(reply, len(changes))
             start = 0
             for count, done in waiting:

@@ -1,7 +1,8 @@
 """The timelines of a session: consumers opened and opened again, changes sent, the broker's time.
 
-Always true: the broker's time is asked for when a consumer is opened, once a second as long as
-there is one, and when our own clock was set anew; until then nothing is handed over.
+Always true: the broker's time is asked for when a consumer is opened, or a time is said in seconds
+from now, and once a second from then on: either clock may be set anew. While it is not known,
+nothing is handed over.
 """
 
 from collections.abc import Callable
@@ -179,8 +180,11 @@ class Timelines:
 
     def on_pulse(self, now_ms: int, timeout_ms: int) -> None:
         """About a second has passed."""
-        if self.channels:
+        if self.channels or self.clock.known:
+            # Of owners alone, too: or what they say in seconds would count for ever from what the
+            # broker's clock was before it was set.
             self.ask_time()
+        if self.channels:
             shut, self._shut = self._shut, []
             for channel in shut:
                 if self.channels.get(channel.channel) is channel:

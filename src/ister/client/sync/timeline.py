@@ -43,6 +43,11 @@ class TimelineLease(Blocking[aio.TimelineLease]):
         return self._inner.due
 
     @property
+    def until(self) -> datetime:
+        """When the lease ends, by the broker's clock."""
+        return self._inner.until
+
+    @property
     def version(self) -> int:
         """The version of the message, under which it is leased."""
         return self._inner.version
@@ -55,7 +60,7 @@ class TimelineLease(Blocking[aio.TimelineLease]):
         self._thread.run(_outcome(self._inner.done))
 
     def extend(self, seconds: Seconds) -> None:
-        """Keep the message for so many seconds from now."""
+        """Keep the message for so many seconds from now, at most the topic's `max_lease`."""
         self._thread.run(_outcome(lambda: self._inner.extend(seconds)))
 
     def release(self, at: When | None = None) -> None:
@@ -110,7 +115,10 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
             self._thread.run(self._inner.close())
 
     def receive(self, timeout: float | None = None) -> TimelineLease:
-        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`."""
+        """Return the next message that is due; raise `RequestTimeoutError` after `timeout`.
+
+        Raises `ClosedError` when the consumer was closed, also by another thread while this waits.
+        """
         return TimelineLease(self._client, self._thread.run(self._inner.receive(timeout)))
 
     @property
@@ -122,6 +130,11 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
     def drift(self) -> float:
         """How far the broker's clock is ahead of ours, in seconds."""
         return self._inner.drift
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that have come and wait for their time, or to be taken."""
+        return self._inner.waiting_count
 
     async def _next(self) -> aio.TimelineLease | None:
         # A `StopAsyncIteration` does not come out of a task.

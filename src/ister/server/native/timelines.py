@@ -361,6 +361,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
         raise BadRequestError(f"a credit is 1 to {TIMELINE_CREDIT_MAX}, not {command.credit}")
     check_numbers((command.lease_ms, command.prefetch_ms), RANGE_MS_MAX, "a span of time")
     parse_plain(command.consumer, "a consumer name")
+    lease_ms = command.lease_ms or session.broker.timelines.settings(command.topic).lease_ms
     session.opening.add(channel)
 
     def on_done(found: TimelineConsumer | IsterError) -> None:
@@ -381,7 +382,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
             command.consumer,
             outlet,
             channel,
-            lease_ms=command.lease_ms,
+            lease_ms=lease_ms,
             prefetch_ms=command.prefetch_ms,
             credit=command.credit,
             done=on_done,
@@ -418,9 +419,19 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
                 and not isinstance(outcome, IsterError)
             ]
         )
-        reply(_changed(outcomes))
+        changed = _changed(outcomes)
+        if EXTEND in command.kinds:
+            changed.until_ms = [
+                _end_of(*told) for told in zip(command.kinds, outcomes, strict=True)
+            ]
+        reply(changed)
 
     consumer.finish(changes, on_done)
+
+
+def _end_of(kind: int, outcome: Changed | Row | IsterError) -> int:
+    """Return when a lease ends that was extended, else 0."""
+    return outcome.position_ms if kind == EXTEND and isinstance(outcome, Changed) else 0
 
 
 def _holder_changes(

@@ -12,7 +12,7 @@ from ister.base.errors import (
 from ister.base.limits import TIMELINE_BYTES
 from ister.broker.timelines.pace import GENTLE_COUNT_MAX, ROUND_COUNT_MAX
 from ister.broker.timelines.timelines import GIVE_WAY_MS
-from ister.timeline import Changed, Done, Row
+from ister.timeline import Changed, Done, Extend, Row
 
 
 @pytest.fixture
@@ -235,14 +235,41 @@ def test_an_extended_lease_lasts_longer_and_never_longer_than_the_topic_allows()
     client = bench.consume(lease_ms=1_000)
     bench.put("a", 0)
 
-    outcome = client.extend("a", bench.now_ms + 3_600_000)
+    refused = client.extend("a", bench.now_ms + 5_001)
+    outcome = client.extend("a", bench.now_ms + 5_000)
 
+    assert isinstance(refused, BadRequestError)
+    assert "at most 5 s, not 5.001" in str(refused)
     assert isinstance(outcome, Changed)
     assert outcome.position_ms == bench.now_ms + 5_000
     bench.advance(4_999)
     assert client.ids == ["a"]
     bench.advance(1)
     assert client.ids == ["a", "a"]
+
+
+def test_an_extension_that_is_too_long_costs_nothing_but_itself() -> None:
+    bench = TimelineBench(lease_ms_max=5_000)
+    client = bench.consume(lease_ms=1_000)
+    for name in ("a", "b", "c", "d"):
+        bench.put(name, 0)
+    rows = [client.working[name] for name in ("a", "b", "c", "d")]
+    end_ms = bench.now_ms + 6_000
+
+    outcomes = client.finish(
+        Extend(0, "a", "", rows[0].version, end_ms),
+        Done(0, "b", "", rows[1].version),
+        Extend(0, "c", "", rows[2].version, end_ms),
+        Extend(0, "d", "", rows[3].version, end_ms - 1_000),
+    )
+
+    assert [type(outcome) for outcome in outcomes] == [
+        BadRequestError,
+        Changed,
+        BadRequestError,
+        Changed,
+    ]
+    assert [outcome.id for outcome in outcomes if isinstance(outcome, Changed)] == ["b", "d"]
 
 
 def test_a_released_message_is_due_at_the_time_it_was_released_to(bench: TimelineBench) -> None:

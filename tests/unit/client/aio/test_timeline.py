@@ -22,7 +22,6 @@ from ister.base.errors import (
     RequestTimeoutError,
     TimelineLeaseLostError,
     TopicNotFoundError,
-    WrongKindError,
 )
 from ister.testing import MemoryBroker, VirtualClock
 from ister.testing.clock import START_MS, settle
@@ -119,6 +118,43 @@ async def test_the_clock_of_the_broker_counts_not_that_of_the_client(
     assert [name for name, _ in taker.taken] == ["relative", "absolute"]
     assert all(300 <= at <= 302 for _, at in taker.taken[:1])
     assert all(400 <= at <= 402 for _, at in taker.taken[1:])
+
+
+async def test_a_message_whose_time_has_passed_is_due_at_once_and_keeps_its_place(
+    timeline: ister.Timeline,
+) -> None:
+    await timeline.put(b"x", id="now")
+    await timeline.put(b"x", at=NOW - timedelta(hours=1), id="past")
+    async with timeline.consume("w") as leases:
+        first, second = await leases.receive(), await leases.receive()
+
+    assert (first.id, first.due, first.lateness_us) == (
+        "past",
+        NOW - timedelta(hours=1),
+        HOUR_MS * 1_000,
+    )
+    assert (second.id, second.lateness_us) == ("now", 0)
+
+
+async def test_who_only_puts_messages_hears_of_it_when_the_clock_of_the_broker_is_set(
+    broker: MemoryBroker, clock: VirtualClock, client: ister.Client
+) -> None:
+    other = VirtualClock()
+    async with ister.connect(
+        broker.url, clock=other, connector=broker.connector, busy_poll=0.0
+    ) as stranger:
+        timeline = stranger.timeline(TOPIC, group="shop")
+        await timeline.put(b"x", at=60.0, id="before")
+        await clock.elapse(3_600.0)
+        for _ in range(3):
+            await other.elapse(1.0)
+            await clock.elapse(1.0)
+
+        await timeline.put(b"x", at=60.0, id="after")
+
+    message = await client.timeline(TOPIC).get("after")
+    # The clocks move one after the other here: a second apart.
+    assert 59_000 <= message.due_ms - clock.now_ms() <= 60_000
 
 
 async def test_a_message_that_was_deleted_in_time_is_never_handed_over(
@@ -261,60 +297,6 @@ async def test_leaving_the_block_gives_back_what_was_not_begun(
 
     assert begun.id == "a"
     assert [(lease.id, lease.attempt) for lease in others] == [("b", 1), ("c", 1)]
-
-
-async def test_a_slow_consumer_leaves_to_others_what_it_does_not_get_to(
-    timeline: ister.Timeline,
-) -> None:
-    await timeline.put_many([(b"x", 0.0, f"{number:02}") for number in range(40)])
-    async with timeline.consume("slow") as slow, timeline.consume("quick") as quick:
-        begun = await slow.receive()
-        others = [await quick.receive(timeout=1.0) for _ in range(37)]
-
-    assert begun.id == "00"
-    assert {lease.attempt for lease in others} == {1}
-
-
-async def test_what_no_application_has_seen_is_no_dead_letter(
-    client: ister.Client, clock: VirtualClock
-) -> None:
-    await client.create_topic("/default/work", kind="timeline", max_leases=2)
-    timeline = client.timeline("/default/work")
-    await timeline.put_many([(b"x", 0.0, f"{number:02}") for number in range(40)])
-    seen = []
-    async with timeline.consume("w", lease=1.0) as leases:
-        # Quick at first, so that it is sent many; then a fifth of a lease for each.
-        for number in range(40):
-            lease = await leases.receive(timeout=10.0)
-            seen.append((lease.id, lease.attempt))
-            await clock.elapse(0.2 if number >= 15 else 0.0)
-            await lease.done()
-
-    assert seen == [(f"{number:02}", 1) for number in range(40)]
-
-
-async def test_dead_letters_go_to_a_timeline_and_nowhere_else(client: ister.Client) -> None:
-    await client.create_topic("/default/stream", kind="stream")
-    await client.create_topic("/default/x-dlq", kind="stream")
-
-    for letters in ("/default/stream", None):
-        with pytest.raises(WrongKindError, match="dead letters go to a timeline"):
-            await client.create_topic("/default/x", kind="timeline", dead_letter_topic=letters)
-    await client.create_topic("/default/x", kind="timeline", dead_letter_topic=TOPIC)
-
-
-async def test_who_looks_in_now_and_then_gets_each_message_once(
-    client: ister.Client, clock: VirtualClock
-) -> None:
-    await client.create_topic("/default/work", kind="timeline", max_leases=2)
-    timeline = client.timeline("/default/work")
-    async with timeline.consume("w") as leases:
-        for number in range(20):
-            await timeline.put(b"x", id=f"{number}")
-            await clock.elapse(17.0)
-            lease = await leases.receive(timeout=1.0)
-            assert (lease.id, lease.attempt) == (f"{number}", 1)
-            await lease.done()
 
 
 async def test_leaving_the_block_waits_until_what_was_done_is_stored(
@@ -521,7 +503,9 @@ async def test_lateness_reaches_the_broker(timeline: ister.Timeline, broker: Mem
     assert report.lateness[0][1] == 1
 
 
-WRONG: list[Any] = [None, 1.5, -1, "x", "\ud800", b"x", [], {}, object(), float("nan"), 2**70, [[]]]
+WRONG: list[Any] = [
+    None, 1.5, -1, "x", "\ud800", b"x", [], {}, object(), float("nan"), 2**70, [[]], True,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
@@ -549,7 +533,9 @@ async def test_a_wholly_wrong_argument_gets_a_typed_error_or_is_taken(
         lambda: timeline.move("a", at=wrong),
         lambda: timeline.move("a", at=1.0, version=wrong),
         lambda: timeline.update("a", wrong),
+        lambda: timeline.update("a", b"x", version=wrong),
         lambda: timeline.delete(wrong),
+        lambda: timeline.delete("a", version=wrong),
         lambda: timeline.count(wrong, wrong),
         lambda: anext(timeline.list(wrong)),
         lambda: timeline.consume(wrong).open(),

@@ -108,11 +108,11 @@ class TimelineEnd(WireEnd):
         kept: list[bool] = self.answer(Done(), LeasesRevoked).kept
         return kept
 
-    def reconnect(self) -> None:
+    def reconnect(self, now_us: int = 0) -> None:
         """Lose the connection, and have another one."""
         self.session.disconnected("test")
         self.connect()
-        self.answer(TimelineOpened(now_us=0), ConsumeTimeline)
+        self.answer(TimelineOpened(now_us=now_us), ConsumeTimeline)
 
 
 @pytest.fixture
@@ -312,7 +312,7 @@ def test_a_message_that_was_extended_is_not_swept_out(
     held = end.get()
     end.finish(EXTEND, held, 5_000)
     end.channel.flush()
-    end.answer(TimelineChanged(versions=[8]), FinishLeases)
+    end.answer(TimelineChanged(versions=[8], until_ms=[DUE_MS + 5_000]), FinishLeases)
     end.due("b", due_ms=DUE_MS + 4_000)
     assert end.take(DUE_MS + 4_000) == "b"
 

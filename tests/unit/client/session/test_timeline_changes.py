@@ -94,6 +94,19 @@ def test_everybody_is_told_when_the_connection_is_lost(end: WireEnd) -> None:
     assert [type(outcome) for outcome in told[0]] == [ConnectionLostError] * 2
 
 
+def test_who_loses_the_connection_is_told_what_to_do_about_a_change(end: WireEnd) -> None:
+    told: list[list[int | IsterError]] = []
+    box = ChangeBox(end.session, TOPIC, "shop")
+    box.add([put("a")], told.append)
+    box.flush()
+
+    end.session.disconnected("test")
+
+    text = str(told[0][0])
+    assert "an id of your own is made once" in text
+    assert "producer" not in text
+
+
 def test_a_message_is_cut_off_from_the_others_when_it_is_large() -> None:
     half = b"x" * (TIMELINE_BYTES // 2)
     changes = [put("a", half), put("b", half), put("c")]

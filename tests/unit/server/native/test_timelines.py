@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.server.native.test_session import End
 
+from ister.base import TimelineSettings
 from ister.base.limits import (
     DRIFT_US_MAX,
     TIMELINE_CHANGES_MAX,
@@ -51,7 +52,7 @@ from ister.wire import (
 )
 
 TOPIC = "/default/r"
-BAD_REQUEST, NOT_FOUND, WRONG_KIND = 1007, 3012, 1013
+BAD_REQUEST, NO_TOPIC, NOT_FOUND, WRONG_KIND = 1007, 3001, 3012, 1013
 
 
 class TimelineEnd(End):
@@ -238,6 +239,21 @@ async def test_a_consumer_that_makes_no_sense_is_refused(
     assert await end.code(consume(**fields)) == BAD_REQUEST
 
 
+@pytest.mark.parametrize(("lease_ms_max", "lease_ms"), [(30_000, 30_000), (90_000, 60_000)])
+async def test_a_consumer_that_names_no_lease_has_a_minute_or_what_the_topic_allows(
+    end: TimelineEnd, lease_ms_max: int, lease_ms: int
+) -> None:
+    settings = TimelineSettings(lease_ms_max=lease_ms_max)
+    await end.ask(CreateTopic(topic="/default/t", kind="timeline", timeline=settings))
+    await end.ask(change(topic="/default/t"))
+
+    await end.ask(consume(topic="/default/t", lease_ms=0))
+
+    [due] = [notice for notice in end.notices if isinstance(notice, TimelineDue)]
+    assert due.until_ms == [end.clock.now_ms() + lease_ms]
+    assert await end.code(consume(topic="/default/none", channel=11, lease_ms=0)) == NO_TOPIC
+
+
 async def test_finishing_without_a_consumer_is_refused(end: TimelineEnd) -> None:
     command = FinishLeases(channel=9, kinds=bytes([DONE]), ids=["a"], versions=[1])
 
@@ -251,6 +267,25 @@ async def test_times_out_of_bounds_are_refused(end: TimelineEnd) -> None:
             channel=9, kinds=bytes([kind]), ids=["a"], versions=[1], times_ms=[times_ms]
         )
         assert await end.code(command) == BAD_REQUEST
+
+
+async def test_who_extends_leases_is_told_when_they_end(end: TimelineEnd) -> None:
+    await end.put("a", "b")
+    await end.ask(consume())
+    [due] = [notice for notice in end.notices if isinstance(notice, TimelineDue)]
+
+    command = FinishLeases(
+        channel=9,
+        kinds=bytes([EXTEND, DONE, EXTEND]),
+        ids=["a", "b", "gone"],
+        versions=[*due.versions, 1],
+        times_ms=[5_000, 0, 5_000],
+    )
+    answer = await end.ask(command)
+
+    assert isinstance(answer, TimelineChanged)
+    assert answer.until_ms == [end.clock.now_ms() + 5_000, 0, 0]
+    assert [*answer.errors] == [2]
 
 
 async def test_an_answer_to_nothing_is_ignored(end: TimelineEnd) -> None:
