@@ -49,7 +49,7 @@ def is_gone(pid: int) -> bool:
     """Return whether a process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # Gone before, or while we look.
         return True
 
 
