@@ -55,7 +55,10 @@ def check_consumer(
     if not 0 < len(name.encode(errors="replace")) <= NAME_BYTES_MAX:
         raise BadRequestError(f"the name of a consumer has 1 to {NAME_BYTES_MAX} bytes")
     if not LEASE_MS_MIN <= lease_ms <= lease_ms_max:
-        raise BadRequestError(f"a lease is {LEASE_MS_MIN} to {lease_ms_max} ms, not {lease_ms}")
+        raise BadRequestError(
+            f"a lease is {LEASE_MS_MIN / 1000:g} to {lease_ms_max / 1000:g} s (the topic's "
+            f"max_lease), not {lease_ms / 1000:.12g}"
+        )
     if not 0 <= prefetch_ms <= PREFETCH_MS_MAX:
         raise BadRequestError(f"prefetch is 0 to {PREFETCH_MS_MAX} ms, not {prefetch_ms}")
     if not 0 <= credit <= TIMELINE_CREDIT_MAX:
