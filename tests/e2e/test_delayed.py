@@ -150,8 +150,9 @@ async def test_a_message_for_a_deleted_topic_is_dropped_with_a_word_in_the_log(
         await client.create_topic(TOPIC, kind="stream")
         await client.create_topic("/default/mark", kind="stream")
         async with client.producer(TOPIC) as producer, client.producer("/default/mark") as mark:
-            await producer.send(b"lost", deliver_after=0.3)
-            await mark.send(b"mark", deliver_after=0.6)
+            # Not before the topic is deleted, however slow the machine is.
+            await producer.send(b"lost", deliver_after=1.5)
+            await mark.send(b"mark", deliver_after=1.8)
         await client.delete_topic(TOPIC)
         await client.create_topic(TOPIC, kind="stream")
         async with client.subscribe("/default/mark", "s", start="earliest") as sub:

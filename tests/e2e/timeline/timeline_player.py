@@ -49,6 +49,7 @@ DUE_S_MAX = 2.5
 LEASES_S = (0.5, 1.0, 2.0)
 PREFETCHES_S = (0.0, 0.5, 2.0)
 CREDITS = (1, 5, 50)
+SLOW_SHARE = 0.4
 LEASE_EXTENDED_S = 2.0
 WORK_S = (0.01, 0.4)
 # A client that waits this long for a broker which is away is not told of a timeout.
@@ -366,8 +367,9 @@ class Worker:
             return
         elif chance > 0.8:
             span_ms = int(LEASE_EXTENDED_S * 1000)
-            await self._finish(number, EXTEND, span_ms, lambda: lease.extend(LEASE_EXTENDED_S))
-            await asyncio.sleep(self._random.uniform(0, LEASE_EXTENDED_S))
+            for _ in range(self._random.randint(1, 3)):
+                await self._finish(number, EXTEND, span_ms, lambda: lease.extend(LEASE_EXTENDED_S))
+                await asyncio.sleep(self._random.uniform(0, LEASE_EXTENDED_S))
         await self._finish(number, DONE, 0, lease.done)
 
     async def _finish(
@@ -390,6 +392,8 @@ async def consume(
     worker = Worker(diary, random, lease_s, careless=careless)
     async with await connected(url) as client, asyncio.TaskGroup() as tasks:
         prefetch_s, credit = random.choice(PREFETCHES_S), random.choice(CREDITS)
+        # One message after the other: what waits meanwhile is given back.
+        is_slow = random.random() < SLOW_SHARE
 
         async def opened() -> ister.TimelineConsumer:
             # A consumer that could not be opened is not used again.
@@ -402,7 +406,11 @@ async def consume(
         while True:
             try:
                 async for lease in await persist(opened):
-                    tasks.create_task(worker.work(lease, worker.note(lease)))
+                    work = worker.work(lease, worker.note(lease))
+                    if is_slow:
+                        await work
+                    else:
+                        tasks.create_task(work)
             except (ClosedError, ConsumerNameTakenError):
                 return
             except BusyError:

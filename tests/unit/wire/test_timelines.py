@@ -32,7 +32,7 @@ def test_a_column_of_another_length_is_refused() -> None:
 def test_kinds_have_to_be_known_and_as_many_as_ids() -> None:
     check_kinds(bytes([DONE, RELEASE]), ["a", "b"], FINISH_KINDS_END)
 
-    for kinds, ids in ((bytes([3]), ["a"]), (b"\0", ["a", "b"]), (b"", [])):
+    for kinds, ids in ((bytes([FINISH_KINDS_END]), ["a"]), (b"\0", ["a", "b"]), (b"", [])):
         with pytest.raises(ProtocolError):
             check_kinds(kinds, ids, FINISH_KINDS_END)
 
