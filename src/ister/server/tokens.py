@@ -21,7 +21,7 @@ from ister.base.limits import MIB, TOKEN_CHARACTERS_MAX
 
 # Shorter ones could be found by trying.
 TOKEN_CHARACTERS_MIN = 16
-# Some 10,000 tokens: read in a few milliseconds, while the broker waits.
+# Some 10,000 tokens: read in 40 ms, while the broker waits, and only when the file was changed.
 TOKENS_BYTES_MAX = 1 * MIB
 
 DIGEST_PREFIX = "sha256:"
