@@ -1,12 +1,13 @@
 """Timelines from an application's side, over the real broker in memory; time is the test's."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.unit.client.aio.conftest import TOPIC
 
 import ister
 from ister.base.errors import (
@@ -26,32 +27,8 @@ from ister.base.errors import (
 from ister.testing import MemoryBroker, VirtualClock
 from ister.testing.clock import START_MS, settle
 
-TOPIC = "/default/reminders"
 NOW = datetime.fromtimestamp(START_MS / 1000, UTC)
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-async def broker(clock: VirtualClock) -> AsyncIterator[MemoryBroker]:
-    async with MemoryBroker(clock=clock) as broker:
-        yield broker
-
-
-@pytest.fixture
-async def client(broker: MemoryBroker) -> AsyncIterator[ister.Client]:
-    async with broker.connect() as client:
-        await client.create_topic(TOPIC, kind="timeline")
-        yield client
-
-
-@pytest.fixture
-def timeline(client: ister.Client) -> ister.Timeline:
-    return client.timeline(TOPIC, group="shop")
 
 
 class Taker:

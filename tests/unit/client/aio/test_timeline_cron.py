@@ -26,13 +26,8 @@ FIRST = datetime(2023, 11, 14, 22, 14, tzinfo=UTC)
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-async def client(clock: VirtualClock) -> AsyncIterator[ister.Client]:
-    async with MemoryBroker(clock=clock) as broker, broker.connect() as client:
+async def client(broker: MemoryBroker) -> AsyncIterator[ister.Client]:
+    async with broker.connect() as client:
         await client.create_topic(TOPIC, kind="cron")
         yield client
 

@@ -1,7 +1,6 @@
 """Leases of timelines, and consumers that come and go; over the real broker in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,31 +10,7 @@ from ister.base.errors import BadRequestError, ClosedError
 from ister.testing import MemoryBroker, VirtualClock
 from ister.testing.clock import START_MS, settle
 
-TOPIC = "/default/reminders"
 NOW = datetime.fromtimestamp(START_MS / 1000, UTC)
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-async def broker(clock: VirtualClock) -> AsyncIterator[MemoryBroker]:
-    async with MemoryBroker(clock=clock) as broker:
-        yield broker
-
-
-@pytest.fixture
-async def client(broker: MemoryBroker) -> AsyncIterator[ister.Client]:
-    async with broker.connect() as client:
-        await client.create_topic(TOPIC, kind="timeline")
-        yield client
-
-
-@pytest.fixture
-def timeline(client: ister.Client) -> ister.Timeline:
-    return client.timeline(TOPIC, group="shop")
 
 
 async def test_a_consumer_is_gone_also_when_whoever_closes_it_is_cancelled(

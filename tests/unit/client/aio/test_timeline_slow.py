@@ -1,31 +1,17 @@
 """Consumers of a timeline that are slow, and where messages go that nobody gets to."""
 
-from collections.abc import AsyncIterator
-
 import pytest
+from tests.unit.client.aio.conftest import TOPIC
 
 import ister
 from ister.base.errors import WrongKindError
-from ister.testing import MemoryBroker, VirtualClock
-
-TOPIC = "/default/reminders"
+from ister.testing import VirtualClock
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-async def client(clock: VirtualClock) -> AsyncIterator[ister.Client]:
-    async with MemoryBroker(clock=clock) as broker, broker.connect() as client:
-        await client.create_topic(TOPIC, kind="timeline", max_leases=2)
-        yield client
-
-
-@pytest.fixture
-def timeline(client: ister.Client) -> ister.Timeline:
-    return client.timeline(TOPIC)
+async def timeline(client: ister.Client) -> ister.Timeline:
+    await client.create_topic("/default/work", kind="timeline", max_leases=2)
+    return client.timeline("/default/work")
 
 
 async def test_a_slow_consumer_leaves_to_others_what_it_does_not_get_to(
