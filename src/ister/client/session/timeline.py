@@ -191,11 +191,15 @@ class TimelineChannel:
                     self.give_back(now_ms, but=held)
                 return self._hand_over(held, now_us)
             del self._held[held.id]  # It is somebody else's by now, or may be.
+        if self._open:
+            self._ask_for_more()
+        return None
+
+    def _ask_for_more(self) -> None:
         busy = len(self._live) - self._ending
         more = self._credit.on_empty(busy, self._session.now_ms())
         if more:
             self._session.send(credit_frame(self.channel, more, 0))
-        return None
 
     def give_back(self, now_ms: int, *, but: Held | None = None) -> None:
         """Let others have what the application has not got to, as if nobody had been sent it.
@@ -296,6 +300,8 @@ class TimelineChannel:
         self._open = True
         self._lives += 1
         self.flush()
+        # Whoever waits may have nothing to wait for before it asks for more.
+        self.wake()
 
     def on_disconnected(self) -> None:
         """The connection is lost."""

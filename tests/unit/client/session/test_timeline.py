@@ -30,11 +30,13 @@ from ister.wire import (
     Done,
     FinishLeases,
     LeasesRevoked,
+    Opcode,
     RevokeLeases,
     TimelineChanged,
     TimelineDue,
     TimelineOpened,
     TimeTold,
+    decode_command,
     error_reply,
     refusal,
 )
@@ -361,6 +363,28 @@ def test_a_consumer_that_keeps_up_may_have_more_and_is_opened_again_with_as_many
     end.session.disconnected("test")
     end.connect()
     assert end.answer(TimelineOpened(now_us=0), ConsumeTimeline).credit == 4
+
+
+def test_no_more_is_asked_for_before_the_broker_knows_the_consumer_again(end: TimelineEnd) -> None:
+    end.due("a", "b")
+    assert [end.take(), end.take()] == ["a", "b"]
+    end.session.disconnected("test")
+    end.connect()
+    waiter = Waiter()
+    end.channel.wait(waiter)
+    assert end.take() is None
+    opening = end.frames()
+    assert [opcode for opcode, *_ in opening if opcode == Opcode.CREDIT] == []
+
+    [sequence] = [
+        sequence
+        for opcode, _, sequence, body in opening
+        if opcode == Opcode.CONTROL and isinstance(decode_command(body), ConsumeTimeline)
+    ]
+    end.tell(TimelineOpened(now_us=0), sequence=sequence)
+    assert waiter.done()
+    assert end.take() is None
+    assert end.credit() == [(1, 0)]
 
 
 def test_what_the_application_does_not_get_to_is_given_back_once_and_never_handed_over(
