@@ -486,6 +486,8 @@ def _was_made(change: Change, story: Story) -> bool | None:
         case "put":
             return bool(story.handovers)
         case "move":
+            if change.due_ms in _other_dues(change, story):
+                return None  # By chance: being due then is no sign of it.
             if any(handover.due_ms == change.due_ms for handover in story.handovers):
                 return True
             # It may have become a dead letter before anybody was handed it at that time.
@@ -497,6 +499,13 @@ def _was_made(change: Change, story: Story) -> bool | None:
             if any(finish.kind == DONE and finish.made for finish in finishes):
                 return False
             return None if story.handovers else True
+
+
+def _other_dues(change: Change, story: Story) -> set[int]:
+    """Return when a message may have been due but for a change."""
+    dues = {deed.change.due_ms for deed in story.possible(PUT, MOVE) if deed.change != change}
+    finishes = [finish for handover in story.handovers for finish in handover.finishes]
+    return dues | {finish.time_ms for finish in finishes if finish.kind == RELEASE}
 
 
 def _check_versions(history: History) -> Iterator[Anomaly]:

@@ -76,6 +76,7 @@ class Held:
         "again",
         "attempt",
         "attributes",
+        "claimed",
         "due_ms",
         "gone",
         "id",
@@ -110,8 +111,10 @@ class Held:
         self.level = level
         # Whether it is not to be handed over any more.
         self.gone = False
-        # Whether another life of its consumer may have been handed it.
+        # Whether another life of its consumer may have been handed it, before this one began; and
+        # whether it was leased to the name before this connection.
         self.again = False
+        self.claimed = False
         self.lateness_us = NO_LATENESS
         # Since when it could be handed over: it was due, and here.
         self.since_ms = due_ms
@@ -204,12 +207,15 @@ class TimelineChannel:
     def give_back(self, now_ms: int, *, but: Held | None = None) -> None:
         """Let others have what the application has not got to, as if nobody had been sent it.
 
-        Not a lease of a former life, which may have begun with the message.
+        Only what came on this connection: of leases from before it nobody can be sure that no other
+        process has begun with them under our name.
         """
         left = [
             held
             for held in self._held.values()
-            if is_left(now_ms, held.since_ms, held.until_ms) and held is not but and not held.again
+            if is_left(now_ms, held.since_ms, held.until_ms)
+            and held is not but
+            and not held.claimed
         ]
         if not left or not self._open:
             return
@@ -334,6 +340,7 @@ class TimelineChannel:
             if not (due.again and self._is_live(held)):
                 # After a reconnect we know ourselves what was handed over.
                 held.again = due.again and self._lives <= 1
+                held.claimed = due.again
                 self._hold(held)
         self._credit.on_held(len(self._held) + len(self._live), self._session.now_ms())
         if self._waiters:

@@ -424,9 +424,14 @@ def test_what_waits_while_the_application_is_away_is_given_back_at_a_pulse(
 def test_a_lease_of_a_former_life_is_not_given_back(end: TimelineEnd) -> None:
     end.due("a", again=True)
     end.commands()
-
     end.channel.give_back(DUE_MS + 30_001)
+    assert end.commands() == []
 
+    # Nor on a later connection: another process may have had it before ours began.
+    end.reconnect()
+    end.due("a", again=True)
+    end.commands()
+    end.channel.give_back(DUE_MS + 30_001)
     assert end.commands() == []
 
 
