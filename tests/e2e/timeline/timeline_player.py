@@ -150,9 +150,10 @@ class Owner:
         settled = [known for known in self._known if not known.doubtful]
         if settled:
             old = self._random.choice(settled)
-            known = Known(old.id, old.number + 1)
-            if await self._act([self._putting(known)]):
-                self._known[self._known.index(old)] = known
+            known, slot = Known(old.id, old.number + 1), self._known.index(old)
+            self._known[slot] = known
+            if not await self._act([self._putting(known)]) and not known.doubtful:
+                self._known[slot] = old
 
     async def _move(self) -> None:
         for known in self._some(1):
