@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -141,6 +142,15 @@ def test_a_callback_must_not_block_in_the_thread_of_the_client(ister_url: str) -
     assert len(raised) == 1
 
 
+@pytest.fixture
+def plain_sigint() -> Iterator[None]:
+    """Python's own answer to Ctrl-C: Spark, if it ran in this process before, has left another."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("plain_sigint")
 def test_ctrl_c_ends_a_wait_and_the_client_goes_on(ister_url: str) -> None:
     with (
         sync.connect(ister_url) as client,

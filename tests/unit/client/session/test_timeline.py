@@ -1,120 +1,36 @@
 """A consumer of a timeline without I/O: the test plays the broker."""
 
-from typing import Any
-
 import pytest
-from tests.unit.client.session.wire_end import TIMEOUT_MS, Waiter, WireEnd
+from tests.unit.client.session.timeline_end import CREDIT, DUE_MS, TimelineEnd
+from tests.unit.client.session.wire_end import TIMEOUT_MS, Waiter
 
 from ister.base.errors import (
     BadRequestError,
     ClosedError,
-    IsterError,
     MessageNotFoundError,
     NotConnectedError,
     ProtocolError,
     StorageFailedError,
     TimelineLeaseLostError,
 )
-from ister.client.session import Held, TimelineChannel
+from ister.client.session import TimelineChannel
 from ister.client.session import timeline as timeline_module
 from ister.wire import (
     DONE,
     EXTEND,
     RELEASE,
-    RETURN,
     AskTime,
     CloseConsumer,
-    Command,
     ConsumerClosed,
     ConsumeTimeline,
-    Done,
     FinishLeases,
-    LeasesRevoked,
-    Opcode,
-    RevokeLeases,
     TimelineChanged,
     TimelineDue,
     TimelineOpened,
     TimeTold,
-    decode_command,
     error_reply,
     refusal,
 )
-
-CREDIT = 10
-DUE_MS = 5_000
-
-
-class TimelineEnd(WireEnd):
-    """A session with one open consumer; the broker's clock is that of the client."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outcomes: list[int | IsterError] = []
-        self.connect()
-        command = ConsumeTimeline(
-            topic="/default/r",
-            consumer="w",
-            channel=self.session.new_channel(),
-            lease_ms=60_000,
-            prefetch_ms=500,
-            credit=CREDIT,
-        )
-        self.channel = TimelineChannel(self.session, command)
-        self.session.timelines.open(self.channel, lambda _: None)
-        self.answer(TimelineOpened(now_us=0), ConsumeTimeline)
-
-    def answer(self, reply: Command, to: type) -> Any:
-        """Answer the one command of a type that the client has sent, and return it."""
-        found = None
-        for sequence, command in self.commands():
-            if isinstance(command, to):
-                found = command
-                self.tell(reply, sequence=sequence)
-        assert found is not None, to
-        return found
-
-    def due(self, *ids: str, due_ms: int = DUE_MS, **columns: Any) -> None:
-        """Deliver messages."""
-        count = len(ids)
-        fields: dict[str, Any] = {
-            "versions": [7] * count,
-            "due_ms": [due_ms] * count,
-            "until_ms": [due_ms + 60_000] * count,
-            "attempts": [1] * count,
-            "payloads": [b"x"] * count,
-        }
-        notice = TimelineDue(ids=list(ids), **(fields | columns))
-        self.tell(notice, channel=self.channel.channel)
-
-    def take(self, at_ms: int = DUE_MS) -> str | None:
-        """Take the next message, and return its id."""
-        held = self.channel.take(at_ms * 1000)
-        return None if held is None else held.id
-
-    def get(self, at_ms: int = DUE_MS) -> Held:
-        """Take the next message, which is there."""
-        held = self.channel.take(at_ms * 1000)
-        assert held is not None
-        return held
-
-    def finish(self, kind: int, held: Held, time_ms: int = 0) -> None:
-        """Say what becomes of a message."""
-        self.channel.finish(kind, held, time_ms, self.outcomes.append)
-
-    def revoke(self, *ids: str, version: int = 7) -> list[bool]:
-        """Ask for messages, and return which of them the application has."""
-        self.commands()
-        notice = RevokeLeases(ids=list(ids), versions=[version] * len(ids))
-        self.tell(notice, channel=self.channel.channel)
-        kept: list[bool] = self.answer(Done(), LeasesRevoked).kept
-        return kept
-
-    def reconnect(self, now_us: int = 0) -> None:
-        """Lose the connection, and have another one."""
-        self.session.disconnected("test")
-        self.connect()
-        self.answer(TimelineOpened(now_us=now_us), ConsumeTimeline)
 
 
 @pytest.fixture
@@ -345,109 +261,6 @@ def test_what_was_not_handed_over_before_a_reconnect_has_its_lateness(end: Timel
     assert end.get(DUE_MS + 2).id == "b"
     assert end.channel.lateness.count == 2
     assert end.take(DUE_MS + 2) is None
-
-
-# As many as the application gets to
-
-
-def test_a_consumer_that_keeps_up_may_have_more_and_is_opened_again_with_as_many(
-    end: TimelineEnd,
-) -> None:
-    assert end.channel.command.credit == 2
-    end.credit()
-
-    end.due("a", "b")
-    assert [end.take(), end.take(), end.take()] == ["a", "b", None]
-    assert end.credit() == [(2, 0)]
-
-    end.session.disconnected("test")
-    end.connect()
-    assert end.answer(TimelineOpened(now_us=0), ConsumeTimeline).credit == 4
-
-
-def test_no_more_is_asked_for_before_the_broker_knows_the_consumer_again(end: TimelineEnd) -> None:
-    end.due("a", "b")
-    assert [end.take(), end.take()] == ["a", "b"]
-    end.session.disconnected("test")
-    end.connect()
-    waiter = Waiter()
-    end.channel.wait(waiter)
-    assert end.take() is None
-    opening = end.frames()
-    assert [opcode for opcode, *_ in opening if opcode == Opcode.CREDIT] == []
-
-    [sequence] = [
-        sequence
-        for opcode, _, sequence, body in opening
-        if opcode == Opcode.CONTROL and isinstance(decode_command(body), ConsumeTimeline)
-    ]
-    end.tell(TimelineOpened(now_us=0), sequence=sequence)
-    assert waiter.done()
-    assert end.take() is None
-    assert end.credit() == [(1, 0)]
-
-
-def test_what_the_application_does_not_get_to_is_given_back_once_and_never_handed_over(
-    end: TimelineEnd,
-) -> None:
-    end.due("a", "b", "c")
-    end.commands()
-
-    assert end.take(DUE_MS + 5_001) == "a"
-
-    [(_, returned)] = end.commands()
-    assert isinstance(returned, FinishLeases)
-    assert (returned.kinds, returned.ids) == (bytes([RETURN] * 2), ["b", "c"])
-    assert (returned.versions, returned.times_ms) == ([7, 7], [DUE_MS] * 2)
-    assert end.take(DUE_MS + 5_002) is None
-    end.reconnect()
-    assert not [one for _, one in end.commands() if isinstance(one, FinishLeases)]
-
-
-def test_what_waits_while_the_application_is_away_is_given_back_at_a_pulse(
-    end: TimelineEnd,
-) -> None:
-    end.due("early", due_ms=DUE_MS + 6_000)
-    end.due("a")
-    end.commands()
-
-    end.channel.give_back(DUE_MS + 5_000)
-    assert end.commands() == []
-    end.channel.give_back(DUE_MS + 5_001)
-
-    [(_, returned)] = end.commands()
-    assert isinstance(returned, FinishLeases)
-    assert returned.ids == ["a"]
-    assert end.take(DUE_MS + 6_000) == "early"
-
-
-def test_a_lease_of_a_former_life_is_not_given_back(end: TimelineEnd) -> None:
-    end.due("a", again=True)
-    end.commands()
-    end.channel.give_back(DUE_MS + 30_001)
-    assert end.commands() == []
-
-    # Nor on a later connection: another process may have had it before ours began.
-    end.reconnect()
-    end.due("a", again=True)
-    end.commands()
-    end.channel.give_back(DUE_MS + 30_001)
-    assert end.commands() == []
-
-
-def test_who_is_done_is_not_busy_with_it(end: TimelineEnd) -> None:
-    end.due("a", "b")
-    first, second = end.get(), end.get()
-    end.credit()
-    # Long after it was full, so that it has not kept up.
-    end.now_ms += 2_000
-    end.finish(DONE, first)
-
-    assert end.take(DUE_MS + 2_000) is None
-    assert end.credit() == []
-    end.finish(EXTEND, second, 1)
-    assert end.take(DUE_MS + 2_000) is None
-    assert end.credit() == []
 
 
 def test_what_was_said_without_a_connection_is_told_on_the_next_one(end: TimelineEnd) -> None:

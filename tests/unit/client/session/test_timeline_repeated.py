@@ -1,7 +1,7 @@
 """What a consumer of a timeline says again after a lost connection; the test plays the broker."""
 
 import pytest
-from tests.unit.client.session.test_timeline import DUE_MS, TimelineEnd
+from tests.unit.client.session.timeline_end import DUE_MS, TimelineEnd
 from tests.unit.client.session.wire_end import TIMEOUT_MS
 
 from ister.base.errors import (
