@@ -89,10 +89,17 @@ class Worker:
         self.log = log
 
     def cpu_s(self) -> float:
-        """Return the processor time used so far; raise with its last words when it has ended."""
+        """Return the processor time used so far; raise with its last words when it has ended.
+
+        It looks at every process of the machine, which takes some milliseconds.
+        """
+        self.check()
+        return cpu_s(self.process.pid)
+
+    def check(self) -> None:
+        """Raise with its last words when it has ended."""
         if self.process.poll() is not None:
             raise self._failure(f"ended early with exit code {self.process.returncode}")
-        return cpu_s(self.process.pid)
 
     def wait_ready(self) -> None:
         """Return when the worker is connected; raise with its last words when it is not."""

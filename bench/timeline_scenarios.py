@@ -190,7 +190,7 @@ class Consumers:
         deadline = time.monotonic() + timeout_s
         while sum(board.received for board in self.boards) < count:
             for client in self.workers:
-                client.cpu_s()
+                client.check()
             if time.monotonic() > deadline:
                 break  # What is missing is told below.
             time.sleep(POLL_S)
