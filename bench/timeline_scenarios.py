@@ -306,11 +306,12 @@ def measure_burst(stage: Stage) -> Figures:
         consumers = stack.enter_context(run.consumers())
         for _, publisher in publishers.values():
             publisher.wait_ready()
+        # They wait for messages in the idle time too: only the burst is to make a difference.
+        consumers.begin()
         # The first second is for caches and connections.
         idle_from = time.time_ns() + 1_000_000_000
         time.sleep(1.0 + stage.sizes.idle_s)
         idle_to = time.time_ns()
-        consumers.begin()
         filled = run.fill(count, "same", lead_s=lead_for(count))
         seen = consumers.finish(count, timeout_s=filled["spare_s"] + LATE_S)
         due_ns = int(filled["start_ms"]) * 1_000_000

@@ -28,6 +28,8 @@ FILL_CHUNK = 10_000
 # comes due while other things are measured.
 AHEAD_S = 3_600.0
 SPAN_S = 3_600.0
+# On average, and 0 to twice as much: were it always the same, chance would decide at the start
+# whether two publishers are in each other's way at every message or at none.
 PUBLISH_EVERY_S = 1 / 200
 
 
@@ -139,7 +141,7 @@ async def put_one(_board: Board, job: Job, ready: Ready) -> Figures:
 
 
 async def publish(board: Board, job: Job, ready: Ready) -> Figures:
-    """Publish to a topic at a steady pace, whatever the answers take, until cancelled."""
+    """Publish to a topic, whatever the answers take, until cancelled."""
     samples = Samples(board)
     payload = os.urandom(job.payload_bytes)
 
@@ -153,11 +155,11 @@ async def publish(board: Board, job: Job, ready: Ready) -> Figures:
         ready()
         with suppress(asyncio.CancelledError):
             async with asyncio.TaskGroup() as group:
-                began, number = time.perf_counter(), 0
+                due, number = time.perf_counter(), 0
                 while True:
                     group.create_task(send(producer, number))
                     number += 1
-                    due = began + number * PUBLISH_EVERY_S
+                    due += random.random() * 2 * PUBLISH_EVERY_S
                     await asyncio.sleep(max(0.0, due - time.perf_counter()))
     samples.save()
     return {"sent": number}
