@@ -19,11 +19,19 @@ class Pick(NamedTuple):
 
 
 def pick(
-    window: Window, consumers: Iterable[TimelineConsumer], *, now_ms: int, limit: int
+    window: Window,
+    consumers: Iterable[TimelineConsumer],
+    *,
+    now_ms: int,
+    limit: int,
+    run_max: int = 1,
 ) -> list[Pick]:
-    """Take messages out of the window: those that are due, then those that will be soon."""
+    """Take messages out of the window: those that are due, then those that will be soon.
+
+    Of those that are due, a consumer gets up to `run_max` in a row before it is another's turn.
+    """
     consumers = list(consumers)
-    picks = _pick_due(window, consumers, now_ms, limit)
+    picks = _pick_due(window, consumers, now_ms=now_ms, limit=limit, run_max=run_max)
     if len(picks) < limit:
         picks += _pick_early(window, consumers, now_ms, limit - len(picks))
     return picks
@@ -35,19 +43,25 @@ def reach_ms(consumers: Iterable[TimelineConsumer]) -> int:
 
 
 def _pick_due(
-    window: Window, consumers: list[TimelineConsumer], now_ms: int, limit: int
+    window: Window,
+    consumers: list[TimelineConsumer],
+    *,
+    now_ms: int,
+    limit: int,
+    run_max: int,
 ) -> list[Pick]:
     """Give messages that are due to consumers that have room, one after the other."""
     rooms = [(consumer, consumer.room) for consumer in consumers if consumer.room > 0]
     found = window.take_due(now_ms, min(limit, sum(room for _, room in rooms))) if rooms else []
     picks: list[Pick] = []
     ready = deque(rooms)
-    for level, slot in found:
+    while (start := len(picks)) < len(found):
         consumer, room = ready.popleft()
-        consumer.reserved += 1
-        picks.append(Pick(consumer, level, slot, False))
-        if room > 1:
-            ready.append((consumer, room - 1))
+        run = found[start : start + min(room, run_max)]
+        consumer.reserved += len(run)
+        picks += [Pick(consumer, level, slot, False) for level, slot in run]
+        if room > len(run):
+            ready.append((consumer, room - len(run)))
     return picks
 
 

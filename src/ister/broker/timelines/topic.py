@@ -446,7 +446,8 @@ class TimelineTopic:
             return
         limit = min(room, self.round_max(), self._room.leases_left)
         consumers = [consumer for consumer in self._rotation if consumer.claim is None]
-        picks = pick(self._window, consumers, now_ms=now_ms, limit=limit)
+        run_max = self._pace.run_max(now_ms)
+        picks = pick(self._window, consumers, now_ms=now_ms, limit=limit, run_max=run_max)
         if not picks:
             return
         # Only now: a look without picks would have the same one be first again and again.

@@ -10,7 +10,12 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import TIMELINE_BYTES
-from ister.broker.timelines.pace import GENTLE_COUNT_MAX, ROUND_COUNT_MAX
+from ister.broker.timelines.pace import (
+    GENTLE_COUNT_MAX,
+    LATE_MS,
+    REST_MS_MAX,
+    ROUND_COUNT_MAX,
+)
 from ister.broker.timelines.timelines import GIVE_WAY_MS
 from ister.timeline import Changed, Done, Extend, Row
 
@@ -153,6 +158,41 @@ def test_while_others_publish_messages_go_out_in_small_portions(bench: TimelineB
     bench.put_many([f"later-{n}" for n in names], GIVE_WAY_MS)
     bench.advance(GIVE_WAY_MS)
     assert max(client.batches) == ROUND_COUNT_MAX
+
+
+def in_a_burst(bench: TimelineBench) -> list[str]:
+    """Have a burst of two rounds that was due a while ago, while others publish; return its ids."""
+    names = [f"{n:03}" for n in range(2 * GENTLE_COUNT_MAX)]
+    bench.put_many(names, -LATE_MS)
+    # The round by which it is seen that this is a burst.
+    bench.published += 1
+    first = bench.consume("first", credit=1)
+    assert first.ids == names[:1]
+    first.close()
+    return names[1:]
+
+
+def test_a_round_of_a_burst_goes_to_one_consumer_and_the_next_one_to_another(
+    bench: TimelineBench,
+) -> None:
+    names = in_a_burst(bench)
+    one, other = bench.consume("one", credit=1_000), bench.consume("other", credit=1_000)
+
+    bench.advance(REST_MS_MAX)
+
+    assert (one.ids, other.ids) == (names[:GENTLE_COUNT_MAX], names[GENTLE_COUNT_MAX:])
+
+
+def test_a_round_of_a_burst_is_not_smaller_for_consumers_that_have_little_room(
+    bench: TimelineBench,
+) -> None:
+    names = in_a_burst(bench)
+    few, others = bench.consume("few", credit=3), bench.consume("others", credit=1_000)
+
+    bench.advance(REST_MS_MAX)
+
+    assert few.ids == names[:3]
+    assert others.batches[0] == GENTLE_COUNT_MAX - 3
 
 
 def test_a_message_due_now_is_not_held_up_by_those_sent_ahead(bench: TimelineBench) -> None:

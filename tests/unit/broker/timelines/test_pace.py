@@ -3,7 +3,6 @@
 import pytest
 
 from ister.broker.timelines.pace import (
-    BURST_COUNT_MAX,
     GENTLE_COUNT_MAX,
     LATE_MS,
     REST_MS_MAX,
@@ -58,7 +57,21 @@ def test_after_a_round_of_a_burst_there_is_a_rest_of_some_times_what_it_took(pac
     assert round_of(pace, position_ms, NOW_MS, took_ms=4) == 4 * RESTS
     end_ms = NOW_MS + 4 + 4 * RESTS
     assert pace.room(end_ms - 1) == 0
-    assert pace.room(end_ms) == BURST_COUNT_MAX
+    assert pace.room(end_ms) == GENTLE_COUNT_MAX
+
+
+def test_a_round_of_a_burst_is_for_few_consumers_while_others_publish() -> None:
+    publishing = True
+    pace = Pace(lambda _: publishing)
+    assert pace.run_max(NOW_MS) == 1
+
+    round_of(pace, NOW_MS - LATE_MS, NOW_MS)
+    assert pace.run_max(NOW_MS) == GENTLE_COUNT_MAX
+    publishing = False
+    assert pace.run_max(NOW_MS) == 1
+    publishing = True
+    round_of(pace, NOW_MS - LATE_MS + 1, NOW_MS)
+    assert pace.run_max(NOW_MS) == 1
 
 
 def test_a_slow_disk_makes_no_long_rest(pace: Pace) -> None:
@@ -90,5 +103,5 @@ def test_who_has_caught_up_rests_at_the_next_burst(pace: Pace) -> None:
 def test_a_clock_that_is_set_back_makes_no_long_rest(pace: Pace) -> None:
     round_of(pace, NOW_MS - LATE_MS, NOW_MS)
 
-    assert pace.room(NOW_MS - 3_600_000) == BURST_COUNT_MAX
+    assert pace.room(NOW_MS - 3_600_000) == GENTLE_COUNT_MAX
     assert round_of(pace, NOW_MS - 7_200_000, NOW_MS - 3_600_000) <= REST_MS_MAX
