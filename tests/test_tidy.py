@@ -153,6 +153,28 @@ def side_doors(module: Module) -> Iterator[str]:
                     )
 
 
+# Who may print what others have written: these show control characters, and send none.
+PRINTERS = {("cli", "terminal.py"), ("telemetry", "console.py"), ("telemetry", "log.py")}
+PRINTING = re.compile(
+    r"(?<![.\w])print\(|\b(?:typer|click)\.(?:echo|secho|confirm|prompt)\b|\bos\.write\("
+    r"|\bsys\.(?:__)?std(?:out|err)(?:__)?\b(?!\.isatty\(\))"
+)
+CONSOLES = re.compile(r"^(?:from rich import|import rich\b|from rich\.console import Console)")
+
+
+def printing_around(module: Module) -> Iterator[str]:
+    """A terminal obeys what it is sent: the command line prints in one place."""
+    if not module.is_source or module.parts[2:] in PRINTERS:
+        return
+    is_command = module.parts[2:3] == ("cli",)
+    for number, line in enumerate(module.text.splitlines(), 1):
+        code = line.strip()
+        if is_command and PRINTING.search(code) and not code.startswith(("#", "async def", "def")):
+            yield module.offence(number, "prints by itself: use `ister.cli.terminal`")
+        if CONSOLES.match(code):
+            yield module.offence(number, "makes a console: use `ister.telemetry.make_console`")
+
+
 def loose_todos(module: Module) -> Iterator[str]:
     if not re.search(r"TODO|FIXME|XXX", module.text):
         return  # Almost every module: splitting all of them into tokens takes a second.
@@ -328,6 +350,7 @@ MODULE_RULES: list[Rule] = [
     empty_class_names,
     logic_in_init,
     side_doors,
+    printing_around,
     loose_todos,
 ]
 
@@ -388,6 +411,11 @@ BAD_EXAMPLES: list[tuple[Rule, str, str]] = [
     (side_doors, "src/ister/wire/a.py", "from ister.codec.batch import Batch\n"),
     (side_doors, "src/ister/wire/a.py", "from ister.codec import batch\n"),
     (side_doors, "src/ister/wire/a.py", "import ister.codec.batch\n"),
+    (printing_around, "src/ister/cli/a.py", "def f() -> None:\n    print(1)\n"),
+    (printing_around, "src/ister/cli/a.py", "sys.stdout.write(text)\n"),
+    (printing_around, "src/ister/cli/a.py", "sys.stderr.buffer.write(text)\n"),
+    (printing_around, "src/ister/cli/a.py", "typer.echo(text)\n"),
+    (printing_around, "src/ister/spark/a.py", "def f():\n    from rich.console import Console\n"),
     (loose_todos, "src/ister/wire/a.py", "x = 1  # TODO: later\n"),
     (loose_todos, "src/ister/wire/a.py", "# FIXME(#1)\n"),
 ]
@@ -409,6 +437,9 @@ GOOD_EXAMPLES: list[tuple[Rule, str, str]] = [
     (side_doors, "src/ister/codec/a.py", "from ister.codec.batch import Batch\n"),
     (side_doors, "src/ister/sync.py", "from ister.client.sync import connect\n"),
     (side_doors, "src/ister/wire/a.py", "from ister.base.limits import KIB\n"),
+    (printing_around, "src/ister/cli/a.py", "if sys.stderr.isatty():\n    say(text)\n"),
+    (printing_around, "src/ister/cli/a.py", "async def print(self): ...\n"),
+    (printing_around, "src/ister/cli/terminal.py", "print(text)\n"),
     (loose_todos, "src/ister/wire/a.py", "# TODO(#12): drop with protocol 1\n"),
 ]
 

@@ -14,9 +14,10 @@ from ister.base.errors import (
     MessageTooLargeError,
     StageExistsError,
     StageNotFoundError,
+    StageTooLargeError,
     TopicNotFoundError,
 )
-from ister.base.limits import KIB
+from ister.base.limits import KIB, STAGE_TOPICS_MAX
 from ister.codec import encode
 
 OUT, PARTS = "/default/out", "/default/parts"
@@ -65,6 +66,19 @@ async def test_a_stage_is_for_any_streams_and_says_what_it_holds(streams: ister.
     assert await held(streams, parts[0]) == [parts[0].encode()] * 2
     assert await held(streams, parts[1]) == [parts[1].encode()]
     assert await held(streams, OUT) == [OUT.encode()]
+
+
+async def test_a_stage_is_for_so_many_topics(streams: ister.Client) -> None:
+    batch = encode([b"x"])
+    stage = streams.stage("a")
+    await stage.open()
+    for number in range(STAGE_TOPICS_MAX):
+        await stage.add(f"/default/{number}", batch)
+    with pytest.raises(StageTooLargeError):
+        await stage.add(OUT, batch)
+    await stage.add("/default/0", batch)
+    with pytest.raises(TopicNotFoundError):
+        await stage.close()
 
 
 async def test_a_number_of_a_series_is_published_once(streams: ister.Client) -> None:

@@ -21,7 +21,7 @@ from ister.base import (
     StreamSettings,
     partition_name,
 )
-from ister.base.errors import IsterError, StorageFailedError
+from ister.base.errors import IsterError, StorageFailedError, StorageUncertainError
 from ister.broker import Attachment, Producer, SubscribeOptions, Transaction
 from ister.broker.committer import RETRY_S
 from ister.codec import Batch, encode
@@ -32,6 +32,19 @@ FAILURES_BEFORE_HEALING = 2
 REPEATS_MAX = 12
 
 Tell = Callable[..., None]
+StorageError = StorageFailedError | StorageUncertainError
+
+
+@dataclass
+class Outcome:
+    """Whether a request was refused for certain, over all its repetitions."""
+
+    uncertain: bool = False
+
+    def is_refused(self, error: StorageError) -> bool:
+        """Take the next answer, and return whether nothing has happened so far."""
+        self.uncertain |= isinstance(error, StorageUncertainError)
+        return not self.uncertain
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,8 @@ class Request:
 
     issue: Callable[[Tell], object]
     kept: Callable[[Any], object] = nothing
+    # Told of an error of the storage: that it has not happened, or that nobody knows.
+    refused: Callable[[StorageError], object] = nothing
 
 
 @dataclass
@@ -93,14 +108,21 @@ class Customer:
                     self.life.turn()
             self.life.settle()
             left = []
+            uncertain = False
             for request, answer in asked:
                 assert answer.told == 1, f"{answer.told} answers to {request}"
-                if isinstance(answer.value, StorageFailedError):
+                if isinstance(answer.value, StorageFailedError | StorageUncertainError):
+                    request.refused(answer.value)
+                    uncertain |= isinstance(answer.value, StorageUncertainError)
                     left.append(request)
                 elif isinstance(answer.value, IsterError):
                     raise answer.value
             if not left:
                 return
+            error = self.life.broker.streams.error
+            assert error or not uncertain, (
+                "something is uncertain, and the broker calls itself fine"
+            )
             self.recover()
         raise AssertionError("the disk is healed, and the broker still takes nothing")
 
@@ -109,7 +131,6 @@ class Customer:
         life = self.life
         # Whatever goes on in the background does so while the storage has failed.
         life.tidy()
-        assert life.broker.streams.error, "something was refused, and the broker calls itself fine"
         topics = life.broker.streams.by_name
         stored = {
             name: {
@@ -144,6 +165,7 @@ class Customer:
         if not self.life.has_files:
             durability = Durability.OBJECT
         stream = StreamSettings(durability=durability, retention=retention)
+        outcome = Outcome()
 
         def issue(tell: Tell) -> None:
             promises.topics[name] = MAYBE
@@ -156,7 +178,11 @@ class Customer:
             promises.topics[name] = YES
             self._synced()
 
-        return Request(issue, kept)
+        def refused(error: StorageError) -> None:
+            if outcome.is_refused(error):
+                promises.topics[name] = NO
+
+        return Request(issue, kept, refused)
 
     def grow(self, name: str, partitions: int) -> Request:
         """Give a topic more partitions."""
@@ -293,7 +319,12 @@ class Customer:
                 tell(error or offsets or [batch.base_offset + n for n in range(batch.count)])
 
             producer = self.producer(sent.topic, sent.producer)
+            sent.refused = False
             self.life.broker.store(producer, batch, told, expected_offset=sent.expected)
+
+        def refused(error: StorageError) -> None:
+            sent.uncertain |= isinstance(error, StorageUncertainError)
+            sent.refused = sent.answered is None and not sent.uncertain
 
         def kept(offsets: list[int]) -> None:
             # The bits of those known before are turned round.
@@ -303,7 +334,7 @@ class Customer:
             if not sent.soft:
                 self._synced()
 
-        return Request(issue, kept)
+        return Request(issue, kept, refused)
 
     def transact(
         self,
@@ -335,7 +366,12 @@ class Customer:
                 lease = attached.last(topic, offset).lease
                 acks.append((attached.attachment.durables, lease, offset, offset + 1))
             names = [topic for topic, _ in transacted.parts]
+            transacted.refused = False
             self.life.broker.commit(transaction, names, acks, tell)
+
+        def refused(error: StorageError) -> None:
+            transacted.uncertain |= isinstance(error, StorageUncertainError)
+            transacted.refused = transacted.answered is None and not transacted.uncertain
 
         def kept(offsets: list[int]) -> None:
             assert transacted.answered in (None, offsets), f"{transacted} is now at {offsets}"
@@ -345,7 +381,7 @@ class Customer:
                     stand.must.add(offset)
             self._synced()
 
-        return Request(issue, kept)
+        return Request(issue, kept, refused)
 
     # Subscriptions
 

@@ -93,7 +93,9 @@ class Inbox:
     def active_changed(self, channel: int, *, active: bool) -> None:
         """Nobody waits for that."""
 
-    def consumer_closed(self, channel: int, reason: str) -> None:
+    def consumer_closed(
+        self, channel: int, reason: str, *, error: IsterError | None = None
+    ) -> None:
         """Nobody waits for that."""
 
     def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
@@ -125,8 +127,9 @@ class Chores:
     def run(self, call: Callable[[], T], done: Callable[[T | Exception], object]) -> None:
         self._jobs.append((call, done))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> bool:
         """Everything was done before."""
+        return True
 
     def work(self) -> bool:
         """Do one thing, and return whether there was any."""

@@ -105,7 +105,13 @@ class Machine:
         self._open_backend = open_backend
         self._options = options
         self._pending: list[Written] = []
-        self.log = open_log(open_backend(disk), options, restore=self._restore, apply=self._apply)
+        self.log = open_log(
+            open_backend(disk),
+            options,
+            restore=self._restore,
+            apply=self._apply,
+            reset=self._reset,
+        )
 
     # What is written
 
@@ -195,6 +201,9 @@ class Machine:
                 self.log.sync(group)
         except OSError:
             self.log.failed(group)
+            if not group.reached:
+                # Nothing of it was written, says the log: no crash from here on may show it.
+                del history.entries[start:]
             self._recover()
             # Nobody was told of it, and from now on nobody ever may.
             del history.entries[start:]
@@ -225,19 +234,24 @@ class Machine:
         for attempt in range(FAILURES_MAX):
             if attempt == FAILURES_MAX - 1:
                 self.disk.heal()
-            snapshot = json.dumps([sorted(self.marks), list(self.next_offsets.items())])
-            checkpoint = self.log.plan_checkpoint(snapshot.encode(), self.history.horizon)
-            try:
-                checkpoint.run()
-            except OSError:
-                continue
-            self.log.checkpointed(checkpoint)
-            try:
-                checkpoint.sweep()
-            except OSError:
-                pass  # The next start removes what is left.
-            return
+            if self.try_checkpoint():
+                return
         raise AssertionError("the disk is healed, and no checkpoint can be made")
+
+    def try_checkpoint(self) -> bool:
+        """Make snapshot and manifest, unless the disk fails; say whether they are there."""
+        snapshot = json.dumps([sorted(self.marks), list(self.next_offsets.items())])
+        checkpoint = self.log.plan_checkpoint(snapshot.encode(), self.history.horizon)
+        try:
+            checkpoint.run()
+        except OSError:
+            return False
+        self.log.checkpointed(checkpoint)
+        try:
+            checkpoint.sweep()
+        except OSError:
+            pass  # The next start removes what is left.
+        return True
 
     def restart(self) -> "Machine":
         """Close, and return the machine of the next start."""
@@ -273,6 +287,10 @@ class Machine:
                     if batch.base_offset + slot >= offset:
                         yield batch.base_offset + slot, bytes(payload)
                 offset = batch.base_offset + len(batch)
+
+    def _reset(self) -> None:
+        self.marks.clear()
+        self.next_offsets = dict.fromkeys(TOPICS, 0)
 
     def _restore(self, snapshot: bytes) -> None:
         marks, offsets = json.loads(snapshot)

@@ -1,6 +1,8 @@
 """What a broker was asked and what it answered, and the check of what a later life has of it.
 
 An answer is a promise; what was asked and not answered may have happened, all of it or nothing.
+So may what was answered with `StorageUncertainError`. What was refused with `StorageFailedError`
+has not happened, unless the answer before it left that open.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,6 +12,7 @@ from tests.crash.life import Life
 
 from ister.base import is_wildcard, partition_name
 from ister.broker import StreamTopic, SubscribeOptions
+from ister.broker.ledger import Ledger
 from ister.subscriptions import Cursor
 
 # Pattern and name of a subscription.
@@ -33,6 +36,9 @@ class Sent:
     answered: list[int] | None = None
     # Whether the answer outlives a power cut.
     safe: bool = False
+    # The last answer was that it is not stored; and whether that is worth anything.
+    refused: bool = False
+    uncertain: bool = False
 
 
 @dataclass(slots=True)
@@ -44,6 +50,9 @@ class Transacted:
     acks: list[tuple[Key, str, int]]
     # The offset of the first message of each part.
     answered: list[int] | None = None
+    # As of `Sent`.
+    refused: bool = False
+    uncertain: bool = False
 
 
 @dataclass(slots=True)
@@ -160,9 +169,15 @@ def look(life: Life) -> Found:
         cursors,
         saved,
         paused,
-        dict(ledger.transactions),
+        _commits(ledger),
         ledger.encode(),
     )
+
+
+def _commits(ledger: Ledger) -> dict[str, list[int]]:
+    words = [word for rows in ledger.commits.rows() for _, word, _ in rows]
+    answers = {word: ledger.commits.find(word) for word in words}
+    return {word: answer.offsets for word, answer in answers.items() if answer is not None}
 
 
 def _stored(life: Life, topic: StreamTopic) -> Stored:
@@ -241,6 +256,7 @@ def _check_messages(name: str, stored: Stored, promises: Promises, *, power_cut:
                 if offset >= going or offset in stored.offsets:
                     assert stored.payloads.get(offset) == payload, f"{name} lost {offset}: {sent}"
         places = [where[p] for p in new if p in where]
+        assert not places or not sent.refused, f"{name} has {sent}, which was refused"
         if not places:
             continue
         first = places[0]
@@ -264,6 +280,7 @@ def _where(name: str, stored: Stored) -> dict[bytes, int]:
 def _check_transaction(found: Found, transaction: Transacted) -> None:
     signs = list(_signs(found, transaction))
     assert len(set(signs)) <= 1, f"{transaction.word} is half there: {signs}"
+    assert not any(signs) or not transaction.refused, f"{transaction.word} was refused: {signs}"
     if transaction.answered is None:
         return
     assert all(signs), f"{transaction.word} was answered and is gone"

@@ -53,10 +53,15 @@ def _run_or_skip(command: list[str]) -> None:
         pytest.skip(f"{command[0]} is not allowed here: {done.stderr.decode().strip()[:200]}")
 
 
+def ballast_of(place: Path) -> Path:
+    """Return the file that `fill_disk` fills a disk with."""
+    return place / "ballast"
+
+
 def fill_disk(place: Path) -> Path:
-    """Use up all the room there is, and return the file that does."""
-    ballast = place / "ballast"
-    with ballast.open("wb", buffering=0) as file:
+    """Use up all the room there is, and return the file that does. Called again, it takes more."""
+    ballast = ballast_of(place)
+    with ballast.open("ab", buffering=0) as file:
         for size_bytes in (1024 * 1024, 4096, 1):
             with suppress(OSError):
                 while True:
@@ -120,18 +125,19 @@ def faulty_calls(folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> Pa
 
     But only while the file exists that is returned.
     """
-    _preload(folder, monkeypatch)
+    preload(folder, monkeypatch, LIES)
     switch = folder / f"{call}-fails"
     monkeypatch.setenv(f"FAULTY_{call.upper()}", str(switch))
     return switch
 
 
-def _preload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def preload(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have processes started from now on use functions in C instead of the system's."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         pytest.skip("calls to the system can be replaced on Linux only, with a C compiler")
     source, library = folder / "lies.c", folder / "lies.so"
-    source.write_text(LIES)
+    source.write_text(code)
     _run_or_skip([compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"])
     monkeypatch.setenv("LD_PRELOAD", str(library))
 

@@ -93,8 +93,9 @@ class RawClient:
         return sent
 
     def greet(self, client_id: str = "") -> Welcome:
-        """Shake hands."""
-        self.send(control_frame(Hello(client_id=client_id or f"raw-{id(self)}")))
+        """Shake hands; who has the same id is the same client."""
+        client_id = client_id or f"raw-{id(self)}"
+        self.send(control_frame(Hello(client_id=client_id, secret=f"secret of {client_id}")))
         return self.expect(Welcome)
 
     def call(self, command: Command, expect: type[_C]) -> _C:

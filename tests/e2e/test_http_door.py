@@ -160,3 +160,19 @@ async def test_scrapes_at_once_all_get_an_answer(address: Address) -> None:
 
     for text in await asyncio.gather(*(scrape() for _ in range(5))):
         assert b"ister_uptime_seconds" in text
+
+
+async def test_bad_requests_do_not_fill_the_log(address: Address) -> None:
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    with capture_logs() as lines:
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"no request\r\n\r\n")
+            await read_to_end(reader)
+            writer.close()
+    seconds = loop.time() - start
+
+    events = [line["event"] for line in lines]
+    assert events[:1] == ["client_refused"]
+    assert len(events) <= 1 + seconds

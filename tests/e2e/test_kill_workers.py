@@ -14,9 +14,10 @@ import pytest
 from tests.e2e import worker
 from tests.e2e.checker import Stored, check_derived
 from tests.e2e.conftest import BrokerProcess, plain_environment
-from tests.e2e.worker import ACK_TIMEOUT_S, AUDIT, RESULTS, SUBSCRIPTION, TASKS
+from tests.e2e.worker import ACK_TIMEOUT_S, AUDIT, READY, RESULTS, SUBSCRIPTION, TASKS, TURNS
 
 import ister
+from ister.base.errors import LeaseLostError, TransactionError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -24,13 +25,17 @@ WORKERS = 3
 ROUNDS = 6
 COUNT = 1_500
 DRAIN_TIMEOUT_S = 40.0
+# Each of these costs a process, and each of those a worker.
+MORTALS = 10
+CANCELLED = 40
 
 
 class Crew:
     """Worker processes."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *args: str) -> None:
         self._url = url
+        self._args = args
         self._count = 0
         self.processes = [self._start() for _ in range(WORKERS)]
 
@@ -55,14 +60,20 @@ class Crew:
     def _start(self) -> "subprocess.Popen[bytes]":
         self._count += 1
         return subprocess.Popen(
-            [sys.executable, str(Path(worker.__file__)), self._url, f"worker-{self._count}"],
+            [
+                sys.executable,
+                str(Path(worker.__file__)),
+                self._url,
+                f"worker-{self._count}",
+                *self._args,
+            ],
             env=plain_environment(),
         )
 
 
 @contextmanager
-def crew_of(broker: BrokerProcess) -> Iterator[Crew]:
-    crew = Crew(broker.url)
+def crew_of(broker: BrokerProcess, *args: str) -> Iterator[Crew]:
+    crew = Crew(broker.url, *args)
     try:
         yield crew
     finally:
@@ -114,3 +125,83 @@ async def test_every_task_has_one_result_however_workers_die_or_stand_still(
     assert report.cursor.redelivered > 0, "no worker had anything when it died or stood still"
     anomalies = check_derived(tasks, results, RESULTS) + check_derived(tasks, audit, AUDIT)
     assert anomalies == [], f"STORM_SEED={seed}"
+
+
+async def test_a_worker_that_dies_once_its_commit_has_left_has_done_its_task_once(
+    broker: BrokerProcess,
+) -> None:
+    async with ister.connect(broker.url) as client:
+        for topic in (TASKS, RESULTS):
+            await client.create_topic(topic, kind="stream")
+        async with client.producer(TASKS) as producer:
+            for number in range(MORTALS):
+                await producer.send(b"task %d" % number)
+        with crew_of(broker, "mortal") as crew:
+            while (await lag(client)) != 0:
+                for slot, process in enumerate(crew.processes):
+                    # The next one is promoted as soon as the broker finds out.
+                    if process.poll() is not None:
+                        crew.replace(slot)
+                await asyncio.sleep(0.02)
+        tasks, results = await read(client, TASKS), await read(client, RESULTS)
+        [report] = await client.subscriptions(TASKS)
+
+    results = [result for result in results if result.value != READY.decode()]
+    assert check_derived(tasks, results, RESULTS) == []
+    assert report.subscription == SUBSCRIPTION
+
+
+async def lag(client: ister.Client) -> int:
+    """Return what the workers have left to do."""
+    reports = [r.cursor for r in await client.subscriptions(TASKS)]
+    return reports[0].lag if reports and reports[0] is not None else MORTALS
+
+
+async def test_a_task_is_done_once_when_its_worker_is_cancelled_while_it_commits(
+    broker: BrokerProcess,
+) -> None:
+    async with ister.connect(broker.url) as client, ister.connect(broker.url) as other:
+        for topic in (TASKS, RESULTS):
+            await client.create_topic(topic, kind="stream")
+        async with client.producer(TASKS) as producer:
+            await producer.send_batch([b"task %d" % n for n in range(CANCELLED)])
+        patient = asyncio.create_task(work_patiently(other))
+        while await lag(client):
+            # One at a time, so that the other one has something to do as well.
+            async with client.subscribe(
+                TASKS, SUBSCRIPTION, type="shared", start="earliest", buffer_count=1
+            ) as sub:
+                commit = await begin_commit(client, sub)
+                for _ in range(TURNS):
+                    await asyncio.sleep(0)
+                commit.cancel()
+        patient.cancel()
+        tasks, results = await read(client, TASKS), await read(client, RESULTS)
+
+    assert check_derived(tasks, results, RESULTS) == []
+
+
+async def begin_commit(client: ister.Client, sub: ister.Subscription) -> "asyncio.Future[None]":
+    """Work on a message, if there is one, as far as sending the commit."""
+    tx = client.transaction()
+    try:
+        msg = await sub.receive(timeout=0.2)
+    except TimeoutError:
+        return asyncio.get_running_loop().create_future()
+    tx.send(RESULTS, msg.payload)
+    tx.ack(msg)
+    return asyncio.ensure_future(tx.commit())
+
+
+async def work_patiently(client: ister.Client) -> None:
+    """Work, slowly, and see every commit through."""
+    async with client.subscribe(
+        TASKS, SUBSCRIPTION, type="shared", start="earliest", buffer_count=1
+    ) as sub:
+        async for msg in sub:
+            try:
+                async with client.transaction() as tx:
+                    tx.send(RESULTS, msg.payload)
+                    tx.ack(msg)
+            except (LeaseLostError, TransactionError):
+                continue

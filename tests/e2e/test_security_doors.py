@@ -3,8 +3,6 @@
 import json
 import shutil
 import ssl
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -18,7 +16,7 @@ import danube
 import grpc
 import pytest
 from tests.e2e.certificates import Certificates, make_certificates
-from tests.e2e.conftest import BrokerProcess, plain_environment
+from tests.e2e.conftest import BrokerProcess
 from tests.e2e.grpc.danubes import Danube, new_topic
 from tests.e2e.raw import wait_until
 from tests.e2e.secured import (
@@ -33,7 +31,7 @@ from tests.e2e.secured import (
 
 import ister
 from ister import sync
-from ister.base.errors import InvalidError, NotConnectedError, UnauthenticatedError
+from ister.base.errors import NotConnectedError, UnauthenticatedError
 from ister.base.limits import MIB
 from ister.server.grpc.messages import message
 
@@ -384,28 +382,6 @@ def shown(address: str, certificates: Certificates) -> bytes | None:
 
 def der(path: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(path.read_text())
-
-
-def test_a_certificate_that_grpc_does_not_take_is_told_as_such(tmp_path: Path) -> None:
-    # A curve that OpenSSL has, and gRPC's own library has not.
-    new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp256k1 -nodes -subj /CN=localhost"
-    files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "cert")]
-    subprocess.run(["openssl", *new.split(), *files], check=True, capture_output=True)
-    ports = ["--port", "0", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
-    tls = ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
-    ended = subprocess.run(
-        [sys.executable, "-m", "ister", "serve", "--data", str(tmp_path / "data"), *ports, *tls],
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-
-    assert ended.returncode == InvalidError.exit_code
-    assert ended.stderr.count("the gRPC doors cannot use them") == 1
-    assert "--no-grpc" in ended.stderr
-    assert "is taken" not in ended.stderr
 
 
 # Danube's own client

@@ -1,11 +1,14 @@
 """TLS under load and over restarts: nothing is lost or doubled, and memory is bounded."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
 import secrets
 import signal
+import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,11 +17,12 @@ from pathlib import Path
 import pytest
 from tests.e2e.certificates import Certificates
 from tests.e2e.conftest import BrokerProcess
-from tests.e2e.raw import WAIT_S, memory_bounded
+from tests.e2e.raw import WAIT_S, memory_bounded, wait_until
 from tests.e2e.secured import (
     TOKEN,
     client_hello,
     connect,
+    native,
     open_secured_target,
     raw_tls,
     running,
@@ -30,15 +34,20 @@ from tests.e2e.target import Target
 
 import ister
 from ister.base.limits import CREDIT_MAX, MIB
+from ister.codec import encode
 from ister.server.handshakes import HANDSHAKE_S_MAX
+from ister.server.native.door import SCRATCH_BYTES
 from ister.wire import (
     GoingAway,
     Hello,
+    ListTopics,
+    OpenProducer,
     Subscribe,
     Subscribed,
     Welcome,
     control_frame,
     credit_frame,
+    publish_frame,
 )
 
 pytestmark = pytest.mark.e2e
@@ -61,6 +70,60 @@ def flags(tmp_path: Path, certificates: Certificates) -> list[str]:
 
 
 # Load
+
+
+def send_and_end(broker: BrokerProcess, context: ssl.SSLContext, first: bytes, then: bytes) -> None:
+    """Send bytes over TLS, and when they are answered others, with its end in the same write."""
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, to_send, server_hostname=broker.host)
+    with socket.create_connection((broker.host, broker.port), timeout=WAIT_S) as raw:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(to_send.read())
+                received.write(raw.recv(65_536))
+        tls.write(first)
+        raw.sendall(to_send.read())
+        answer = b""
+        while not answer:
+            received.write(raw.recv(65_536))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                answer = tls.read()
+        tls.write(then)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.unwrap()
+        raw.sendall(to_send.read())
+        # Until the broker has ended it as well.
+        while raw.recv(65_536):
+            pass
+
+
+def test_what_was_sent_before_the_end_of_tls_is_published(
+    target: Target, certificates: Certificates
+) -> None:
+    broker, topic, count = target.broker, "/default/farewell", 200
+    head, body = encode([b"x"], producer=b"p")
+    hello = control_frame(Hello(client_id="hasty", token=TOKEN))
+    frames = [
+        control_frame(OpenProducer(topic=topic, name="p", channel=1), sequence=1),
+        # These take longer than a turn.
+        *(control_frame(ListTopics(pattern=topic), sequence=2) for _ in range(600)),
+        *(b"".join(publish_frame(1, 3 + number, head, body)) for number in range(count)),
+    ]
+    # One read of the broker.
+    assert sum(map(len, frames)) < SCRATCH_BYTES
+    with native(broker, certificates) as client:
+        client.create_topic(topic)
+
+        send_and_end(broker, trusting(certificates), hello, b"".join(frames))
+
+        wait_until(lambda: not client.topics(topic)[0].producers, "the connection is gone")
+        [found] = client.topics(topic)
+        client.delete_topic(topic)
+
+    assert found.messages_in == count
 
 
 async def test_large_messages_come_whole_to_a_slow_consumer(

@@ -1,12 +1,16 @@
 """SIGTERM: the broker stops accepting, tells its clients, drains what can be drained, and ends."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import BrokerProcess, StartBroker
+from tests.e2e.conftest import BrokerProcess, StartBroker, free_port
 from tests.e2e.raw import WAIT_S, RawClient, eventually, publish, wait_until
 
 import ister
@@ -223,3 +227,42 @@ def test_a_closing_broker_opens_nothing_new_and_still_answers(start_broker: Star
         frame = raw.frame()
         assert frame is not None
         assert frame[:3] == (Opcode.PUBLISHED, 1, 9)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("object_store", [True, False], ids=["object store", "data folder"])
+async def test_a_closed_broker_ends_whatever_its_threads_do(
+    tmp_path: Path, object_store: bool, number: signal.Signals
+) -> None:
+    ready, store = tmp_path / "ready.json", f"file://{tmp_path}/store"
+    flags = {
+        "data": str(tmp_path / "data"),
+        "ready_file": str(ready),
+        "native.port": free_port(),
+        "http.port": free_port(),
+        "grpc.mode": "off",
+        **({"storage.object_store": store} if object_store else {}),
+    }
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: ASYNC220 - it is quick
+            [sys.executable, "-m", "tests.e2e.busy_broker", json.dumps(flags)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        await eventually(ready.exists)
+        async with ister.connect(json.loads(ready.read_text())["url"]) as client:
+            await client.create_topic(
+                TOPIC, kind="stream", durability="object" if object_store else "fsync"
+            )
+            async with client.producer(TOPIC) as producer:
+                await producer.send(b"x")
+                process.send_signal(number)
+                code = await asyncio.to_thread(process.wait, WAIT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert code == 0
+    assert "broker_closed" in (tmp_path / "log").read_text()

@@ -431,7 +431,7 @@ def test_a_torn_end_is_a_note_and_the_next_start_cuts_it(
 
 
 def test_what_is_no_data_folder_is_not_checked(tmp_path: Path) -> None:
-    assert b"is no data folder" in Shell().run("storage", "check", str(tmp_path), code=64).stderr
+    assert b"is not a data folder" in Shell().run("storage", "check", str(tmp_path), code=64).stderr
 
 
 def test_a_store_that_cannot_be_reached_is_a_clear_error(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ async def test_a_full_disk_refuses_writes_and_loses_nothing_acknowledged(
             await writer.check()
 
 
-async def test_a_consumer_is_served_and_its_acknowledgements_are_kept_for_later_on_a_full_disk(
+async def test_a_consumer_is_served_and_its_acknowledgements_are_taken_on_a_full_disk(
     tmp_path: Path,
 ) -> None:
     with small_disk(tmp_path, "tmpfs", DISK_MIB) as disk, running(disk) as broker:
@@ -189,15 +189,13 @@ async def test_a_consumer_is_served_and_its_acknowledgements_are_kept_for_later_
             await writer.send_until_refused()
             messages = [await sub.receive(WAIT_S) for _ in writer.acknowledged]
 
-            # Not to be confirmed now: but it must not be forgotten either.
-            with pytest.raises(StorageFailedError):
-                await messages[0].ack(confirm=True)
-            for msg in messages[1:]:
+            for msg in messages[:-1]:
                 await msg.ack()
+            # Acknowledgements without a confirmation are journaled within 0.1 s, or with this one.
+            await messages[-1].ack(confirm=True)
+            await lag_is(writer.client, 0)
             ballast.unlink()
             await wait_ready(broker, 200)
-            await messages[0].ack(confirm=True)
-            await lag_is(writer.client, 0)
             await asyncio.to_thread(broker.kill)
             await asyncio.to_thread(broker.restart)
             await lag_is(writer.client, 0)
@@ -248,20 +246,54 @@ async def test_a_failed_write_acknowledges_nothing_and_the_broker_recovers_by_it
             for _ in range(3):
                 await writer.send()
             switch.touch()
-            with pytest.raises(StorageFailedError):
-                await writer.send()
+            sending = asyncio.create_task(writer.send())
             await wait_ready(broker, 503)
-            with pytest.raises(StorageFailedError):
-                await writer.send()
+            async with writer.client.producer(TOPIC, name="other") as other:
+                with pytest.raises(StorageFailedError):
+                    await other.send(b"refused")
             assert len(await read_all(writer.client)) == 3
+            if call == "write":
+                # Cut off again: it is not stored.
+                with pytest.raises(StorageFailedError):
+                    await sending
+            assert sending.done() == (call == "write")
 
             switch.unlink()
             await wait_ready(broker, 200)
+            if call == "sync":
+                # Nobody knew whether it is stored, so the client has repeated it.
+                await sending
             for _ in range(3):
                 await writer.send()
+            assert len(writer.acknowledged) == (7 if call == "sync" else 6)
             await writer.check()
             await asyncio.to_thread(broker.kill)
             await asyncio.to_thread(broker.restart)
+            await writer.check()
+
+
+@pytest.mark.parametrize("what", ["message", "transaction"])
+async def test_what_is_uncertain_when_the_broker_is_killed_is_stored_once(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = faulty_calls(tmp_path, monkeypatch, "sync")
+    with running(tmp_path) as broker:
+        async with writing(broker) as writer:
+            await writer.send()
+            transaction = writer.client.transaction()
+            transaction.send(TOPIC, b"of a transaction")
+            switch.touch()
+            task = asyncio.create_task(writer.send() if what == "message" else transaction.commit())
+            await wait_ready(broker, 503)
+            await asyncio.to_thread(broker.kill)
+            switch.unlink()
+            await asyncio.to_thread(broker.restart)
+            await task
+            await writer.send()
+
+            if what == "transaction":
+                writer.acknowledged[transaction.results[0].offset] = b"of a transaction"
+            assert sorted(writer.acknowledged) == [0, 1, 2]
             await writer.check()
 
 
@@ -393,6 +425,35 @@ async def test_a_flipped_bit_in_the_middle_stops_the_broker_and_nothing_is_chang
     assert contents(data_of(broker)) == before
 
 
+@pytest.mark.parametrize("damage", ["flipped bit", "truncated"])
+async def test_a_last_entry_that_is_damaged_after_a_clean_stop_stops_the_broker(
+    damage: str, broker: BrokerProcess
+) -> None:
+    await write_some(broker)
+    assert broker.stop() == 0
+    journal = segments(data_of(broker))[-1]
+    last = entries(journal)[-1]
+    if damage == "truncated":
+        with journal.open("r+b") as file:
+            file.truncate(last.position + 100)
+    else:
+        flip_bit(journal, last.position + last.size_bytes // 2)
+    before = contents(data_of(broker))
+
+    code, text = refusal(broker)
+
+    assert code == CorruptedError.exit_code
+    assert journal.name in text
+    assert str(last.position) in text
+    assert contents(data_of(broker)) == before
+    command = [sys.executable, "-m", "ister", "storage", "check", str(data_of(broker))]
+    checked = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, timeout=WAIT_S, check=False
+    )
+    assert checked.returncode
+    assert journal.name in (checked.stdout + checked.stderr).decode()
+
+
 async def test_a_flipped_bit_in_a_sealed_file_costs_only_what_it_hit(broker: BrokerProcess) -> None:
     async with ister.connect(broker.url) as client:
         for topic in (TOPIC, OTHER):
@@ -424,6 +485,20 @@ async def test_a_flipped_bit_in_a_sealed_file_costs_only_what_it_hit(broker: Bro
         async with client.reader(TOPIC, start=4) as reader:
             assert sum([len(batch) async for batch in reader]) == 40
     assert readiness(broker)[0] == 200
+
+
+# Who else is on the machine.
+
+
+async def test_everything_in_the_data_folder_is_for_its_owner_alone(broker: BrokerProcess) -> None:
+    await write_some(broker)
+    async with ister.connect(broker.url) as client:
+        await client.create_topic("/default/later", kind="timeline")
+    data = data_of(broker)
+
+    found = {path: path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
+    assert {data / "lock", data / "timelines.db", data / "segments"} <= set(found)
+    assert {path for path, mode in found.items() if mode & 0o077} == set()
 
 
 # Two brokers.

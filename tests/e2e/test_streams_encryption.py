@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import BrokerProcess, StartBroker, plain_environment
 from tests.e2e.disks import contents, segments
-from tests.e2e.raw import WAIT_S
+from tests.e2e.raw import WAIT_S, eventually
 
 import ister
-from ister.base.errors import EncryptionKeyError
+from ister.base.errors import CorruptedError, EncryptionKeyError, NotEncryptedError
 
 pytestmark = pytest.mark.e2e
 
@@ -126,3 +126,87 @@ async def test_after_a_rotation_old_and_new_messages_are_readable(
     broker.restart()
 
     assert await stored(broker) == [b"old", *[large] * 25]
+
+
+async def test_encryption_may_begin_later_and_is_told_of_once(
+    start_broker: StartBroker, keys: Path
+) -> None:
+    broker = start_broker()
+    await send(broker, b"plain")
+    broker.stop()
+    args = broker.args
+    broker.args = [*args, "--key-file", str(keys), "--accept-unencrypted"]
+    broker.restart()
+    await send(broker, SECRET)
+    assert broker.log_text().count("log_not_encrypted") == 1
+    broker.args = [*args, "--key-file", str(keys)]
+    broker.restart()
+
+    assert await stored(broker) == [b"plain", SECRET]
+    assert not is_on_disk(broker)
+    assert broker.log_text().count("log_not_encrypted") == 1
+
+
+async def test_a_plain_file_is_refused_in_a_log_that_is_encrypted(
+    start_broker: StartBroker, keys: Path
+) -> None:
+    plain, encrypted = start_broker(), start_broker("--key-file", str(keys))
+    for broker in (plain, encrypted):
+        await send(broker, b"something")
+        broker.stop()
+    [theirs], [ours] = segments(plain.folder / "data"), segments(encrypted.folder / "data")
+    assert theirs.name == ours.name
+    ours.write_bytes(theirs.read_bytes())
+    before = contents(encrypted.folder / "data")
+
+    done = refusal(encrypted, "--key-file", str(keys))
+
+    assert done.returncode == CorruptedError.exit_code
+    assert ours.name in done.stderr
+    assert "not encrypted" in done.stderr
+    assert contents(encrypted.folder / "data") == before
+
+
+@pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.stop])
+async def test_a_broker_with_keys_refuses_a_log_without_and_changes_nothing(
+    end: object, start_broker: StartBroker, keys: Path
+) -> None:
+    broker = start_broker()
+    await send(broker, b"something")
+    assert callable(end)
+    end(broker)
+    before = contents(broker.folder / "data")
+
+    done = refusal(broker, "--key-file", str(keys))
+
+    assert done.returncode == NotEncryptedError.exit_code
+    assert "--accept-unencrypted" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert contents(broker.folder / "data") == before
+    broker.restart()
+    assert await stored(broker) == [b"something"]
+
+
+def manifest_numbers(folder: Path) -> set[int]:
+    """Return which manifests there are, without files that are still being made."""
+    return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
+
+
+async def test_a_killed_broker_needs_the_option_for_unencrypted_logs_only_once(
+    start_broker: StartBroker, keys: Path
+) -> None:
+    broker = start_broker()
+    await send(broker, b"plain")
+    broker.stop()
+    args = broker.args
+    broker.args = [*args, "--key-file", str(keys), "--accept-unencrypted"]
+    broker.restart()
+    manifests = broker.folder / "data" / "manifests"
+    before = manifest_numbers(manifests)
+    await send(broker, SECRET)
+    await eventually(lambda: manifest_numbers(manifests) != before)
+    broker.kill()
+    broker.args = [*args, "--key-file", str(keys)]
+    broker.restart()
+
+    assert await stored(broker) == [b"plain", SECRET]

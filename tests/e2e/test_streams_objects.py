@@ -10,7 +10,7 @@ from tests.e2e.disks import segments
 from tests.e2e.raw import WAIT_S
 
 import ister
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, ShardMovedError
 from ister.objects import open_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
@@ -84,7 +84,7 @@ async def test_a_broker_whose_object_journal_was_taken_over_acknowledges_nothing
             async with ister.connect(latter.url) as other:
                 async with other.producer(TOPIC, name="q") as successor:
                     await successor.send(b"1")
-                with pytest.raises(ister.IsterError):
+                with pytest.raises(ShardMovedError):
                     await producer.send(b"lost")
                 assert await read_all(other) == [b"0", b"1"]
 

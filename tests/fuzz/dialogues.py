@@ -8,9 +8,8 @@ from tests.fuzz.timeline_dialogues import leasing, made_up, scheduling
 from tests.unit.codec.strategies import resealed
 
 from ister.base import EARLIEST, LATEST, Position, StreamSettings
-from ister.broker.leasenumbers import LIFE_BITS, TRACK_BITS
+from ister.broker.leasenumbers import COUNT_BITS, TRACK_BITS
 from ister.codec import Codec, available, encode
-from ister.testing.clock import START_MS
 from ister.wire import (
     BACKOFF_DELAY,
     AbortTransaction,
@@ -70,7 +69,8 @@ SETTINGS = [
 
 
 def hello(number: int) -> bytes:
-    return control_frame(Hello(client_id=f"client-{number % 3}", codecs=["none", "lz4"]))
+    client = f"client-{number % 3}"
+    return control_frame(Hello(client_id=client, secret=client, codecs=["none", "lz4"]))
 
 
 def batch(rng: random.Random, *, replies: bool = False) -> tuple[bytes, bytes]:
@@ -138,7 +138,7 @@ def consuming(rng: random.Random) -> Dialogue:
 def runs(rng: random.Random) -> list[tuple[int, int, int]]:
     """Runs of leases that may or may not be there."""
     starts = [rng.choice([0, 0, 1, 5, 2**63 - 100]) for _ in range(rng.choice([1, 1, 2, 9]))]
-    first = START_MS << LIFE_BITS << TRACK_BITS
+    first = 1 << COUNT_BITS << TRACK_BITS
     lease = first + (rng.randint(0, 3) << TRACK_BITS) + rng.choice([0, 0, 1])
     return [
         (rng.choice([lease, lease, 3]), start, start + rng.choice([1, 1, 2, 100]))

@@ -8,6 +8,8 @@ import copy
 import json
 import os
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from random import Random
@@ -156,3 +158,30 @@ def test_new_changed_schemas_are_taken_for_what_they_are_for_as_long_as_asked() 
     while time.monotonic() < deadline_s:
         play(seed)
         seed += 1
+
+
+def slow_calls(first: int, count: int) -> list[str]:
+    """Play cases of `schema_costs` in a process of their own; return what took too long."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.schema_costs", str(first), str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    *slow, last = done.stdout.splitlines() or [""]
+    assert last == "done", f"cases {first} to {first + count}: {done.stderr[-2_000:]}"
+    return slow
+
+
+def test_no_schema_or_payload_costs_more_than_its_budget() -> None:
+    assert slow_calls(0, 60) == []
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+def test_no_new_schema_or_payload_costs_more_than_its_budget_for_as_long_as_asked() -> None:
+    first = secrets.randbits(32)
+    deadline_s = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", "60"))
+    while time.monotonic() < deadline_s:
+        assert slow_calls(first, 20) == []
+        first += 20

@@ -127,7 +127,9 @@ class World:
         worker = InlineWorker(self._call_soon)
         self.broker.adopt_timelines(WithStore(self.store, worker), [], call_soon=self._call_soon)
         self.settle()
-        self.door = StrictDoor(self.broker, busy_poll_us=0)
+        self.door = StrictDoor(
+            self.broker, busy_poll_us=0, call_soon=self._call_soon, now_ns=lambda: 0
+        )
         self.clients: list[tuple[NativeSession, NotingTransport, bytearray]] = []
 
     def _open_vault(self) -> Vault:

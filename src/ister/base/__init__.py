@@ -7,6 +7,8 @@ from ister.base.names import (
     SYSTEM_NAMESPACE,
     Pattern,
     TopicName,
+    check_not_reserved,
+    compile_pattern,
     find_partition,
     is_wildcard,
     matches,
@@ -37,6 +39,13 @@ from ister.base.streams import (
     Retention,
     StreamReport,
     StreamSettings,
+)
+from ister.base.text import (
+    hide_secrets,
+    printable,
+    printable_json,
+    printable_lines,
+    without_secrets,
 )
 from ister.base.timelines import (
     CronReport,
@@ -81,7 +90,10 @@ __all__ = [
     "Timer",
     "TopicName",
     "TopicReport",
+    "check_not_reserved",
+    "compile_pattern",
     "find_partition",
+    "hide_secrets",
     "is_loopback",
     "is_wildcard",
     "matches",
@@ -92,7 +104,11 @@ __all__ = [
     "parse_span",
     "parse_topic",
     "partition_name",
+    "printable",
+    "printable_json",
+    "printable_lines",
     "rounded_size",
     "rounded_span",
     "size_text",
+    "without_secrets",
 ]

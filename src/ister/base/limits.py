@@ -38,6 +38,12 @@ BATCH_COUNT_MAX = 65_536
 # A control frame holds names, filters, listings, which are paged to stay below this, and
 # definitions of schemas, which have up to 1 MiB.
 CONTROL_BYTES_MAX = 2 * MIB
+# Decoding a control frame of a client must not take long. Items of one list or map take 0.5 µs each
+# at most: 8 ms. This is above the limits of all lists but the two below, so that a list that is too
+# long is usually refused with the error of its own limit.
+REQUEST_ITEMS_MAX = 16_384
+# A field of a control frame of more than 128 KiB, except definitions, payloads and bounded lists.
+FIELD_BYTES_MAX = 64 * KIB
 
 # The client closes a batch at this size. Python and the system cost the same for a small batch
 # as for a large one, so larger is faster, until a batch waits too long behind another (measured
@@ -81,8 +87,17 @@ LOCATED_ROWS_MAX = 1_000
 
 # A filter is evaluated on every batch: bound the work of one.
 FILTERS_MAX = 64
+# Distinct key filters of all consumers of a key-shared subscription. Each new key is matched
+# against all of them once, at 0.2 µs each. A key of 4 KiB takes 13 µs each, or 80 µs with question
+# marks between two stars. Such filters count as four: 20 ms for all.
+KEY_GLOBS_MAX = 1_024
 # All of them together are in every listing of the subscription.
 FILTERS_BYTES_MAX = 64 * KIB
+
+# Matching scans the value once for each star. Text with question marks between two stars is
+# compared at every position: 8 KiB × 16 characters take 0.5 ms.
+GLOB_STARS_MAX = 4
+GLOB_LOOSE_MAX = 16
 
 # A page of a listing ends with the row that passes this. The largest row, a subscription with all
 # its filters and `LISTED_CONSUMERS_MAX` consumers of at most 450 B, is another 64 KiB + 440 KiB,
@@ -100,6 +115,10 @@ MAX_DELIVERIES_MAX = 1_000_000
 BACKOFF_STEPS_MAX = 32
 # Longest delay of a nack.
 NACK_DELAY_MS_MAX = ACK_TIMEOUT_MS_MAX
+# The reason given with a nack, which is added to the dead letter. A longer reason is truncated.
+# A subscription keeps the newest 1,024 reasons: 1 MiB.
+NACK_REASON_BYTES_MAX = KIB
+NACK_REASONS_MAX = 1_024
 # Delivered and not acknowledged, of one subscription: twice the default credit of a consumer, for
 # one that works on a window while the next is under way; bounded again by bytes.
 IN_FLIGHT_COUNT_MAX = 262_144
@@ -107,18 +126,48 @@ IN_FLIGHT_BYTES_MAX = 256 * MIB
 # Ranges in one frame of acknowledgements: 128 KiB of them.
 ACKS_PER_FRAME_MAX = 4_096
 
-# For how long a stream remembers message ids, and how many of them at most: an id costs about
-# 200 B of memory, so that one topic cannot take more than 200 MB.
+# How long a stream remembers message ids, and how many of them. Beyond that number the oldest ids
+# are dropped early. An id takes about 170 B of memory, whatever its length: 170 MB for one topic.
+# For all topics together there is `Limits.message_ids_max`.
 DEDUP_WINDOW_MS = 120_000
 DEDUP_WINDOW_MS_MAX = 24 * 3_600_000
 DEDUP_IDS_MAX = 1_000_000
+# Messages of a batch that have ids: as many as the SDK puts into one. Each is looked up when the
+# batch comes, and kept when the journal has it, at 0.8 µs, or 2.6 µs for a long one: 42 ms of the
+# event loop at most, twice.
+BATCH_IDS_MAX = PRODUCER_BATCH_COUNT
+# Requests or replies in one batch: as many as the SDK puts into one. Each is sorted by its asker,
+# at 2.5 µs: 41 ms of the event loop at most. 65,536 for a thousand askers took 161 ms.
+BATCH_REPLIES_MAX = PRODUCER_BATCH_COUNT
 # Producers a stream remembers the last sequence number of; the longest silent makes room.
 PRODUCERS_REMEMBERED_MAX = 10_000
 
 # A transaction is one entry of the journal, held in memory until it is committed.
 TRANSACTION_BYTES_MAX = 64 * MIB
-TRANSACTION_BATCHES_MAX = 10_000
+# Giving a batch its offset, and showing it when it is stored, takes 8 µs each: 16 ms of the event
+# loop. A commit of 10,000 batches took 123 ms.
+TRANSACTION_BATCHES_MAX = 2_048
+# Messages with ids in one transaction. A commit looks them up and keeps them as a batch does, and
+# its batches are decoded in the same turn: 5 µs for an id of 255 bytes, so 20 ms in each of two
+# turns of the event loop. 16,384 ids took 85 ms, and without a limit, 64 MiB of ids took 11 s.
+TRANSACTION_IDS_MAX = 4_096
+# Topics in one commit: two topics with 1,024 partitions each. Each topic is looked up twice, in a
+# turn each, at up to 8 µs: 16 ms of the event loop. 100,000 topics took 742 ms.
+TRANSACTION_TOPICS_MAX = 2_048
+# Ranges of offsets acknowledged by one commit: as many as in one frame of acknowledgements.
+TRANSACTION_ACKS_MAX = ACKS_PER_FRAME_MAX
 TRANSACTION_TIMEOUT_MS = 60_000
+# The id of a transaction. The SDK's ids have 24 characters, a UUID has 36.
+TRANSACTION_WORD_BYTES_MAX = 128
+# How long a retried commit is recognised, and how long the SDK retries one at most, whatever its
+# timeout. A retry may take half of the time to arrive.
+COMMIT_REMEMBERED_MS = 600_000
+COMMIT_RETRIED_MS_MAX = COMMIT_REMEMBERED_MS // 2
+# Memory for the results of commits, for one client and for all. A commit of one batch takes 200 B.
+# So a client with 5,000 commits/s is remembered for 65 s, which is longer than its timeout, and
+# 2,200 commits/s of all clients are remembered for the full 10 minutes.
+COMMITS_CLIENT_BYTES_MAX = 64 * MIB
+COMMITS_BYTES_MAX = 256 * MIB
 # Batches that are staged wait in files without a name, one for each stage, and so in as many
 # descriptors: as many as half of the connections a broker takes.
 STAGES_MAX = 10_000
@@ -131,9 +180,13 @@ STAGE_KEEP_MS_MIN = 1_000
 STAGE_KEEP_MS_MAX = 24 * 3_600_000
 # What is published at once. Nothing else is written meanwhile: 2 s at 500 MB/s.
 SERIES_BYTES_MAX = 1 * GIB
-# 1 GiB in batches of 32 KiB. Giving offsets to a batch takes 10 µs of the event loop: 0.3 s for so
-# many.
-SERIES_BATCHES_MAX = 32_768
+# 1 GiB in batches of 64 KiB. Giving offsets to a batch takes 2 to 10 µs of the event loop. 32,768
+# batches took 72 ms.
+SERIES_BATCHES_MAX = 16_384
+# Topics of one stage. Each topic is looked up when the stage is closed, at 2.7 µs: 11 ms of the
+# event loop. 100,000 topics took 272 ms. 4,096 names of 255 B fill half of a control frame. The
+# topics of one publish are bounded by `SERIES_BATCHES_MAX`.
+STAGE_TOPICS_MAX = 4_096
 # Staged and not yet in its file; beyond it, nothing is read from those who stage: 0.1 s at
 # 300 MB/s, so that the disk is kept busy.
 STAGING_BYTES_MAX = 32 * MIB
@@ -141,6 +194,11 @@ STAGING_BYTES_MAX = 32 * MIB
 STAGE_WINDOW_BYTES = 8 * MIB
 # Saved cursors of one subscription.
 SNAPSHOTS_MAX = 1_000
+# Memory for the saved cursors of one subscription, and of all subscriptions of one journal. A saved
+# cursor takes about 45 B for each topic, and up to 8 KiB more for each 65,536 messages between the
+# first and the last acknowledged one: 18 saved cursors over 20,000 topics fit.
+SAVED_CURSORS_BYTES_MAX = 16 * MIB
+ALL_SAVED_CURSORS_BYTES_MAX = 64 * MIB
 
 # One write of metadata. These are etcd's defaults (128 changes, 1.5 MiB with keys and wrapping), so
 # that what one store takes, another takes as well.
@@ -170,6 +228,9 @@ CHECK_BYTES_MAX = 64 * KIB
 # The same for schemas that are slow to check, as bytes times the weight of the schema: 5 ms and
 # less for dense Avro, 15 ms for JSON by a schema of a thousand choices.
 CHECK_WORK_MAX = 16 * CHECK_BYTES_MAX
+# What counts as a short check in a thread, which waits for other short ones only: some 10 ms for
+# simple schemas, 0.4 s at worst.
+CHECK_SHORT_WORK_MAX = 8 * MIB
 
 # A message of a timeline, with id and attributes: half of a control frame, so that any one of them
 # fits into a delivery, a listing or a transaction.
@@ -184,10 +245,16 @@ TIMELINE_PAGE_MAX = 100
 # What a consumer may be handed and has not finished. Each is a row of the store and a lease in the
 # client: 1 KiB for both.
 TIMELINE_CREDIT_MAX = 100_000
+# Messages that a consumer keeps when it is closed: as many as it has credit for. 5 ms to decode.
+KEPT_COUNT_MAX = TIMELINE_CREDIT_MAX
 # Topics of one broker, each with the slots of a near-future window; and consumers of each, which
 # are looked at whenever messages are handed out.
 TIMELINES_MAX = 10_000
 TIMELINE_CONSUMERS_MAX = 1_000
+# Kept of the disk for timelines while it is full, or a tenth of a small disk, in four parts. Two
+# are for what the write-ahead log has when the disk becomes full, and the file has no room for: up
+# to 4 MiB before it is copied, and a group of 4 MiB. One is for the log, one for ends of leases.
+TIMELINE_RESERVE_BYTES = 16 * MIB
 # Rules of one cron topic: each is looked for when the broker starts, and takes 300 B of memory.
 # At midnight all of them may fire: 10,000 take the store 5 seconds, and it has 10. What a rule
 # sends is stored anew whenever it fires, and is read with that of 50 or 100 others: 6 MiB.
@@ -222,6 +289,22 @@ class Limits:
     topics_max: int = 100_000
     namespaces_max: int = 1_000
     subscriptions_max: int = 100_000
+    # Wildcard subscriptions; live and durable ones are counted separately. Each is matched against
+    # the name of a new topic: 1 ms for 1,000.
+    wildcards_max: int = 1_000
+    # Topics that match a durable wildcard subscription when it is created. A seek or a report takes
+    # up to 8 µs for each topic: 40 ms. Topics that are created later do not count.
+    topics_per_subscription_max: int = 5_000
+    # Topics of all durable wildcard subscriptions. A topic counts once for each subscription that
+    # covers it. Each takes about 2.3 KB of memory: 460 MB in all.
+    covered_topics_max: int = 200_000
+    # Message ids that all streams together remember, at about 170 B: 510 MB. Beyond that, the
+    # topics with the most forget their oldest.
+    message_ids_max: int = 3_000_000
+    # Memory for the producers that all streams together remember: 300 B and the name for each, and
+    # 140 B for each run of messages: 250,000 producers with names of 40 B and one run. Beyond that,
+    # the topics with the most forget the producers that were silent longest.
+    producers_bytes_max: int = 128 * MIB
     consumers_per_subscription_max: int = 10_000
     connections_max: int = 20_000
     # Connected, but not yet past the handshake: the oldest makes room for the newest.

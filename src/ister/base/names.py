@@ -6,18 +6,20 @@ a partitioned topic `/ns/t` is the topic `/ns/t-part-N`.
 """
 
 import re
+from collections.abc import Callable
 from typing import NewType
 
-from ister.base.errors import BadNameError
+from ister.base.errors import BadNameError, ReservedNamespaceError
 from ister.base.limits import NAME_BYTES_MAX
 
 TopicName = NewType("TopicName", str)
 Pattern = NewType("Pattern", str)
 
 DEFAULT_NAMESPACE = "default"
-# For what the platform itself keeps in topics.
+# For topics of the broker itself. Clients can read them, but not change them.
 SYSTEM_NAMESPACE = "system"
 
+_RESERVED = f"/{SYSTEM_NAMESPACE}/"
 _TOKEN = re.compile(r"[\w-]+\Z")
 _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)\Z")
 _PLAIN = re.compile(r"[\w.:@-]+\Z")
@@ -61,6 +63,16 @@ def namespace_of(name: str) -> str:
     return name[1 : name.index("/", 1)]
 
 
+def check_not_reserved(name: str) -> None:
+    """Raise `ReservedNamespaceError` for a topic or pattern that clients may not change.
+
+    The broker calls this for every request that creates, changes or removes something, so that all
+    ports refuse it alike.
+    """
+    if name.startswith(_RESERVED):
+        raise ReservedNamespaceError(name)
+
+
 def partition_name(topic: str, partition: int) -> TopicName:
     """Return the topic name of one partition."""
     return TopicName(f"{topic}-part-{partition}")
@@ -70,6 +82,21 @@ def find_partition(name: str) -> tuple[TopicName, int] | None:
     """Split `/ns/t-part-3` into `/ns/t` and 3; `None` for any other name."""
     found = _PARTITION.match(name)
     return (TopicName(found[1]), int(found[2])) if found else None
+
+
+def compile_pattern(pattern: str) -> Callable[[str], object]:
+    """Return a function that does the same as `matches`, and is faster for very many names."""
+    if is_wildcard(pattern) and find_partition(pattern) is not None:
+        # Wildcards match base names, and no base name ends like a partition.
+        return lambda name: False
+    _, namespace, rest = pattern.split("/", 2)
+    tokens = rest.split(".")
+    several = tokens[-1] == ">"
+    parts = [r"[^.]+?" if token == "*" else re.escape(token) for token in tokens]
+    if several:
+        parts[-1] = r".+?"
+    body = r"\.".join(parts)
+    return re.compile(rf"/{re.escape(namespace)}/{body}(?:-part-(?:0|[1-9][0-9]*))*\Z").match
 
 
 def matches(pattern: str, topic: str) -> bool:

@@ -1,12 +1,13 @@
 """The running broker without a network: owns state, asks the rules, acts."""
 
 from ister.broker.attachments import Attachment, SubscribeOptions
-from ister.broker.broker import Broker, Producer
+from ister.broker.broker import Broker, ConnectionCounts, Producer
 from ister.broker.commits import CommitFigures
 from ister.broker.consumer import Consumer, Sink
 from ister.broker.deadletters import default_dead_letter_topic
 from ister.broker.delayed import DelayedBatch
 from ister.broker.guarding import Check, Guard, GuardOf
+from ister.broker.ledger import Budgets, Ledger
 from ister.broker.locating import Located, Page, locate
 from ister.broker.opening import open_vault
 from ister.broker.reader import Reader, ReaderSink, open_reader
@@ -25,7 +26,8 @@ from ister.broker.timelines import (
     WithStore,
 )
 from ister.broker.topic import Topic
-from ister.broker.transactions import Transaction
+from ister.broker.transactions import Transaction, check_commit
+from ister.broker.turns import Turns
 from ister.broker.vault import Vault, Workers
 from ister.broker.watching import Head, Watch
 from ister.broker.workers import InlineWorker, ThreadWorker, Worker
@@ -33,14 +35,17 @@ from ister.broker.workers import InlineWorker, ThreadWorker, Worker
 __all__ = [
     "Attachment",
     "Broker",
+    "Budgets",
     "Check",
     "CommitFigures",
+    "ConnectionCounts",
     "Consumer",
     "DelayedBatch",
     "Guard",
     "GuardOf",
     "Head",
     "InlineWorker",
+    "Ledger",
     "Located",
     "Page",
     "Producer",
@@ -63,11 +68,13 @@ __all__ = [
     "Timelines",
     "Topic",
     "Transaction",
+    "Turns",
     "Vault",
     "Watch",
     "WithStore",
     "Worker",
     "Workers",
+    "check_commit",
     "default_dead_letter_topic",
     "locate",
     "open_reader",

@@ -8,6 +8,7 @@ from ister.base import EARLIEST, LATEST, AckSettings, Position
 from ister.broker.consumer import Consumer
 from ister.broker.durable import DurableSubscription, Run, TimedRun
 from ister.broker.durables import Wanted
+from ister.broker.leasenumbers import slot_of
 from ister.broker.subscription import Subscription
 from ister.broker.vault import Vault
 
@@ -75,17 +76,23 @@ class Attachment:
         consumer = self.consumer
         consumer.sink.leases_void(consumer.channel, self.life, active=self.active)
 
-    def ack(self, runs: Sequence[Run]) -> list[Run]:
-        """Acknowledge; returns the runs refused."""
-        return self._sort_out(runs, lambda durable, some: durable.ack(some))
+    def ack(self, runs: Sequence[Run], *, confirm: bool = False) -> list[Run]:
+        """Acknowledge; returns the runs refused.
 
-    def ack_through(self, runs: Sequence[Run]) -> list[Run]:
+        With `confirm` the journal records the leases, so that the same can be repeated after a
+        restart of the broker.
+        """
+        return self._sort_out(runs, lambda durable, some: durable.ack(some, confirm=confirm))
+
+    def ack_through(self, runs: Sequence[Run], *, confirm: bool = False) -> list[Run]:
         """Acknowledge everything below the ends of runs; returns the runs refused."""
-        return self._sort_out(runs, lambda durable, some: durable.ack_through(some))
+        return self._sort_out(
+            runs, lambda durable, some: durable.ack_through(some, confirm=confirm)
+        )
 
-    def nack(self, runs: Sequence[TimedRun], backoff_delay: int) -> list[Run]:
+    def nack(self, runs: Sequence[TimedRun], backoff_delay: int, reason: str = "") -> list[Run]:
         """Give messages back; returns the runs refused."""
-        return self._sort_out(runs, lambda durable, some: durable.nack(some, backoff_delay))
+        return self._sort_out(runs, lambda durable, some: durable.nack(some, backoff_delay, reason))
 
     def extend(self, runs: Sequence[TimedRun]) -> list[Run]:
         """Give leases more time; returns the runs refused."""
@@ -97,6 +104,6 @@ class Attachment:
             return act(self.durables[0], runs)
         refused: list[Run] = []
         for run in runs:
-            owner = next((d for d in self.durables if d.track_of_lease(run[0]) is not None), None)
+            owner = next((d for d in self.durables if d.journal == slot_of(run[0])[0]), None)
             refused += act(owner, [run]) if owner is not None else [run[:3]]
         return refused

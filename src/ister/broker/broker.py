@@ -4,8 +4,9 @@ Doors call it from one thread; nothing in here waits. Whoever may have to wait g
 is called once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from importlib.metadata import version
 from itertools import count
 
@@ -19,7 +20,7 @@ from ister.base import (
     TimelineSettings,
     TopicName,
     TopicReport,
-    matches,
+    check_not_reserved,
     parse_pattern,
     parse_plain,
 )
@@ -28,12 +29,13 @@ from ister.base.errors import (
     BadRequestError,
     BatchTooLargeError,
     IsterError,
+    LimitReachedError,
     MessageTooLargeError,
     ProducerFencedError,
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import Limits
+from ister.base.limits import BATCH_IDS_MAX, BATCH_REPLIES_MAX, Limits
 from ister.broker.catalog import Catalog
 from ister.broker.committer import Done, ignore
 from ister.broker.consumer import QueueBudget
@@ -41,7 +43,14 @@ from ister.broker.deadletters import DeadLetters, OnTopic
 from ister.broker.delayed import DelayedBatch, Delays
 from ister.broker.durables import Durables
 from ister.broker.guarding import Check, GuardOf, check, long_check
-from ister.broker.listing import Totals, page_of, subscription_page, timeline_report
+from ister.broker.listing import (
+    Steps,
+    Totals,
+    run_through,
+    subscription_page,
+    timeline_report,
+    topic_page,
+)
 from ister.broker.replies import Replies
 from ister.broker.series import SeriesPublisher
 from ister.broker.staging import Spooling, Staging
@@ -50,8 +59,9 @@ from ister.broker.streams import Streams
 from ister.broker.subscribers import Subscribers
 from ister.broker.subscription import RandomSlot
 from ister.broker.timelines import StoreWorker, Timelines
-from ister.broker.topic import AnyTopic, Topic
+from ister.broker.topic import AnyTopic, Pieces, Topic
 from ister.broker.transactions import Offsets, Transaction, TransactionAck, Transactions
+from ister.broker.turns import Turns
 from ister.broker.vault import Vault
 from ister.broker.watching import Watching
 from ister.codec import Batch, Column
@@ -75,6 +85,15 @@ class Producer:
     stream: StreamTopic | None
 
 
+@dataclass(slots=True)
+class ConnectionCounts:
+    """Connections of a door: those that are there, and all since it opened."""
+
+    open: int = 0
+    accepted: int = 0
+    refused: int = 0
+
+
 class Broker:
     """See the module."""
 
@@ -91,17 +110,25 @@ class Broker:
         self.name = name
         self.limits = limits
         self.clock = clock
-        self.budget = QueueBudget(limits)
         self.connections = 0
+        # Those of the gRPC doors, which `connections` leaves out.
+        self.grpc = ConnectionCounts()
         self.replies = Replies()
         self._started_ms = clock.monotonic_ms()
         self._producer_id = 0
         new_number = count(1).__next__
+        # What handing out may take of each turn of the loop.
+        self.turns = Turns(
+            call_soon=lambda call: clock.call_later(0, call),
+            now_ns=lambda: clock.monotonic_ms() * 1_000_000,
+        )
+        self.budget = QueueBudget(limits, self.turns)
         self.durables = Durables(
             clock=clock,
+            turns=self.turns,
             random_slot=random_slot,
             undertaker=DeadLetters(name, self._find_stream),
-            subscriptions_max=limits.subscriptions_max,
+            limits=limits,
             check_letters=self._check_letters,
         )
         self.streams = Streams(
@@ -120,11 +147,11 @@ class Broker:
             random_slot=random_slot,
         )
         self.watching = Watching(self.catalog, clock)
-        self._transactions = Transactions(self.streams.vaults, self.catalog.plain_stream)
+        self._transactions = Transactions(self.streams.vaults, self.catalog.stream_to_write)
         self.staging = Staging(
             clock=clock,
             spooling=spooling,
-            find_topic=self.catalog.plain_stream,
+            find_topic=self.catalog.stream_to_write,
             check_batch=lambda batch: self._check_batch("(stage)", batch, None),
         )
         self.series = SeriesPublisher(self.staging, self.streams)
@@ -134,7 +161,11 @@ class Broker:
         self._published = 0
 
     def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
-        """Take over a vault: the namespaces, topics and subscriptions its ledger knows."""
+        """Take over a vault: the namespaces, topics and subscriptions its ledger knows.
+
+        Raises `ConfigError`, with nothing changed, when it has topics of names that are taken.
+        """
+        self.catalog.check_adoptable(vault.ledger)
         self.streams.adopt(vault, is_object=is_object)
         if not is_object:
             vault.committer.at_once = self._may_wait
@@ -232,6 +263,7 @@ class Broker:
 
     def purge(self, name: str, before: int, done: Callable[[int | IsterError], object]) -> None:
         """Drop the messages of a stream before an offset, all of them if that is negative."""
+        check_not_reserved(name)
         topics = self.streams_of(name)
         if before >= 0 and len(topics) > 1:
             raise BadRequestError(
@@ -262,12 +294,15 @@ class Broker:
         On a stream, it fences an earlier one of the same name.
         """
         parse_plain(name, "a producer name")
+        check_not_reserved(topic)
         if self.partitions(topic):
             raise BadRequestError(f"topic {topic!r} is partitioned: open its partitions")
         found = self.catalog.topics[topic]
+        stream = found if isinstance(found, StreamTopic) else None
+        if stream is not None:
+            stream.vault.committer.check_owned()
         found.producers += 1
         self._producer_id += 1
-        stream = found if isinstance(found, StreamTopic) else None
         if stream is not None:
             stream.owners[name] = self._producer_id
         return Producer(found, name, name.encode(), self._producer_id, stream)
@@ -279,12 +314,21 @@ class Broker:
         if stream is not None and stream.owners.get(producer.name) == producer.id:
             del stream.owners[producer.name]
 
-    def publish(self, producer: Producer, batch: Batch, *, checked: bool = False) -> None:
+    def publish(self, producer: Producer, batch: Batch, *, checked: bool = False) -> Pieces | None:
         """Check and publish a batch to a live topic; afterwards it carries its offsets and time.
 
+        Returns the steps to take when that takes longer than others may wait: very many messages
+        have to be looked at, or there are very many subscriptions.
         Raises without any effect when the batch breaks a rule. `checked` says that `long_check`
         has found nothing.
         """
+        topic = self._check_live(producer, batch, checked=checked)
+        if topic.busy or topic.is_long(batch):
+            return self._publish_in_steps(topic, batch)
+        self._publish_live(topic, batch)
+        return None
+
+    def _check_live(self, producer: Producer, batch: Batch, *, checked: bool) -> Topic:
         topic = producer.topic
         if not checked:
             self._check_batch(topic.name, batch, producer)
@@ -294,9 +338,22 @@ class Broker:
         if topic.guard is not None and not checked:
             check(topic.guard, batch)
         self._published += 1
+        return topic
+
+    def _publish_in_steps(self, topic: Topic, batch: Batch) -> Pieces:
+        while topic.busy:
+            yield True
+        if topic.deleted:
+            raise TopicNotFoundError(topic.name)
+        reached = yield from topic.publish_in_steps(batch, self.clock.now_ms())
+        if batch.columns & Column.REPLY and not all(reached):
+            slots = {slot for slot, is_reached in enumerate(reached) if is_reached}
+            self.replies.report_no_responder(batch, slots)
+
+    def _publish_live(self, topic: Topic, batch: Batch) -> None:
         reached = topic.publish(batch, self.clock.now_ms())
         if batch.columns & Column.REPLY and reached < batch.count:
-            self.replies.report_no_responder(topic.subscriptions, batch)
+            self.replies.report_no_responder(batch, topic.wanted(batch))
 
     def store(
         self,
@@ -320,6 +377,8 @@ class Broker:
             raise WrongKindError(topic.name, "stream", "requests are for live topics")
         if batch.first_sequence > SEQUENCE_MAX:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
+        if batch.columns & Column.ID and batch.count > BATCH_IDS_MAX:
+            raise LimitReachedError("batch_ids_max", BATCH_IDS_MAX)
         self._published += 1
         guard = None if checked else topic.guard
         topic.publish(producer.name, batch, told, expected_offset=expected_offset, guard=guard)
@@ -404,20 +463,35 @@ class Broker:
 
     def reply(self, batch: Batch) -> None:
         """Send each answer to the client that asked; answers to clients that left are dropped."""
+        for _ in self.reply_in_steps(batch):
+            pass
+
+    def reply_in_steps(self, batch: Batch) -> Steps[None]:
+        """As `reply`, step by step: a batch may answer thousands of clients."""
         self._check_batch("(reply)", batch, None)
         batch.stamp(0, self.clock.now_ms())
-        self.replies.send(batch)
+        yield from self.replies.send(batch)
 
     # Reports
 
     def topics(self, pattern: str, *, after: str, limit: int) -> tuple[list[TopicReport], str]:
         """Return a page of topics that match `pattern` (empty: all), and where the next starts."""
+        return run_through(self.list_topics(pattern, after=after, limit=limit))
+
+    def list_topics(
+        self, pattern: str, *, after: str, limit: int
+    ) -> Steps[tuple[list[TopicReport], str]]:
+        """As `topics`, step by step: there may be very many."""
         if pattern:
             parse_pattern(pattern)
-        every = (*self.catalog.topics, *self.catalog.timeline_names())
-        names = sorted(n for n in every if not pattern or matches(pattern, n))
-        page, more = page_of(names, after=after, limit=limit)
-        return [self.topic_report(name) for name in page], more
+        timelines = sorted(name for name in self.catalog.timeline_names() if name > after)
+        names = merge(self.catalog.names.after(after), timelines)
+        return topic_page(names, pattern=pattern, limit=limit, report=self._find_report)
+
+    def _find_report(self, name: str) -> TopicReport | None:
+        timelines = self.catalog.timelines
+        there = name in self.catalog.topics or (timelines is not None and timelines.has(name))
+        return self.topic_report(name) if there else None
 
     def topic_report(self, name: str) -> TopicReport:
         """Return what to tell of a topic, a partition or a timeline that is there."""
@@ -428,6 +502,12 @@ class Broker:
         self, topic: str, *, after: str, limit: int
     ) -> tuple[list[SubscriptionReport], str]:
         """Return a page of subscriptions, of one topic or of all, and where the next starts."""
+        return run_through(self.list_subscriptions(topic, after=after, limit=limit))
+
+    def list_subscriptions(
+        self, topic: str, *, after: str, limit: int
+    ) -> Steps[tuple[list[SubscriptionReport], str]]:
+        """As `subscriptions`, step by step: there may be very many."""
         return subscription_page(self.subscribers.reports(topic), after=after, limit=limit)
 
     def report(self) -> BrokerReport:
@@ -456,7 +536,7 @@ class Broker:
 
     def is_calm(self) -> bool:
         """Whether so few are connected that nobody minds if the loop waits for a quick disk."""
-        return 0 < self.connections <= CALM_CONNECTIONS_MAX
+        return 0 < self.connections + self.grpc.open <= CALM_CONNECTIONS_MAX
 
     # Inner workings
 
@@ -468,8 +548,8 @@ class Broker:
     def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
         self.catalog.find_stream(name, settings, done)
 
-    def _check_letters(self, name: str) -> None:
-        self.catalog.check_letters(name)
+    def _check_letters(self, names: Collection[str]) -> None:
+        self.catalog.check_letters(names)
 
     def _check_batch(self, topic: str, batch: Batch, producer: Producer | None) -> None:
         limits = self.limits
@@ -480,6 +560,8 @@ class Broker:
                 raise BatchTooLargeError(size_bytes, limits.batch_bytes_max)
         if batch.columns & Column.OFFSET:
             raise BadBatchError("offsets are given by the broker, not by a producer")
+        if batch.columns & Column.REPLY and batch.count > BATCH_REPLIES_MAX:
+            raise LimitReachedError("batch_replies_max", BATCH_REPLIES_MAX)
         if producer is not None and batch.producer_bytes != producer.name_bytes:
             raise BadBatchError("the producer's name in the batch is not the one it opened with")
         too_large = batch.verify(message_bytes_max=limits.message_bytes_max)

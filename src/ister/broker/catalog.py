@@ -8,7 +8,7 @@ Always true:
   is there until the journal has that.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,10 @@ from ister.base import (
     TimelineKind,
     TimelineSettings,
     TopicName,
+    check_not_reserved,
+    compile_pattern,
     find_partition,
     is_wildcard,
-    matches,
     namespace_of,
     parse_topic,
     partition_name,
@@ -30,6 +31,7 @@ from ister.base import (
 from ister.base.errors import (
     BadNameError,
     BadRequestError,
+    ConfigError,
     IsterError,
     LimitReachedError,
     NamespaceNotFoundError,
@@ -39,10 +41,12 @@ from ister.base.errors import (
 )
 from ister.base.limits import PARTITIONS_MAX, Limits
 from ister.broker.changes import NamespaceCreated
+from ister.broker.chores import Steps
 from ister.broker.committer import Done, ignore
 from ister.broker.deadletters import OnTopic
 from ister.broker.guarding import GuardOf, no_guard
-from ister.broker.listing import Totals
+from ister.broker.ledger import Ledger
+from ister.broker.listing import SortedNames, Totals
 from ister.broker.namespaces import Namespaces
 from ister.broker.stream import StreamTopic
 from ister.broker.streams import Streams
@@ -52,12 +56,15 @@ from ister.broker.vault import Vault
 
 if TYPE_CHECKING:
     from ister.broker.subscribers import Subscribers
+    from ister.broker.subscription import Subscription
 
 # Of these, every vault knows without having been told.
 ALWAYS_THERE = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
 
 _TIMELINE_KINDS = frozenset(TimelineKind)
 KINDS = ("live", "stream", *TimelineKind)
+# Of names that two topics have, so many are listed.
+CLASHES_SHOWN = 5
 
 
 class Catalog:
@@ -67,6 +74,8 @@ class Catalog:
 
     def __init__(self, *, limits: Limits, streams: Streams, new_number: Callable[[], int]) -> None:
         self.topics: dict[str, AnyTopic] = {}
+        # The same, for listings.
+        self.names = SortedNames()
         # Of a broker that has a store for them.
         self.timelines: Timelines | None = None
         self.guard_of: GuardOf = no_guard
@@ -87,11 +96,27 @@ class Catalog:
         # On their way out, with what is to be done then.
         self._deleting: dict[str, list[Callable[[], object]]] = {}
 
+    def check_adoptable(self, ledger: Ledger) -> None:
+        """Raise `ConfigError` when a ledger has topics whose names are taken.
+
+        One of the two would hide the other, with all its messages.
+        """
+        taken = sorted(name for name in ledger.names() if self.is_taken(name))
+        if taken:
+            listed = ", ".join(map(repr, taken[:CLASHES_SHOWN]))
+            more = f" and {len(taken) - CLASHES_SHOWN} more" if len(taken) > CLASHES_SHOWN else ""
+            mistake = (
+                f"{listed}{more}: the data folder and the object store both have topics of these "
+                "names, or the names are in use: start with only one of --data and "
+                "--object-store, and delete the topics there"
+            )
+            raise ConfigError([mistake])
+
     def adopt(self, vault: Vault) -> None:
         """Take over what the ledger of a vault knows."""
         self.namespaces.adopt(vault.ledger.namespaces)
         for topic in vault.topics.values():
-            self.topics[topic.name] = topic
+            self._add(topic)
             topic.guard = self.guard_of(topic.name)
         for name, partitions in vault.ledger.partitioned.items():
             self._partitioned[name] = [
@@ -148,7 +173,8 @@ class Catalog:
     def find(self, pattern: Pattern) -> list[AnyTopic]:
         """Return every topic that a name or pattern covers; none when there is none."""
         if is_wildcard(pattern):
-            return [t for t in self.topics.values() if matches(pattern, t.name)]
+            is_covered = compile_pattern(pattern)
+            return [topic for name, topic in self.topics.items() if is_covered(name)]
         if pattern in self._partitioned:
             return list(self._partitioned[pattern])
         topic = self.topics.get(pattern)
@@ -163,10 +189,14 @@ class Catalog:
         return found
 
     def streams_of(self, name: str) -> list[StreamTopic]:
-        """Return a stream topic or the partitions of one, or raise what is wrong with the name."""
+        """Return a stream topic or the partitions of one, or raise what is wrong with the name.
+
+        Raises `ShardMovedError` when another broker has it.
+        """
         streams = [t for t in self.get(name) if isinstance(t, StreamTopic)]
         if not streams:
             raise WrongKindError(name, "live", "this works on kind 'stream' only")
+        streams[0].vault.committer.check_owned()
         return streams
 
     def plain_stream(self, name: str) -> StreamTopic:
@@ -176,8 +206,14 @@ class Catalog:
             raise BadRequestError(f"topic {name!r} is partitioned: name its partitions")
         return found[0]
 
+    def stream_to_write(self, name: str) -> StreamTopic:
+        """Return a stream topic that has no partitions for a client to publish to, or raise."""
+        check_not_reserved(name)
+        return self.plain_stream(name)
+
     def find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
         """Find a stream topic without partitions, or make it."""
+        check_not_reserved(name)
         found = self.topics.get(name)
         if isinstance(found, StreamTopic):
             done(found)
@@ -192,12 +228,33 @@ class Catalog:
 
             self.create(name, on_done, kind="stream", stream=settings)
 
-    def check_letters(self, name: str) -> None:
-        """Raise `WrongKindError` when a topic is there that cannot take dead letters."""
+    def check_letters(self, names: Collection[str]) -> None:
+        """Raise when no dead letters may go to a topic, or when it is one that cannot take them.
+
+        Several names are in one namespace and end alike: those of a subscription on many topics. Of
+        those that are not there yet, one stands for all.
+        """
+        timelines, looked = self.timelines, False
+        for name in names:
+            is_there = name in self.topics or name in self._partitioned
+            is_there = is_there or (timelines is not None and timelines.has(name))
+            if is_there or not looked:
+                self._check_letters(name)
+            looked = looked or not is_there
+
+    def _check_letters(self, name: str) -> None:
+        check_not_reserved(name)
         found = self.topics.get(name)
         self._check_no_timeline(name)
         if name in self._partitioned or isinstance(found, Topic):
             raise _no_letters(name)
+        if found is not None:
+            return
+        # As for anybody who creates a topic.
+        if namespace_of(name) not in self.namespaces:
+            raise NamespaceNotFoundError(namespace_of(name))
+        if find_partition(name) is not None:
+            raise BadNameError(name, "names ending in '-part-N' belong to partitioned topics")
 
     def set_guards(self, topics: Iterable[AnyTopic]) -> None:
         """Ask anew who guards some topics."""
@@ -221,6 +278,7 @@ class Catalog:
         It is there on return, and for good when `done` is told so; a timeline is there by then.
         """
         topic = parse_topic(name)
+        check_not_reserved(topic)
         _check_wanted(kind, partitions, stream, timeline)
         if kind in _TIMELINE_KINDS:
             self._create_timeline(topic, timeline or TimelineSettings(kind=kind), done)
@@ -238,9 +296,9 @@ class Catalog:
         if kind == "stream":
             self._create_streams(topic, names, stream or StreamSettings(), done)
             return
-        topics: list[AnyTopic] = [self._add_live(n) for n in names]
+        topics = self._add_live(names)
         if partitions:
-            self._partitioned[topic] = topics
+            self._partitioned[topic] = list(topics)
         done(None)
 
     def grow(
@@ -258,6 +316,7 @@ class Catalog:
         when it has as many; raises `TopicExistsError` when it is another topic than was asked for.
         """
         topic = parse_topic(name)
+        check_not_reserved(topic)
         _check_wanted(kind, partitions, stream)
         if not partitions:
             raise BadRequestError("a topic grows by partitions: ask for 1 or more")
@@ -280,7 +339,7 @@ class Catalog:
         if isinstance(first, StreamTopic):
             self._create_streams(topic, names, first.record.settings, done)
             return
-        grown = [self._add_live(n) for n in names]
+        grown = self._add_live(names)
         self._partitioned[topic] += grown
         self.subscribers.on_grown(topic, first, grown)
         done(None)
@@ -332,28 +391,38 @@ class Catalog:
             names, settings, on_done, partitioned=topic if partitioned else "", partitions=total
         )
         for part in made:
-            self.topics[part.name] = part
+            self._add(part)
             part.guard = self.guard_of(part.name)
         if partitioned:
             self._partitioned.setdefault(topic, []).extend(made)
-        for part in made:
-            self.subscribers.on_stream(part)
+        self.subscribers.on_streams(made)
         if partitioned:
             self.on_partitions_added(topic)
 
     def _take_back(self, topic: TopicName, made: list[StreamTopic]) -> None:
         for part in made:
             if self.topics.get(part.name) is part:
-                del self.topics[part.name]
+                self._remove(part.name)
         left = [part for part in self._partitioned.pop(topic, ()) if part not in made]
         if left:
             self._partitioned[topic] = left
 
-    def _add_live(self, name: TopicName) -> Topic:
-        topic = self.topics[name] = Topic(name, self._new_number())
-        topic.guard = self.guard_of(name)
-        self.subscribers.on_live(topic)
-        return topic
+    def _add_live(self, names: Sequence[TopicName]) -> list[Topic]:
+        topics = [Topic(name, self._new_number()) for name in names]
+        for topic in topics:
+            self._add(topic)
+            topic.guard = self.guard_of(topic.name)
+        self.subscribers.on_live(topics)
+        return topics
+
+    def _add(self, topic: AnyTopic) -> None:
+        if topic.name not in self.topics:
+            self.names.add(topic.name)
+        self.topics[topic.name] = topic
+
+    def _remove(self, name: str) -> None:
+        if self.topics.pop(name, None) is not None:
+            self.names.discard(name)
 
     def _tell_when_safe(self, topic: TopicName, done: Done) -> None:
         """Tell who finds a topic there: whoever made it may still wait for the journal."""
@@ -388,6 +457,7 @@ class Catalog:
     def delete(self, name: str, done: Done = ignore) -> None:
         """Remove a topic with its partitions. Consumers of nothing else are closed."""
         topic = parse_topic(name)
+        check_not_reserved(topic)
         if self.timelines is not None and self.timelines.has(topic):
             self.timelines.delete(topic, done)
             return
@@ -399,10 +469,11 @@ class Catalog:
 
         def on_deleted(error: IsterError | None) -> None:
             if error is None:
-                self._on_deleted(topic, gone)
-            done(error)
-            for call in self._deleting.pop(topic, ()):
-                call()
+                forgotten = self._forget_parts(topic, gone)
+                ended = self.subscribers.on_topics_gone({topic, *(t.name for t in forgotten)})
+                self._streams.deletions.do(self._release(topic, forgotten, ended, done))
+            else:
+                self._end_deleting(topic, done, error)
 
         if streams:
             self._streams.delete(streams, on_deleted, partitioned=topic if partitioned else "")
@@ -410,26 +481,45 @@ class Catalog:
         else:
             on_deleted(None)
 
-    def _on_deleted(self, name: TopicName, parts: list[AnyTopic]) -> None:
-        """Forget a topic that is no more, unless somebody else who asked for it has done so."""
+    def _forget_parts(self, name: TopicName, parts: list[AnyTopic]) -> list[AnyTopic]:
+        """Forget a topic, unless somebody else who deleted it has done so; return its parts."""
         gone = [part for part in parts if self.topics.get(part.name) is part]
-        if not gone:
-            return
-        self._partitioned.pop(name, None)
+        if gone:
+            self._partitioned.pop(name, None)
         for part in gone:
-            self._forget(part)
-        self.subscribers.on_topics_gone(f"topic {name} was deleted")
-        # Last: closing has counted what was still queued as dropped.
-        for part in gone:
-            self.gone.add(part)
+            part.deleted = True
+            self._remove(part.name)
+        return gone
 
-    def _forget(self, topic: AnyTopic) -> None:
-        topic.deleted = True
-        self.topics.pop(topic.name, None)
-        if isinstance(topic, Topic):
-            for subscription in topic.subscriptions:
-                subscription.topics.remove(topic)
-            topic.subscriptions = []
+    def _release(
+        self, name: TopicName, gone: list[AnyTopic], ended: "list[Subscription]", done: Done
+    ) -> Steps:
+        """End everybody who reads or subscribes to a deleted topic, then answer its deletion.
+
+        There may be ten thousand of them. Nobody finds the topic any more; one of the same name
+        that is created meanwhile is another topic, with subscriptions of its own.
+        """
+        reason = f"topic {name} was deleted"
+        live = [part for part in gone if isinstance(part, Topic)]
+        try:
+            yield from self.subscribers.end(ended, live, reason)
+            yield from self._streams.end_followers([t for t in gone if isinstance(t, StreamTopic)])
+            names = {name, *(part.name for part in gone)}
+            yield from self._streams.durables.on_topics_gone(names, reason)
+        finally:
+            # Last: closing has counted what was still queued as dropped.
+            for part in gone:
+                self.gone.add(part)
+            if live:
+                # A stream of the same name may be under way by now, which others wait for.
+                done(None)
+            else:
+                self._end_deleting(name, done, None)
+
+    def _end_deleting(self, name: TopicName, done: Done, error: IsterError | None) -> None:
+        done(error)
+        for call in self._deleting.pop(name, ()):
+            call()
 
     def _check_no_timeline(self, name: str) -> None:
         """Raise `WrongKindError` for what is not for timelines."""

@@ -116,12 +116,24 @@ class Failed(_Change, frozen=True):
     runs: FailedRuns
 
 
+class Confirmed(_Change, frozen=True):
+    """Runs of messages were acknowledged under leases of a subscription: lease, start, end.
+
+    `Acked` says that they are acknowledged. With this, a repeated acknowledgement is told after a
+    restart from one of a consumer that had lost the message.
+    """
+
+    subscription: int
+    runs: list[tuple[int, int, int]]
+
+
 class CursorSaved(_Change, frozen=True):
     """Where the cursors of a subscription stood, under a name."""
 
     subscription: int
     name: str
-    cursors: dict[int, bytes]
+    # See `cursormaps.py`.
+    cursors: msgspec.Raw
 
 
 class CursorDropped(_Change, frozen=True):
@@ -140,6 +152,8 @@ class TransactionDone(_Change, frozen=True):
     # By batch, when some of it was known before by its ids: the offset of each message, of those
     # known as a negative number, its bits turned round.
     each: dict[int, list[int]] = {}
+    # Who committed it, as the client calls itself.
+    client: str = ""
 
 
 class Sequenced(_Change, frozen=True):
@@ -177,6 +191,7 @@ Change: TypeAlias = (
     | CursorMoved
     | Acked
     | Failed
+    | Confirmed
     | CursorSaved
     | CursorDropped
     | TransactionDone

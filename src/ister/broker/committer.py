@@ -1,13 +1,21 @@
 """Group commit: entries gather while the group before them is written and synced.
 
     RESTING --first entry--> COMMITTING --done, nothing gathered--> RESTING
-    COMMITTING --error--> FAILED --recovered--> RESTING
+    COMMITTING --error, nothing written--> FAILED --recovered--> RESTING
+    COMMITTING --error--> VOIDING --recovered--> RESTING
+                          VOIDING --error--> FAILED
+    any --another broker has the storage--> LOST
 
 Always true:
 - one group is being written at most, and groups are written in the order of their entries;
 - `done` of an entry is called once: without an error after its group is as durable as it asked
   for, or with one, and then nothing of the group is visible or acknowledged;
-- in FAILED nothing is taken. Whoever changed its state for an entry is told to take that back.
+- with `StorageFailedError` no later start finds anything of the group: it was never written, was
+  cut off, or the journal has gone on behind it. VOIDING tries that before anybody is told. When
+  it fails too the error is `StorageUncertainError`;
+- in VOIDING and FAILED no entry is accepted. Callers that changed state for an entry are asked to
+  undo it;
+- LOST is the end: nothing is written or tried any more, and everybody gets `ShardMovedError`.
 """
 
 from collections.abc import Callable
@@ -17,10 +25,17 @@ from typing import Any
 import structlog
 
 from ister.base import Clock
-from ister.base.errors import IsterError, StorageFailedError
+from ister.base.errors import (
+    DiskFullError,
+    IsterError,
+    ShardMovedError,
+    StorageFailedError,
+    StorageTakenError,
+    StorageUncertainError,
+)
 from ister.broker.commits import CommitFigures
 from ister.broker.workers import Worker
-from ister.log import Group, Log
+from ister.log import Group, Log, is_disk_full
 
 Done = Callable[[IsterError | None], object]
 
@@ -47,6 +62,8 @@ def after_all(count: int, done: Done) -> Done:
     return one
 
 
+# While changes are taken and messages are not.
+FULL = "the disk is full"
 # How often a failed storage is tried again.
 RETRY_S = 1.0
 # A group that may be written in the event loop, and what the disk may take for it at worst: of a
@@ -70,15 +87,20 @@ class Committer:
         call_soon: Callable[[Callable[[], object]], object],
         before_take: Callable[[], object],
         on_failed: Callable[[], object],
+        shard: Callable[[], str] = lambda: "local",
     ) -> None:
+        """`shard` is what the log is called."""
         self.log = log
-        self.error: StorageFailedError | None = None
+        self.error: StorageFailedError | ShardMovedError | None = None
+        # Called once, when the storage is lost and everybody who waited was told.
+        self.on_lost: Callable[[ShardMovedError], object] = ignore
         self.figures = CommitFigures()
         self._worker = worker
         self._clock = clock
         self._call_soon = call_soon
         self._before_take = before_take
         self._on_failed = on_failed
+        self._shard = shard
         self._logger: Any = structlog.get_logger("storage")
         self._waiting: list[Done] = []
         self._committing: list[Done] | None = None
@@ -110,10 +132,45 @@ class Committer:
         """Whether nothing waits and nothing is being written."""
         return self._committing is None and not self.log.collecting
 
+    @property
+    def lost(self) -> bool:
+        """Whether another broker has the storage."""
+        return isinstance(self.error, ShardMovedError)
+
+    @property
+    def trouble(self) -> str:
+        """Why messages are not taken, empty when they are."""
+        if self.error is not None:
+            return str(self.error)
+        return str(DiskFullError(FULL)) if self.log.disk_full else ""
+
     def check(self) -> None:
-        """Raise `StorageFailedError` while durable writes are not taken."""
+        """Raise while durable writes are not taken: `StorageFailedError`, `ShardMovedError`."""
         if self.error is not None:
             raise self.error
+
+    def check_owned(self) -> None:
+        """Raise `ShardMovedError` when another broker has the storage."""
+        if isinstance(self.error, ShardMovedError):
+            raise self.error
+
+    def lose(self, taken: StorageTakenError) -> None:
+        """Another broker has the storage: write nothing any more.
+
+        A group that is being written is waited for. When it was stored, that broker has it.
+        """
+        if self.lost:
+            return
+        self._lose(taken)
+        if self._committing is None:
+            self._discard(Group(), self.error)
+
+    def check_room(self) -> None:
+        """Raise as `check` does, and `DiskFullError` while no messages are taken."""
+        if self.error is not None:
+            raise self.error
+        if self.log.disk_full:
+            raise DiskFullError(FULL)
 
     def add(self, done: Done) -> None:
         """Have `done` called when everything appended so far is as durable as it asked to be."""
@@ -210,6 +267,9 @@ class Committer:
         self._tell_all(waiting, None)
         for call in self.after_commit:
             call()
+        if self.lost:
+            self._discard(Group(), None)
+            return
         if not self.full:
             self._tell(self._relieved)
         if self.resting:
@@ -219,30 +279,87 @@ class Committer:
                 self._tell(self._idle)
 
     def _fail(self, group: Group, error: Exception) -> None:
-        reason = str(error) if isinstance(error, IsterError) else f"{type(error).__name__}: {error}"
-        self.error = StorageFailedError(reason)
         self.figures.failures += 1
+        if isinstance(error, StorageTakenError):
+            if not self.lost:
+                self._lose(error)
+            self._discard(group, self.error)
+            return
+        reason = str(error) if isinstance(error, IsterError) else f"{type(error).__name__}: {error}"
+        full = is_disk_full(error)
+        failed = DiskFullError(reason) if full else StorageFailedError(reason)
+        if not self.lost:
+            self.error = failed
         self._logger.error("storage_failed", reason=reason, exc_info=error)
-        self.log.failed(group)
-        waiting = [*(self._committing or []), *self._waiting]
-        self._committing, self._waiting = None, []
-        self._committing_bytes = 0
-        # Everybody's state first, so that whoever is told finds it taken back.
-        self._on_failed()
-        self._tell_all(waiting, self.error)
+        self._take_back(group)
+        if group.reached and not self._closed and not self.lost:
+            self._worker.run(self.log.recover, lambda e: self._on_voided(failed, e))
+            return
+        self._tell_failed(StorageUncertainError(reason) if group.reached else failed)
+        if not self.lost:
+            # On a full disk there may be room for a smaller group, or a reserve for changes.
+            self._retry_later(0.0 if full else RETRY_S)
+
+    def _on_voided(self, failed: StorageFailedError, error: Exception | None) -> None:
+        committing, self._committing = self._committing or [], None
+        waiting, self._waiting = self._waiting, []
+        was_lost = self.lost
+        # First: whoever is told may try again at once.
+        self._on_retried(error)
+        void = error is None or self.log.voided
+        outcome = failed if void else StorageUncertainError(failed.reason)
+        self._tell_all([*committing, *waiting], outcome)
         self._tell(self._relieved)
         self._tell(self._idle)
-        self._retry_later()
+        if was_lost:
+            self._discard(Group(), self.error)
 
-    def _retry_later(self) -> None:
+    def _lose(self, taken: StorageTakenError) -> None:
+        self.error = ShardMovedError(self._shard(), taken.place)
+        self._logger.error(
+            "storage_lost",
+            journal=self._shard(),
+            place=taken.place,
+            hint="another broker has taken over this storage; clients get ShardMovedError",
+        )
+
+    def _discard(self, group: Group, failed: IsterError | None) -> None:
+        """Forget `group`, which has `failed`, and all that was to come after it."""
+        self._take_back(group)
+        self._tell_failed(failed)
+
+    def _take_back(self, group: Group) -> None:
+        """Undo the state of all entries before any caller gets its error."""
+        self.log.failed(group)
+        self._committing_bytes = 0
+        self._on_failed()
+
+    def _tell_failed(self, failed: IsterError | None) -> None:
+        committing, self._committing = self._committing or [], None
+        waiting, self._waiting = self._waiting, []
+        self._tell_all(committing, failed)
+        # Some may wait for what somebody else has in the group that failed.
+        uncertain = failed if isinstance(failed, StorageUncertainError) else None
+        self._tell_all(waiting, uncertain or self.error)
+        self._tell(self._relieved)
+        self._tell(self._idle)
+        if isinstance(self.error, ShardMovedError):
+            self.on_lost(self.error)
+
+    def _retry_later(self, delay_s: float = RETRY_S) -> None:
         if not self._closed:
-            self._clock.call_later(RETRY_S, self._retry)
+            self._clock.call_later(delay_s, self._retry)
 
     def _retry(self) -> None:
-        if not self._closed:
+        if not self._closed and not self.lost:
             self._worker.run(self.log.recover, self._on_retried)
 
     def _on_retried(self, error: Exception | None) -> None:
+        if self.lost:
+            return
+        if isinstance(error, StorageTakenError):
+            self.lose(error)
+            return
         if error is not None:
             self._logger.warning("storage_still_failed", reason=str(error))
             self._retry_later()

@@ -33,6 +33,9 @@ BYTES_PER_S = 64 * MIB
 TOMBSTONES_MS = 24 * 3_600_000
 # Segments whose newest message is older than this go to the remote tier, if there is one.
 UPLOAD_AFTER_MS = 3_600_000
+# After so many rewrites for other reasons an upload goes first, if there is one to make. After one
+# that failed, so many looks pass without another: a tier that is away must not take every turn.
+UPLOAD_IN_TURN = 3
 # Of 0 to 19; the system gives the thread what others leave over.
 NICENESS = 10
 
@@ -58,12 +61,17 @@ class Compactor:
         self._logger: Any = structlog.get_logger("compactor")
         self._busy = False
         self._closed = False
+        # Rewrites for other reasons since the last upload.
+        self._since_upload = 0
+        # Looks to come that plan no upload.
+        self._looks_without_upload = 0
         self._looked_ms = clock.monotonic_ms()
 
     def tend(self) -> None:
         """Look whether something pays, if it is time to. Called about once a second."""
         now_ms = self._clock.monotonic_ms()
-        if not self._busy and not self._closed and now_ms - self._looked_ms >= LOOK_S * 1000:
+        due = self._log.disk_full or now_ms - self._looked_ms >= LOOK_S * 1000
+        if due and not self._busy and not self._closed:
             self._looked_ms = now_ms
             self.look()
 
@@ -74,6 +82,8 @@ class Compactor:
         topics = self._ledger.topics.values()
         horizon = {t.topic: t.first_offset for t in topics}
         now_ms = self._clock.now_ms()
+        uploads = not self._looks_without_upload
+        self._looks_without_upload = max(0, self._looks_without_upload - 1)
         policy = CompactionPolicy(
             keyed={
                 # What holds the last message stays, so that whoever walks a topic finds its end.
@@ -83,7 +93,9 @@ class Compactor:
                 for t in topics
                 if t.settings.retention == Retention.COMPACT
             },
-            upload_before_ms=now_ms - self._upload_after_ms,
+            upload_before_ms=now_ms - self._upload_after_ms if uploads else 0,
+            upload_first=self._since_upload >= UPLOAD_IN_TURN,
+            urgent=self._log.disk_full,
         )
         job = _Job(self._pause)
         self._worker.run(
@@ -104,16 +116,21 @@ class Compactor:
     def _on_done(self, job: "_Job", error: Exception | None) -> None:
         self._busy = False
         rewrite = job.rewrite
-        if rewrite is None or isinstance(error, InterruptedError):
+        is_upload = rewrite is not None and rewrite.reason == "upload"
+        if isinstance(error, InterruptedError) or (rewrite is None and error is None):
             return
-        if error is not None:
-            if isinstance(error, CorruptedError):
+        if error is not None or rewrite is None:
+            if isinstance(error, CorruptedError) and rewrite is not None:
                 # Left alone from now on: reads tell of it, and so does `ister storage check`.
                 self._log.rewrite_failed(rewrite)
+            if is_upload:
+                self._looks_without_upload = UPLOAD_IN_TURN
             self.figures.failures += 1
-            self._logger.error("compaction_failed", reason=rewrite.reason, error=str(error))
+            reason = rewrite.reason if rewrite is not None else "not planned"
+            self._logger.error("compaction_failed", reason=reason, error=str(error))
             return
         self._log.rewritten(rewrite)
+        self._since_upload = 0 if is_upload else self._since_upload + 1
         self.figures.add(rewrite.reason, rewrite.figures)
         self._logger.info("compacted", reason=rewrite.reason, **asdict(rewrite.figures))
         # There may be more of the kind: look again right after the checkpoint.

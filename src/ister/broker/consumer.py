@@ -6,7 +6,7 @@ Always true:
 - the queue is within its limits (one batch may be larger than they are), and what overflows is
   the oldest of this consumer alone: a slow consumer slows nobody else;
 - all queues together are within theirs, and the fullest pay for it;
-- messages leave in the order they were offered.
+- messages leave in the order they were offered, as many in a turn of the loop as there is time for.
 """
 
 from collections import deque
@@ -15,13 +15,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ister.base import ConsumerReport
+from ister.base.errors import IsterError
 from ister.base.limits import CREDIT_MAX, Limits
+from ister.broker.turns import Turns
 from ister.codec import Batch, Codec
 from ister.subscriptions import KeyMatcher
 
 if TYPE_CHECKING:
     from ister.broker.stream import StreamTopic
     from ister.broker.topic import Topic
+
+
+# Batches sent from a queue, or passed on from it, without a look at the clock: 5 µs each.
+BATCHES_AT_ONCE = 64
 
 
 class Sink(Protocol):
@@ -51,8 +57,10 @@ class Sink(Protocol):
     def active_changed(self, channel: int, *, active: bool) -> None:
         """Tell a standby that it was promoted."""
 
-    def consumer_closed(self, channel: int, reason: str) -> None:
-        """Tell the consumer that the broker closed it."""
+    def consumer_closed(
+        self, channel: int, reason: str, *, error: IsterError | None = None
+    ) -> None:
+        """Tell the consumer that the broker closed it, and by which error, if by one."""
 
     def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
         """Tell the consumer that what it holds of streams is void; `leases` names what follows."""
@@ -67,6 +75,7 @@ class QueueBudget:
     """What all queues of a broker hold together."""
 
     limits: Limits
+    turns: Turns
     queued_bytes: int = 0
     holders: "set[Consumer]" = field(default_factory=set)
 
@@ -91,6 +100,7 @@ class Consumer:
         "_queue",
         "_sent_of_first",
         "_told_dropped",
+        "_waits",
         "channel",
         "credit_bytes",
         "credit_count",
@@ -146,6 +156,8 @@ class Consumer:
         # How many messages of the queue's first batch have been sent. Cutting off the rest each
         # time instead would copy a large batch once for every small grant of credit.
         self._sent_of_first = 0
+        # Whether it goes on sending from the queue in a later turn of the loop.
+        self._waits = False
 
     @property
     def ready(self) -> bool:
@@ -173,8 +185,9 @@ class Consumer:
             topic.messages_out += count
             sink.deliver(self.channel, topic, batch)
             return
-        self._enqueue(topic, batch)
-        self.pump()
+        self.enqueue(topic, batch)
+        if not self._waits:
+            self.pump()
 
     def grant(self, count: int, size_bytes: int) -> None:
         """Add credit, and use it."""
@@ -191,9 +204,9 @@ class Consumer:
         for pump in self.pumps:
             pump()
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, error: IsterError | None = None) -> None:
         """The broker ends it: tell the consumer, and whoever attached it."""
-        self.sink.consumer_closed(self.channel, reason)
+        self.sink.consumer_closed(self.channel, reason, error=error)
         self.on_closed()
 
     def send_leased(
@@ -211,9 +224,12 @@ class Consumer:
         """Send from the queue while credit and connection allow."""
         queue = self._queue
         told_nothing = self._told_dropped == 0
-        sent = False
+        sent = 0
         while queue and self.credit_count > 0 and self.credit_bytes > 0 and self.sink.writable:
-            sent = True
+            if sent % BATCHES_AT_ONCE == BATCHES_AT_ONCE - 1 and not self._budget.turns.join():
+                self._wait()
+                break
+            sent += 1
             topic, batch = queue[0]
             if batch.count - self._sent_of_first <= self.credit_count:
                 start = self._sent_of_first
@@ -227,6 +243,16 @@ class Consumer:
             self._budget.shed()
         if self.dropped != self._told_dropped and (sent or told_nothing):
             self.tell_dropped()
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._budget.turns.wait(self)
+
+    def go_through(self) -> None:
+        """Go on with what an earlier turn was too short for."""
+        self._waits = False
+        self.pump()
 
     def drop_oldest(self, goal_bytes: int) -> None:
         """Drop from the queue until no more than `goal_bytes` are left in it."""
@@ -246,23 +272,35 @@ class Consumer:
             self._told_dropped = self.dropped
             self.sink.slow_consumer(self.channel, self.dropped)
 
-    def take_queue(self) -> "deque[tuple[Topic, Batch]]":
-        """Return what was never sent, and forget it."""
-        queue, self._queue = self._queue, deque()
-        if self._sent_of_first:
-            topic, batch = queue[0]
-            queue[0] = (topic, batch.slice(self._sent_of_first, batch.count))
-            self._sent_of_first = 0
-        self._budget.holders.discard(self)
-        self._budget.queued_bytes -= self.queued_bytes
-        self.queued_count = self.queued_bytes = 0
-        return queue
+    def take_first(self) -> "tuple[Topic, Batch] | None":
+        """Take what was never sent of the first batch out of the queue."""
+        if not self._queue:
+            self._budget.holders.discard(self)
+            return None
+        (topic, batch), start = self._queue[0], self._sent_of_first
+        self._pop_first()
+        return topic, batch.slice(start, batch.count)
 
-    def inherit(self, queue: "deque[tuple[Topic, Batch]]") -> None:
-        """Take over what another consumer was not sent, ahead of everything of one's own."""
-        for topic, batch in queue:
-            self._enqueue(topic, batch)
+    def inherit(self, former: "Consumer") -> None:
+        """Take over what another consumer was not sent; nothing was offered to this one yet."""
+        assert not self._queue, "nobody is offered anything before its turn"
+        self._queue, self._sent_of_first = former.give_queue()
+        self.queued_count, former.queued_count = former.queued_count, 0
+        self.queued_bytes, former.queued_bytes = former.queued_bytes, 0
+        if self._queue:
+            self._budget.holders.add(self)
         self.pump()
+
+    def give_queue(self) -> "tuple[deque[tuple[Topic, Batch]], int]":
+        """Return the queue, and how many messages of its first batch were sent; forget both."""
+        given = self._queue, self._sent_of_first
+        self._queue, self._sent_of_first = deque(), 0
+        self._budget.holders.discard(self)
+        return given
+
+    def on_left(self) -> None:
+        """It has left: whatever becomes of its queue, it is not told."""
+        self._told_dropped = -1
 
     def report(self, *, active: bool) -> ConsumerReport:
         """Return the figures of this consumer."""
@@ -299,7 +337,8 @@ class Consumer:
         self.queued_count -= end - start
         self._send(topic, batch.slice(start, end))
 
-    def _enqueue(self, topic: "Topic", batch: Batch) -> None:
+    def enqueue(self, topic: "Topic", batch: Batch) -> None:
+        """Queue `batch`, dropping the oldest when the queue is full."""
         batch = batch.detached()
         self._queue.append((topic, batch))
         self.queued_count += batch.count

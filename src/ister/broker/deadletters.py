@@ -9,6 +9,7 @@ Always true:
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
 from ister.base.errors import BadRequestError, IsterError
@@ -45,11 +46,7 @@ class DeadLetters:
         What has to be read first is left: call again when it is there.
         """
         dead = track.deliveries.exhausted(LETTERS_AT_ONCE)
-        waiting = [
-            (offset, failures)
-            for offset, failures in dead
-            if offset not in track.burying and offset not in track.committing
-        ]
+        waiting = [letter for letter in dead if letter[0] not in track.burying]
         while waiting:
             batch = track.old_batch(waiting[0][0], Again.DEAD_LETTER)
             if batch is None and track.is_gone(Again.DEAD_LETTER):
@@ -126,7 +123,7 @@ def _store(
     done: Callable[[IsterError | None], object],
 ) -> None:
     vault = topic.vault
-    vault.committer.check()
+    vault.committer.check_room()
     topic.stamp(letters)
     changes: list[Change] = []
     if vault is track.topic.vault:
@@ -172,6 +169,7 @@ def holds_own_letters(topic: str, subscription: str, acks: AckSettings | None) -
     return topic.endswith(_ending(subscription))
 
 
+@lru_cache(maxsize=1_024)
 def _ending(subscription: str) -> str:
     word = re.sub(r"[^\w-]", "_", subscription)
     return f"-{word}-dlq"
@@ -182,6 +180,7 @@ def dead_letters(
 ) -> Batch:
     """Return messages as dead letters: as they were, with where they come from and why."""
     rows = batch.attributes or [{}] * batch.count
+    quarantine = track.subscription.quarantine
     attributes = []
     for slot, attempts in zip(slots, failures, strict=True):
         added = {
@@ -192,7 +191,7 @@ def dead_letters(
             "x-original-producer-id": str(batch.producer_id),
             "x-original-broker-addr": broker,
             "x-delivery-attempt": str(attempts),
-            "x-failure-reason": f"not acknowledged in {attempts} deliveries",
+            "x-failure-reason": quarantine.reason_of(track, batch.offsets[slot], attempts),
             "x-poison-policy": "dead_letter",
         }
         # A message may be a dead letter for the second time, and has them already. A limit of its

@@ -13,19 +13,31 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ister.base import Clock
-from ister.base.limits import BATCH_COUNT_MAX
 from ister.broker.alarm import Alarm
 from ister.broker.consumer import Consumer
 from ister.broker.flight import Flight
+from ister.broker.holders import Holders
 from ister.broker.keyed import Parking
 from ister.broker.sifting import fresh, runs_between, slots_between, slots_of
 from ister.broker.track import Again, Track
+from ister.broker.turns import Turns
 from ister.codec import Batch, Column
-from ister.subscriptions import NewRun, Policy, SubscriptionType, in_turn, to_least_loaded
+from ister.subscriptions import (
+    OWNER_WEIGHT,
+    NewRun,
+    Policy,
+    SubscriptionType,
+    in_turn,
+    piece_end,
+    to_least_loaded,
+)
 
 if TYPE_CHECKING:
     from ister.broker.durable import DurableSubscription
 
+# Messages whose owners are looked for in one go, and how long that may take.
+KEYED_AT_ONCE = 4_096
+KEYED_US = 8_000
 # Redeliveries of one batch looked at in one go.
 REPEATS_AT_ONCE = 1_024
 
@@ -38,6 +50,7 @@ class Dispatch:
         subscription: "DurableSubscription",
         *,
         clock: Clock,
+        turns: Turns,
         random_slot: Callable[[int], int],
         alarm: Alarm,
         flight: Flight,
@@ -50,16 +63,21 @@ class Dispatch:
         if subscription.type is SubscriptionType.KEY_SHARED:
             self.parking = Parking(subscription.roster, give=self._give_room, skip=self._skip)
         self._clock = clock
+        self._turns = turns
         self._random_slot = random_slot
         self._alarm = alarm
         self._flight = flight
         # Tracks that may have messages never handed out, and those with some that came back.
         self._new: dict[Track, None] = {}
         self._again: dict[Track, None] = {}
+        self.holders = Holders()
         self._pumping = False
         # Whether the last attempt to hand out was stopped by what is in flight.
         self._limited = False
         self._turn = 0
+        # Whether it goes on in a later turn of the loop, and when this one is over.
+        self._waits = False
+        self._end_ms = 0
 
     # What there is to hand out
 
@@ -96,23 +114,47 @@ class Dispatch:
             # Maybe until something is settled that blocks all the rest.
             self._limited = True
             return
+        turns, parking = self._turns, self.parking
+        if not turns.join() or (parking is not None and not parking.sort(turns.is_over)):
+            self._wait()
+            return
         self._pumping = True
+        self._end_ms = turns.end_ns // 1_000_000
         try:
             if self._again:
                 self._pump_again()
-            if self.parking is not None:
-                self._unpark(self.parking)
+            if parking is not None:
+                self._unpark(parking)
             if self._new:
                 self._pump_new()
         finally:
             self._pumping = False
+
+    def _wait(self) -> None:
+        """Go on in another turn of the loop: others are to have theirs."""
+        if not self._waits:
+            self._waits = True
+            self._turns.wait(self)
+
+    def _is_over(self) -> bool:
+        """Whether the rest is for another turn of the loop."""
+        if not self._turns.is_over():
+            return False
+        self._wait()
+        return True
+
+    def go_through(self) -> None:
+        """Go on with what an earlier turn was too short for."""
+        self._waits = False
+        if not self._subscription.closed:
+            self.pump()
 
     def _unpark(self, parking: Parking) -> None:
         if self._flight.room <= 0:
             # Or what is parked here and there would be read over and over, for nothing.
             self._limited = True
             return
-        for track in parking.unpark(self._clock.now_ms()):
+        for track in parking.unpark(self._clock.now_ms(), self._is_over):
             self.add(track)
         if self._again:
             self._pump_again()
@@ -126,6 +168,8 @@ class Dispatch:
             track = next(iter(again))
             if not self._repeat(track):
                 again.pop(track, None)
+            elif self._is_over():
+                return
 
     def _pump_new(self) -> None:
         new = self._new
@@ -139,6 +183,8 @@ class Dispatch:
                 new.pop(track, None)
                 if not new:
                     return
+            elif self._is_over():
+                break
         if len(new) > 1:
             # Another one first when there is room again: a busy topic must not starve the others.
             track = next(iter(new))
@@ -153,6 +199,9 @@ class Dispatch:
     def _hand_out_new(self, track: Track, room: int) -> bool:
         """Hand out messages for the first time, of one batch; return whether to go on."""
         deliveries, record = track.deliveries, track.topic.record
+        if track.held_back and not deliveries.any_exhausted:
+            # The last of them is among the dead letters by now, or retention has removed it.
+            track.held_back = False
         if track.held_up or track.held_back:
             return False
         runs = deliveries.next_new(record.next_offset, runs_max=1)
@@ -180,9 +229,17 @@ class Dispatch:
             runs = list(takewhile(lambda run: run.attempt == attempt, more))
             slots = [s for run in runs for s in slots_between(batch, run.start, run.end)]
             end = runs[-1].end
-        wanted = track.sieve.choose(
-            batch, slots, ttl_ms=record.settings.ttl_ms, now_ms=self._clock.now_ms()
+        wanted, looked = track.sieve.choose(
+            batch,
+            slots,
+            ttl_ms=record.settings.ttl_ms,
+            now_ms=self._clock.now_ms(),
+            elapsed_ms=self._clock.monotonic_ms,
+            end_ms=self._end_ms,
         )
+        if looked < len(slots):
+            # The rest in another turn.
+            end = batch.offsets[slots[looked - 1]] + 1
         chosen = wanted[: min(room, self._credit())]
         if len(wanted) != end - start:
             cut = end if len(chosen) == len(wanted) else batch.offsets[chosen[-1]] + 1
@@ -273,7 +330,7 @@ class Dispatch:
         if self._single:
             return self._consumers[0].credit_count
         if self.parking is not None:
-            return BATCH_COUNT_MAX
+            return KEYED_AT_ONCE
         return sum(consumer.credit_count for consumer in self._consumers if consumer.ready)
 
     def _hand_out(self, track: Track, batch: Batch, slots: Sequence[int], attempt: int) -> bool:
@@ -283,6 +340,9 @@ class Dispatch:
         if self.parking is not None:
             # What is parked counts as well.
             self._flight.touch(track)
+            weight = OWNER_WEIGHT + self._subscription.roster.ring.globs
+            end = piece_end(batch, slots[0], weight=weight, work_us=KEYED_US)
+            slots = slots[: bisect_left(slots, end)]
             return self.parking.hand_out(track, batch, slots, attempt)
         ready = [consumer for consumer in self._consumers if consumer.ready]
         count = min(len(slots), sum(consumer.credit_count for consumer in ready))
@@ -340,6 +400,7 @@ class Dispatch:
             size_bytes=part.size_bytes,
             attempt=attempt,
         )
+        self.holders.add(consumer.identity, track)
         self._flight.touch(track)
         if lease.deadline_ms < track.watched_ms:
             self._alarm.watch(track, lease.deadline_ms)

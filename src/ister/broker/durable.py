@@ -2,40 +2,45 @@
 
 It covers one stream, the partitions of one, or every stream a pattern matches: a `Track` for
 each. Always true:
-- a message is leased to one consumer at most at any time, and its acknowledgement counts only
-  under that lease;
+- a message is in one lease or in one commit at most at any time; its acknowledgement counts only
+  under that lease, or when that commit is in the journal;
 - nothing is sent without the consumer's credit, nor beyond the limits of what may be in flight;
 - without keys, filters or failures, messages leave each topic in the order of their offsets;
 - nothing that happens to one topic costs time for each of the others.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import structlog
 
-from ister.base import Clock, Poison, SubscriptionReport
+from ister.base import Clock, Poison, SubscriptionReport, is_wildcard
 from ister.base.errors import (
     IsterError,
-    SubscriptionMismatchError,
+    ShardMovedError,
     SubscriptionNotFoundError,
 )
 from ister.broker.alarm import Alarm
 from ister.broker.changes import SubscriptionCreated
+from ister.broker.chores import Steps
 from ister.broker.consumer import Consumer
 from ister.broker.dispatch import Dispatch
 from ister.broker.flight import Flight
-from ister.broker.leasenumbers import SLOTS_MAX, lease_numbers, slot_of
+from ister.broker.leasenumbers import SLOTS_MAX, is_of_epoch, lease_numbers, slot_of
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.quarantine import RETRY_MS, Quarantine, Undertaker
 from ister.broker.roster import Roster
 from ister.broker.standing import report_of
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
+from ister.broker.turns import Turns
 from ister.broker.vault import Vault
 from ister.broker.window import ReadAhead
-from ister.subscriptions import Cursor, Filter, Policy, SubscriptionType
+from ister.subscriptions import Cursor, Filter, InCommit, Policy, SubscriptionType
+from ister.telemetry import Occasions
 
+# Tracks made between two looks at the clock: 50 µs each.
+TOPICS_PER_STEP = 16
 # A consumer whose connection broke may come back and go on with what it holds; after this its
 # messages go to others.
 GRACE_MS = 5_000
@@ -54,8 +59,10 @@ class DurableSubscription:
         *,
         clock: Clock,
         random_slot: Callable[[int], int],
+        turns: Turns,
         shared: ReadAhead,
         undertaker: Undertaker,
+        told: Occasions,
     ) -> None:
         created = record.created
         self.record = record
@@ -71,7 +78,7 @@ class DurableSubscription:
         by_key = self.type is SubscriptionType.KEY_SHARED
         self.filter = Filter(created.filters, () if by_key else created.key_filters)
         self.vault = vault
-        self._journal = 0 if vault.name == "local" else 1
+        self.journal = 0 if vault.name == "local" else 1
         self.roster = Roster(self.type)
         self.consumers = self.roster.consumers
         self.messages_out = 0
@@ -82,20 +89,28 @@ class DurableSubscription:
         self._moves = 0
         self._move = 0
         self._alarm = Alarm(clock, self._on_due)
-        self.quarantine = Quarantine(self, clock=clock, alarm=self._alarm, undertaker=undertaker)
+        self.quarantine = Quarantine(
+            self, clock=clock, alarm=self._alarm, undertaker=undertaker, told=told
+        )
         self._flight = Flight(self.acks)
         self.dispatch = Dispatch(
-            self, clock=clock, random_slot=random_slot, alarm=self._alarm, flight=self._flight
+            self,
+            clock=clock,
+            turns=turns,
+            random_slot=random_slot,
+            alarm=self._alarm,
+            flight=self._flight,
         )
-        # By the name of the topic.
+        # By the name of the topic; and topics whose tracks are to be made, with their cursors.
         self._tracks: dict[str, Track] = {}
+        self._coming: dict[str, tuple[StreamTopic, Cursor]] = {}
         # By slot, `None` where a topic is gone; the numbers of leases go on there with the next.
         self._slots: list[Track | None] = []
         self._free: list[tuple[int, Iterator[int]]] = []
         self._clock = clock
         self._shared = shared
         self._logger: Any = structlog.get_logger("subscription")
-        # Consumers that may come back: whom leases are kept for.
+        # Consumers that may come back: whom leases are kept for, unless somebody takes their place.
         self._lost: set[tuple[str, str]] = set()
 
     # Topics
@@ -110,24 +125,61 @@ class DurableSubscription:
         slot, leases = self._free.pop() if self._free else self._new_slot()
         track = Track(self, topic, cursor, slot=slot, leases=leases, shared=self._shared)
         self._slots[slot] = self._tracks[topic.name] = track
-        topic.followers.append(track)
+        topic.followers[track] = None
         track.deliveries.trim(topic.first_offset)
         self.dispatch.add(track)
         self.quarantine.on_begun(track)
+
+    def expect_topic(self, topic: StreamTopic, cursor: Cursor) -> None:
+        """Cover a topic from where its cursor stands, once `add_expected` comes to it."""
+        topic.tracks_coming += 1
+        self._coming[topic.name] = (topic, cursor)
+
+    def add_expected(self) -> Steps:
+        """Cover topics that are expected, some in each step."""
+        while self._coming:
+            for _ in range(min(len(self._coming), TOPICS_PER_STEP)):
+                topic, cursor = self._coming.pop(next(iter(self._coming)))
+                topic.tracks_coming -= 1
+                if topic.deleted:
+                    self.record.cursors.pop(topic.record.topic, None)
+                else:
+                    self.add_topic(topic, cursor)
+            self.dispatch.pump()
+            yield
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has a track for each topic it covers."""
+        return not self._coming
+
+    @property
+    def covers_nothing(self) -> bool:
+        """Whether all of its topics are gone, those included whose tracks are to be made."""
+        tracked = all(track.topic.deleted for track in self._tracks.values())
+        return tracked and all(topic.deleted for topic, _ in self._coming.values())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its topic was deleted, so that the subscription is about to be deleted too."""
+        return self.covers_nothing and not is_wildcard(self.pattern)
 
     def _new_slot(self) -> tuple[int, Iterator[int]]:
         slot = len(self._slots)
         if slot >= SLOTS_MAX:
             raise AssertionError("topics_max is above what a subscription can cover")
         self._slots.append(None)
-        life_ms = self.vault.life
-        return slot, lease_numbers(life_ms=life_ms, journal=self._journal, slot=slot)
+        epoch = self.vault.log.epoch
+        return slot, lease_numbers(epoch=epoch, journal=self.journal, slot=slot)
 
     def remove_topic(self, topic: StreamTopic) -> None:
         """Cover a topic no more. Harmless if that is so."""
+        if self._coming.get(topic.name, (None,))[0] is topic:
+            del self._coming[topic.name]
+            topic.tracks_coming -= 1
         track = self._tracks.get(topic.name)
         if track is not None and track.topic is topic:
-            topic.followers.remove(track)
+            topic.followers.pop(track, None)
             track.on_topic_deleted()
 
     def on_topic_deleted(self, track: Track) -> None:
@@ -173,34 +225,13 @@ class DurableSubscription:
 
     def covers(self, topic: str) -> bool:
         """Whether a topic is one of its own."""
-        return topic in self._tracks
+        return topic in self._tracks or topic in self._coming
 
     # Consumers
 
-    def check_same(
-        self,
-        *,
-        type_: SubscriptionType,
-        policy: Policy,
-        filters: dict[str, str],
-        keys: Sequence[str],
-    ) -> None:
-        """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
-        created = self.record.created
-        detail = ""
-        if type_ is not self.type:
-            detail = f"type {self.type.value!r}"
-        elif policy is not self.policy:
-            detail = f"policy {self.policy.value!r}"
-        elif filters != created.filters:
-            detail = f"filters {created.filters}"
-        elif self.type is not SubscriptionType.KEY_SHARED and list(keys) != created.key_filters:
-            detail = f"key filters {created.key_filters}"
-        if detail:
-            raise SubscriptionMismatchError(self.pattern, self.name, detail)
-
     def attach(self, consumer: Consumer, *, consumers_max: int) -> bool:
         """Add a consumer and return whether it is active now."""
+        self.vault.committer.check_owned()
         if self.closed:
             raise SubscriptionNotFoundError(self.pattern, self.name)
         former = self.roster.join(
@@ -210,7 +241,7 @@ class DurableSubscription:
             self.messages_out += former.delivered
         self._lost.discard(consumer.identity)
         now_ms = self._clock.monotonic_ms()
-        for track in self.tracks:
+        for track in self.dispatch.holders.of(consumer.identity):
             if consumer.held is not None and track.deliveries.release(
                 consumer.identity, besides=consumer.held
             ):
@@ -235,9 +266,9 @@ class DurableSubscription:
         self.roster.leave(consumer)
         self.messages_out += consumer.delivered
         now_ms = self._clock.monotonic_ms()
-        if not graceful:
+        if not graceful and self.type in _ONE_AT_A_TIME:
             self._lost.add(consumer.identity)
-        for track in self.tracks:
+        for track in self.dispatch.holders.of(consumer.identity):
             if not graceful:
                 track.deliveries.lost(consumer.identity, now_ms=now_ms, grace_ms=GRACE_MS)
                 self.watch(track)
@@ -258,7 +289,7 @@ class DurableSubscription:
             return
         now_ms = self._clock.monotonic_ms()
         for identity in self._lost:
-            for track in self.tracks:
+            for track in self.dispatch.holders.of(identity):
                 track.deliveries.lost(identity, now_ms=now_ms, grace_ms=0)
                 self._expire(track, now_ms)
         self._lost.clear()
@@ -272,10 +303,19 @@ class DurableSubscription:
             consumer.close(reason)
         for track in self.tracks:
             track.close()
-            if track in track.topic.followers:
-                track.topic.followers.remove(track)
+            track.topic.followers.pop(track, None)
+        for topic, _ in self._coming.values():
+            topic.tracks_coming -= 1
+        self._coming.clear()
         self._tracks.clear()
         self._slots.clear()
+
+    def on_lost(self, error: ShardMovedError) -> None:
+        """Another broker has the topics: consumers are told, and nothing is handed out."""
+        self._alarm.close()
+        for consumer in list(self.consumers):
+            self.roster.leave(consumer)
+            consumer.close("another broker has taken over its topics", error=error)
 
     @property
     def resting(self) -> bool:
@@ -289,19 +329,19 @@ class DurableSubscription:
 
     # Starting over
 
-    def begin_move(self, cursors: dict[Track, Cursor]) -> Callable[[], None]:
-        """Go on elsewhere in some topics; every lease of the subscription's is void.
-
-        Consumers are told, and get nothing before `end_move`. Call what is returned to go back.
-        """
+    def begin_move(self) -> None:
+        """Make every lease void: consumers are told, and get nothing before `end_move`."""
         self._moves += 1
+        self._void()
+
+    def move(self, cursors: dict[Track, Cursor]) -> Callable[[], None]:
+        """Go on elsewhere in some topics, during a move. Call what is returned to go back."""
         self._move += 1
         move = self._move
         former = {track: (track.cursor, track.moved) for track in cursors}
         for track, cursor in cursors.items():
             track.moved = move
             self._use(track, cursor)
-        self._void()
 
         def undo() -> None:
             for track, (cursor, moved) in former.items():
@@ -368,8 +408,8 @@ class DurableSubscription:
 
     # Coming back
 
-    def ack(self, runs: Sequence[Run]) -> list[Run]:
-        """Acknowledge runs of leased messages; return the runs whose lease is over."""
+    def ack(self, runs: Sequence[Run], *, confirm: bool = False) -> list[Run]:
+        """Acknowledge runs of leased messages, for good with `confirm`; return those refused."""
         refused: list[Run] = []
         last: Track | None = None
         for number, start, end in runs:
@@ -377,23 +417,23 @@ class DurableSubscription:
             if track is None or end <= start:
                 refused.append((number, start, end))
                 continue
-            left = track.deliveries.ack(number, start, end)
-            if not left:
-                # A consumer that settles one message at a time sends thousands of runs at once.
-                if track is not last or track.gate is not None:
-                    self.on_acked(track, start, end)
-                    last = track
-                continue
-            refused += [(number, *run) for run in left]
-            taken_start = start
-            for refused_start, refused_end in left:
-                self.on_acked(track, taken_start, refused_start)
-                taken_start = refused_end
-            self.on_acked(track, taken_start, end)
+            # Where keys are kept in order, the next ones of each key wait for exactly these.
+            ordered = track.gate is not None
+            taken = track.deliveries.left_of(number, start, end) if confirm or ordered else []
+            refused += [(number, *run) for run in track.deliveries.ack(number, start, end)]
+            if confirm:
+                self.vault.on_confirmed(self.number, [(number, *run) for run in taken])
+            if ordered:
+                for run in taken:
+                    self.on_acked(track, *run)
+            # A consumer that settles one message at a time sends thousands of runs at once.
+            elif track is not last:
+                self.on_acked(track, start, end)
+                last = track
         self.dispatch.on_settled()
-        return refused
+        return self.vault.ledger.confirmations.missing(self.number, refused)
 
-    def ack_through(self, runs: Sequence[Run]) -> list[Run]:
+    def ack_through(self, runs: Sequence[Run], *, confirm: bool = False) -> list[Run]:
         """Acknowledge everything below the ends of runs; not for types that share messages."""
         refused: list[Run] = []
         for number, start, end in runs:
@@ -405,13 +445,18 @@ class DurableSubscription:
                 or not track.deliveries.ack_through(number, end)
             ):
                 refused.append((number, start, end))
-            else:
-                self.on_acked(track, start, end)
+                continue
+            if confirm:
+                self.vault.on_confirmed(self.number, [(number, end - 1, end)])
+            self.on_acked(track, start, end)
         self.dispatch.on_settled()
-        return refused
+        return self.vault.ledger.confirmations.missing(self.number, refused)
 
-    def nack(self, runs: Sequence[TimedRun], backoff_delay: int) -> list[Run]:
-        """Give messages back, to be delivered again after a delay."""
+    def nack(self, runs: Sequence[TimedRun], backoff_delay: int, reason: str = "") -> list[Run]:
+        """Give messages back, to be delivered again after a delay.
+
+        The dead letter of a message says the last `reason` that was given for it.
+        """
         refused: list[Run] = []
         failed: dict[Track, None] = {}
         now_ms = self._clock.monotonic_ms()
@@ -424,6 +469,8 @@ class DurableSubscription:
             left = track.deliveries.nack(number, start, end, now_ms=now_ms, delay_ms=delay_ms)
             refused += [(number, *run) for run in left]
             failed[track] = None
+            if reason and not left:
+                self.quarantine.on_reason(track, range(start, end), reason)
         for track in failed:
             self._on_failed(track)
         self.dispatch.pump()
@@ -445,21 +492,33 @@ class DurableSubscription:
             self.watch(track)
         return refused
 
-    def on_transaction(self, track: Track, cursor: Cursor, run: Run) -> None:
-        """The journal has a transaction that acknowledges a run, whatever its lease says now."""
-        number, start, end = run
-        if self.was_moved(track, cursor, [(start, end)]):
+    def on_committed(self, track: Track, cursor: Cursor, commit: InCommit) -> None:
+        """The journal has a transaction that acknowledges a run."""
+        if self.was_moved(track, cursor, [(commit.start, commit.end)]):
             return
-        track.deliveries.ack(number, start, end)
-        track.deliveries.skip(start, end)
-        self.on_acked(track, start, end)
+        track.deliveries.end_commit(commit)
+        self.on_acked(track, commit.start, commit.end)
         self.dispatch.on_settled()
 
-    def on_not_committed(self, track: Track) -> None:
-        """The journal did not take a transaction: what it kept from its end meets that now."""
-        if self._tracks.get(track.topic.name) is track:
-            self.quarantine.treat(track)
-            self.dispatch.pump()
+    def on_not_committed(self, track: Track, cursor: Cursor, commit: InCommit) -> None:
+        """The journal did not take a transaction: its consumer may try again, if it is there."""
+        if self.was_moved(track, cursor, ()):
+            return
+        left_ms = self._left_ms(commit.consumer)
+        deadline_ms = None if left_ms is None else self._clock.monotonic_ms() + left_ms
+        track.deliveries.undo_commit(commit, deadline_ms=deadline_ms)
+        if track.deliveries.is_holding(commit.consumer):
+            self.dispatch.holders.add(commit.consumer, track)
+        self._flight.touch(track)
+        self.dispatch.add(track)
+        self.watch(track)
+        self.dispatch.pump()
+
+    def _left_ms(self, identity: Hashable) -> int | None:
+        """Return for how long a consumer may keep what it holds, `None` when it has left."""
+        if any(consumer.identity == identity for consumer in self.consumers):
+            return self.acks.ack_timeout_ms
+        return GRACE_MS if identity in self._lost else None
 
     def was_moved(self, track: Track, cursor: Cursor, acked: Sequence[tuple[int, int]]) -> bool:
         """Whether a track has another cursor than when something acknowledged these was begun.
@@ -476,8 +535,8 @@ class DurableSubscription:
     def track_of_lease(self, number: int) -> Track | None:
         """Return the track that a lease number belongs to, if there is one."""
         journal, slot = slot_of(number)
-        known = journal == self._journal and slot < len(self._slots)
-        return self._slots[slot] if known else None
+        known = journal == self.journal and slot < len(self._slots)
+        return self._slots[slot] if known and is_of_epoch(number, self.vault.log.epoch) else None
 
     def on_acked(self, track: Track, start: int, end: int) -> None:
         """Messages are done: have that in the journal, and go on with what waited for them."""

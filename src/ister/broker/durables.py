@@ -6,10 +6,12 @@ Always true:
   taken back.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import structlog
 
 from ister.base import (
     AckSettings,
@@ -28,34 +30,41 @@ from ister.base.errors import (
     BadRequestError,
     IsterError,
     LimitReachedError,
+    ShardMovedError,
     SnapshotNotFoundError,
+    SubscriptionBusyError,
     SubscriptionMismatchError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import SNAPSHOTS_MAX
+from ister.base.limits import Limits
 from ister.broker.changes import (
-    Acked,
     Change,
     CursorDropped,
     CursorMoved,
-    CursorSaved,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
 )
+from ister.broker.chores import Chores, Steps
 from ister.broker.committer import Done, after_all, ignore
+from ister.broker.cursormaps import decode_cursors
 from ister.broker.deadletters import holds_own_letters, letters_of
 from ister.broker.durable import DurableSubscription
 from ister.broker.ledger import SubscriptionRecord
-from ister.broker.places import resolve
+from ister.broker.moving import move
+from ister.broker.places import resolve, resolving
 from ister.broker.quarantine import Undertaker
+from ister.broker.savedcursors import SavedCursors
 from ister.broker.stream import StreamTopic
+from ister.broker.topic import AnyTopic
 from ister.broker.track import Track
+from ister.broker.turns import Turns
 from ister.broker.vault import Vault
 from ister.broker.window import ReadAhead
 from ister.subscriptions import Cursor, Policy, SubscriptionType
+from ister.telemetry import Occasions
 
 Found = Callable[[DurableSubscription | IsterError], object]
 
@@ -82,19 +91,28 @@ class Durables:
         self,
         *,
         clock: Clock,
+        turns: Turns,
         random_slot: Callable[[int], int],
         undertaker: Undertaker,
-        subscriptions_max: int,
-        check_letters: Callable[[str], object],
+        limits: Limits,
+        check_letters: Callable[[Collection[str]], object],
     ) -> None:
         """`check_letters` raises when a topic is there that cannot take dead letters."""
         self.shared = ReadAhead()
+        self.turns = turns
         self._clock = clock
         self._random_slot = random_slot
         self._undertaker = undertaker
-        self._subscriptions_max = subscriptions_max
+        self._limits = limits
+        self._chores = Chores(clock, self._on_failed)
         self._check_letters = check_letters
+        self._told = Occasions(clock.monotonic_ms)
+        self._saved = SavedCursors()
         self._by_key: dict[tuple[str, str], list[DurableSubscription]] = {}
+        # The same, by pattern: of those with wildcards, and of others.
+        self._wildcards: dict[str, dict[DurableSubscription, None]] = {}
+        self._plain: dict[str, dict[DurableSubscription, None]] = {}
+        self._logger: Any = structlog.get_logger("subscription")
         # Those the journal does not have yet, with everybody else who waits for that.
         self._making: dict[DurableSubscription, list[Found]] = {}
 
@@ -114,82 +132,139 @@ class Durables:
                 if topic is not None:
                     durable.add_topic(topic, cursor)
         # A crash may have come between the end of a topic and that of its subscriptions.
-        self.on_topics_gone("its topic was deleted")
+        list(self.on_topics_gone(list(self._plain), "its topic was deleted"))
 
-    def matching(self, topic: StreamTopic) -> list[DurableSubscription]:
-        """Return the subscriptions of its vault that cover a new topic.
+    def matching(self, name: str, vault: Vault) -> list[DurableSubscription]:
+        """Return the subscriptions of a vault that cover a new topic, or a partition and its like.
 
         By their pattern, or because it is a partition of their topic.
         """
-        partition = find_partition(topic.name)
-        base = partition[0] if partition is not None else ""
-        return [
-            durable
-            for durable in self
-            if durable.vault is topic.vault
-            and (
-                durable.pattern == base
-                or (
-                    is_wildcard(durable.pattern)
-                    and matches(durable.pattern, topic.name)
-                    and not holds_own_letters(topic.name, durable.name, durable.acks)
-                )
-            )
-        ]
+        partition = find_partition(name)
+        plain = self._plain.get(partition[0], ()) if partition is not None else ()
+        found = [durable for durable in plain if not durable.is_gone]
+        for pattern, some in self._wildcards.items():
+            if matches(pattern, name):
+                found += [d for d in some if not holds_own_letters(name, d.name, d.acks)]
+        return [durable for durable in found if durable.vault is vault]
 
-    def is_covered(self, wanted: Wanted, topic: StreamTopic) -> bool:
-        """Whether a topic that the pattern matches is covered; not its own dead letters."""
+    @property
+    def covered(self) -> int:
+        """How many topics subscriptions by pattern cover, each counted for each of them."""
+        return sum(len(d.record.cursors) for some in self._wildcards.values() for d in some)
+
+    def check_covered(self, count: int) -> None:
+        """Raise `LimitReachedError` when so many more topics cannot be covered by pattern."""
+        if count and self.covered + count > self._limits.covered_topics_max:
+            raise LimitReachedError("covered_topics_max", self._limits.covered_topics_max)
+
+    def cover(self, covered: Sequence[tuple[DurableSubscription, StreamTopic, Cursor]]) -> None:
+        """Have subscriptions cover topics, in several turns of the loop when they are many."""
+        for durable, topic, cursor in covered:
+            durable.expect_topic(topic, cursor)
+        for durable in {durable: None for durable, _, _ in covered}:
+            self._chores.do(durable.add_expected())
+
+    def _on_failed(self, error: Exception) -> None:
+        self._logger.error("internal_error", exc_info=error)
+
+    def covered_of(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
+        """Return which of the topics that a pattern matches are covered: not its dead letters."""
         if not is_wildcard(wanted.pattern):
-            return True
-        durable = self.find(wanted.pattern, wanted.name, topic.vault)
-        acks = wanted.acks if durable is None else durable.acks
-        return not holds_own_letters(topic.name, wanted.name, acks)
+            return list(topics)
+        acks: dict[Vault, AckSettings | None] = {}
+        for vault in {topic.vault for topic in topics}:
+            durable = self.find(wanted.pattern, wanted.name, vault)
+            acks[vault] = wanted.acks if durable is None else durable.acks
+        return [t for t in topics if not holds_own_letters(t.name, wanted.name, acks[t.vault])]
 
     def find(self, pattern: str, name: str, vault: Vault) -> DurableSubscription | None:
         """Return the subscription of that name on topics of one vault, if there is one."""
-        some = self._by_key.get((pattern, name), ())
+        some = self._named(pattern, name)
         return next((durable for durable in some if durable.vault is vault), None)
+
+    def has(self, pattern: str, name: str) -> bool:
+        """Whether there is a subscription of that name."""
+        return bool(self._named(pattern, name))
 
     def get(self, pattern: str, name: str) -> list[DurableSubscription]:
         """Return the subscriptions of that name, one for each vault it has topics in."""
-        found = self._by_key.get((pattern, name))
+        found = self._named(pattern, name)
         if not found:
             raise SubscriptionNotFoundError(pattern, name)
-        return list(found)
+        return found
+
+    def _named(self, pattern: str, name: str) -> list[DurableSubscription]:
+        """Return the subscriptions of that name, without those of a topic that was deleted."""
+        return [d for d in self._by_key.get((pattern, name), ()) if not d.is_gone]
+
+    def _get_whole(self, pattern: str, name: str) -> list[DurableSubscription]:
+        """As `get`, for what is done to all topics of a subscription at once."""
+        found = self.get(pattern, name)
+        if not all(durable.is_whole for durable in found):
+            raise SubscriptionBusyError(pattern, name)
+        return found
 
     def floors(self, topic: StreamTopic) -> list[int]:
-        """Return where the cursors on a topic stand."""
-        return [f.cursor.floor for f in topic.followers if isinstance(f, Track)]
+        """Return where the cursors on a topic stand; where it begins for those to come."""
+        floors = [f.cursor.floor for f in topic.followers if isinstance(f, Track)]
+        return [*floors, topic.first_offset] if topic.tracks_coming else floors
+
+    def on_topic(self, name: str, found: Sequence[AnyTopic]) -> Iterable[DurableSubscription]:
+        """Return the subscriptions on a topic: by its name, or those that cover it."""
+        some = dict(self._plain.get(name, self._wildcards.get(name, {})))
+        for topic in found[:1]:
+            if isinstance(topic, StreamTopic) and topic.name == name:
+                tracks = [f for f in topic.followers if isinstance(f, Track)]
+                some |= {track.subscription: None for track in tracks}
+        return some
 
     def names_on(self, topic: StreamTopic) -> set[str]:
         """Return the names of the subscriptions that cover a topic."""
         return {f.subscription.name for f in topic.followers if isinstance(f, Track)}
 
+    def on_lost(self, vault: Vault, error: ShardMovedError) -> None:
+        """Another broker has a vault: the consumers of its topics are told."""
+        for durable in [durable for durable in self if durable.vault is vault]:
+            durable.on_lost(error)
+
     # Making
 
     def open(self, wanted: Wanted, topics: Sequence[StreamTopic], done: Found) -> None:
         """Find a subscription on topics of one vault, or make it; `done` when it is durable."""
+        topics[0].vault.committer.check_owned()
         durable = self.find(wanted.pattern, wanted.name, topics[0].vault)
         if durable is not None:
             self._open_again(durable, wanted, topics, done)
             return
         self._check_new(wanted, topics)
-        resolve(topics, wanted.start, lambda found: self._on_resolved(wanted, topics, found, done))
+        at_once = True
+        resolve(
+            topics,
+            wanted.start,
+            lambda found: self._on_resolved(wanted, topics, found, done, checked=at_once),
+        )
+        at_once = False
 
     def _check_new(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> None:
-        if len(self) >= self._subscriptions_max:
-            raise LimitReachedError("subscriptions_max", self._subscriptions_max)
+        limits = self._limits
+        if len(self) >= limits.subscriptions_max:
+            raise LimitReachedError("subscriptions_max", limits.subscriptions_max)
+        if is_wildcard(wanted.pattern):
+            if sum(map(len, self._wildcards.values())) >= limits.wildcards_max:
+                raise LimitReachedError("wildcards_max", limits.wildcards_max)
+            if len(topics) > limits.topics_per_subscription_max:
+                most = limits.topics_per_subscription_max
+                raise LimitReachedError("topics_per_subscription_max", most)
+            self.check_covered(len(topics))
         self._check_acks(wanted.name, wanted.acks or AckSettings(), topics)
         wanted.start.check()
         topics[0].vault.committer.check()
         for topic in topics:
             if topic.record.settings.retention == Retention.WORKQUEUE and self.floors(topic):
-                owner = next(f for f in topic.followers if isinstance(f, Track)).subscription
-                raise WrongKindError(
-                    topic.name,
-                    "work queue",
-                    f"it has one subscription only, {owner.name!r} on {owner.pattern!r}",
-                )
+                tracks = [f for f in topic.followers if isinstance(f, Track)]
+                owners = [f"{t.subscription.name!r} on {t.subscription.pattern!r}" for t in tracks]
+                detail = ", ".join(["it has one subscription only", *owners[:1]])
+                raise WrongKindError(topic.name, "work queue", detail)
 
     def _check_acks(self, name: str, acks: AckSettings, topics: Sequence[StreamTopic]) -> None:
         acks.check()
@@ -197,10 +272,9 @@ class Durables:
         if letters and any(topic.name == letters for topic in topics):
             raise BadRequestError(f"{letters!r} cannot be the topic of its own dead letters")
         if letters:
-            self._check_letters(parse_topic(letters))
+            self._check_letters([parse_topic(letters)])
         elif acks.max_deliveries and acks.poison == Poison.DEAD_LETTER:
-            for own in {letters_of(topic.name, name) for topic in topics}:
-                self._check_letters(own)
+            self._check_letters({letters_of(topic.name, name) for topic in topics})
 
     def _open_again(
         self,
@@ -209,12 +283,7 @@ class Durables:
         topics: Sequence[StreamTopic],
         done: Found,
     ) -> None:
-        durable.check_same(
-            type_=wanted.type,
-            policy=wanted.policy,
-            filters=wanted.filters,
-            keys=wanted.key_filters,
-        )
+        _check_same(durable, wanted)
         missing = [topic for topic in topics if not durable.covers(topic.name)]
         if missing:
             self._cover(durable, missing)
@@ -234,15 +303,20 @@ class Durables:
 
     def set_acks(self, pattern: str, name: str, acks: AckSettings, done: Done) -> None:
         """Have a subscription treat messages differently, also while it has consumers."""
-        found = self.get(pattern, name)
-        for durable in found:
-            self._check_acks(name, acks, [track.topic for track in durable.tracks])
-            durable.vault.committer.check()
+        found = self.check_acks(pattern, name, acks)
         each = after_all(len(found), done)
         for durable in found:
             self._set_acks(
                 durable, acks, lambda set_: each(set_ if isinstance(set_, IsterError) else None)
             )
+
+    def check_acks(self, pattern: str, name: str, acks: AckSettings) -> list[DurableSubscription]:
+        """Return the parts of a subscription. Raises if they cannot be set to `acks` now."""
+        found = self._get_whole(pattern, name)
+        for durable in found:
+            self._check_acks(name, acks, [track.topic for track in durable.tracks])
+            durable.vault.committer.check()
+        return found
 
     def _set_acks(self, durable: DurableSubscription, acks: AckSettings, done: Found) -> None:
         created = msgspec.structs.replace(durable.record.created, acks=acks)
@@ -263,6 +337,8 @@ class Durables:
         topics: Sequence[StreamTopic],
         offsets: dict[int, int] | IsterError,
         done: Found,
+        *,
+        checked: bool,
     ) -> None:
         """Make a subscription, unless somebody else did while the disk was read."""
         if isinstance(offsets, IsterError):
@@ -276,7 +352,8 @@ class Durables:
             if durable is not None:
                 self._open_again(durable, wanted, present, done)
                 return
-            self._check_new(wanted, present)
+            if not checked:
+                self._check_new(wanted, present)
             self._make_new(wanted, present, offsets, done)
         except IsterError as error:
             done(error)
@@ -320,8 +397,7 @@ class Durables:
         vault.record(changes, on_done, apply=False)
         durable = self._make(record, vault)
         self._making[durable] = [done]
-        for topic in topics:
-            durable.add_topic(topic, record.cursors[topic.record.topic])
+        self.cover([(durable, topic, record.cursors[topic.record.topic]) for topic in topics])
 
     def cover_new(self, durable: DurableSubscription, topic: StreamTopic) -> None:
         """Have a subscription by pattern cover a topic that has just appeared, if it does not."""
@@ -341,9 +417,9 @@ class Durables:
                     durable.remove_topic(topic)
 
         durable.vault.record(changes, on_done, apply=False)
-        for topic in topics:
-            cursor = durable.record.cursors[topic.record.topic] = Cursor(0)
-            durable.add_topic(topic, cursor)
+        for number in numbers:
+            durable.record.cursors[number] = Cursor(0)
+        self.cover([(durable, t, durable.record.cursors[t.record.topic]) for t in topics])
 
     def _make(self, record: SubscriptionRecord, vault: Vault) -> DurableSubscription:
         durable = DurableSubscription(
@@ -351,11 +427,19 @@ class Durables:
             vault,
             clock=self._clock,
             random_slot=self._random_slot,
+            turns=self.turns,
             shared=self.shared,
             undertaker=self._undertaker,
+            told=self._told,
         )
         self._by_key.setdefault((durable.pattern, durable.name), []).append(durable)
+        self._patterns_of(durable).setdefault(durable.pattern, {})[durable] = None
         return durable
+
+    def _patterns_of(
+        self, durable: DurableSubscription
+    ) -> dict[str, dict[DurableSubscription, None]]:
+        return self._wildcards if is_wildcard(durable.pattern) else self._plain
 
     # Removing
 
@@ -376,13 +460,16 @@ class Durables:
 
         durable.vault.record([SubscriptionDeleted(durable.number)], on_done)
 
-    def on_topics_gone(self, reason: str) -> None:
-        """Forget subscriptions on nothing, those by pattern apart."""
-        for durable in [d for d in self if not is_wildcard(d.pattern) and not d.tracks]:
+    def on_topics_gone(self, names: Collection[str], reason: str) -> Steps:
+        """Forget the subscriptions on deleted topics, one in each step."""
+        for durable in [d for name in names for d in self._plain.get(name, ())]:
+            if durable.closed or not durable.is_gone:
+                continue
             # Without the journal it is found again at the next start, and deleted then.
             if durable.vault.committer.error is None:
                 durable.vault.record([SubscriptionDeleted(durable.number)], ignore)
             self._forget(durable, reason)
+            yield
 
     def _forget(self, durable: DurableSubscription, reason: str) -> None:
         key = (durable.pattern, durable.name)
@@ -391,6 +478,10 @@ class Durables:
             some.remove(durable)
             if not some:
                 del self._by_key[key]
+            patterns = self._patterns_of(durable)
+            del patterns[durable.pattern][durable]
+            if not patterns[durable.pattern]:
+                del patterns[durable.pattern]
         if not durable.closed:
             durable.close(reason)
 
@@ -399,67 +490,38 @@ class Durables:
     def seek(self, pattern: str, name: str, to: Position, done: Done) -> None:
         """Move a subscription on all of its topics."""
         to.check()
-        found = self.get(pattern, name)
-        if to.origin == Origin.SNAPSHOT:
-            places = [_saved_cursors(durable, to.name) for durable in found]
-            each = after_all(len(found), done)
-            for durable, cursors in zip(found, places, strict=True):
-                self._move(durable, cursors, each)
-            return
+        found = self._get_whole(pattern, name)
+        saved = [_saved_cursors(d, to.name) for d in found] if to.origin == Origin.SNAPSHOT else []
         each = after_all(len(found), done)
         for durable in found:
-            self._seek(durable, to, each)
+            if saved:
+                cursor_of = _cursor_of(saved.pop(0))
+                self._chores.do(move(durable, list(durable.tracks), cursor_of, each))
+            else:
+                self._seek(durable, to, each)
 
     def _seek(self, durable: DurableSubscription, to: Position, done: Done) -> None:
+        tracks = list(durable.tracks)
+
+        def cursor_of(track: Track, offsets: dict[int, int]) -> Cursor | None:
+            offset = offsets.get(track.topic.record.topic)
+            return None if offset is None else Cursor(offset)
+
         def on_resolved(found: dict[int, int] | IsterError) -> None:
             if isinstance(found, IsterError):
                 done(found)
             else:
-                self._move(durable, {n: Cursor(offset) for n, offset in found.items()}, done)
+                self._chores.do(move(durable, tracks, lambda t: cursor_of(t, found), done))
 
-        resolve([track.topic for track in durable.tracks], to, on_resolved)
-
-    def _move(self, durable: DurableSubscription, cursors: dict[int, Cursor], done: Done) -> None:
-        """Have a subscription go on from other cursors, by topic."""
-        moved: dict[Track, Cursor] = {}
-        changes: list[Change] = []
-        for track in durable.tracks:
-            cursor = cursors.get(track.topic.record.topic)
-            if cursor is not None:
-                cursor.trim(track.topic.first_offset)
-                moved[track] = cursor
-                changes.append(CursorMoved(*track.numbers, cursor.floor))
-                if cursor.acked:
-                    changes.append(Acked(*track.numbers, cursor.acked.runs()))
-
-        def on_done(error: IsterError | None) -> None:
-            if error is not None and not durable.closed:
-                undo()
-            # The answer first: a client drops everything that it received before.
-            done(error)
-            durable.end_move()
-
-        try:
-            # Not applied by the ledger, whose cursors these are: moving does that, and at once,
-            # so that no acknowledgement of a lease from before comes after it in the journal.
-            durable.vault.record(changes, on_done, apply=False)
-        except IsterError as error:
-            done(error)
-            return
-        undo = durable.begin_move(moved)
+        self._chores.do(resolving([track.topic for track in tracks], to, on_resolved))
 
     def save_cursor(self, pattern: str, name: str, saved: str, done: Done) -> None:
         """Keep where a subscription stands under a name."""
         parse_plain(saved, "the name of a saved cursor")
         found = self.get(pattern, name)
-        for durable in found:
-            if len(durable.record.saved) >= SNAPSHOTS_MAX and saved not in durable.record.saved:
-                raise LimitReachedError("snapshots_max", SNAPSHOTS_MAX)
-            durable.vault.committer.check()
         each = after_all(len(found), done)
         for durable in found:
-            cursors = {n: c.encode() for n, c in durable.record.cursors.items()}
-            durable.vault.record([CursorSaved(durable.number, saved, cursors)], each)
+            self._chores.do(self._saved.save(durable, saved, each))
 
     def drop_cursor(self, pattern: str, name: str, saved: str, done: Done) -> None:
         """Forget a saved cursor."""
@@ -498,17 +560,35 @@ class Durables:
                 follower.on_new()
 
 
-def _saved_cursors(durable: DurableSubscription, saved: str) -> dict[int, Cursor]:
-    """Return where a subscription stood; on topics that were not there then, at their start."""
+def _check_same(durable: DurableSubscription, wanted: Wanted) -> None:
+    """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
+    created, by_key = durable.record.created, durable.type is SubscriptionType.KEY_SHARED
+    detail = ""
+    if wanted.type is not durable.type:
+        detail = f"type {durable.type.value!r}"
+    elif wanted.policy is not durable.policy:
+        detail = f"policy {durable.policy.value!r}"
+    elif wanted.filters != created.filters:
+        detail = f"filters {created.filters}"
+    elif not by_key and list(wanted.key_filters) != created.key_filters:
+        detail = f"key filters {created.key_filters}"
+    if detail:
+        raise SubscriptionMismatchError(durable.pattern, durable.name, detail)
+
+
+def _saved_cursors(durable: DurableSubscription, saved: str) -> dict[int, bytes]:
     cursors = durable.record.saved.get(saved)
     if cursors is None:
         raise SnapshotNotFoundError(durable.name, saved)
-    found = {track.topic.record.topic: Cursor(0) for track in durable.tracks}
-    for number, data in cursors.items():
-        then = Cursor.decode(data)
+    return decode_cursors(cursors)
+
+
+def _cursor_of(saved: dict[int, bytes]) -> Callable[[Track], Cursor]:
+    """Return what gives the saved cursor of a topic, or its start if it has none."""
+
+    def cursor_of(track: Track) -> Cursor:
+        data = saved.get(track.topic.record.topic)
         # Without what had failed until then: a message that is delivered anew starts anew.
-        cursor = found[number] = Cursor(then.floor)
-        for run in then.acked.runs():
-            cursor.ack(*run)
-        cursor.take_changes()
-    return found
+        return Cursor(0) if data is None else Cursor.decode(data).without_failures()
+
+    return cursor_of

@@ -5,13 +5,16 @@ thread: the broker says so, and a door has it done there before it goes on.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from ister.base.limits import CHECK_BYTES_MAX, CHECK_COUNT_MAX, CHECK_WORK_MAX
+from ister.base.limits import (
+    CHECK_BYTES_MAX,
+    CHECK_COUNT_MAX,
+    CHECK_SHORT_WORK_MAX,
+    CHECK_WORK_MAX,
+)
 from ister.codec import Batch
-
-# To be called in any thread; raises what is wrong.
-Check = Callable[[], None]
 
 
 class Guard(Protocol):
@@ -22,6 +25,20 @@ class Guard(Protocol):
 
     def weight(self, batch: Batch) -> int:
         """Tell how much work each byte of a batch is: 1 for most schemas, 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check of some batches. To be called in any thread; raises what is wrong."""
+
+    pairs: Sequence[tuple[Guard, Batch]]
+    # Checks of one lane are made one at a time: more threads would not be faster, and each keeps
+    # the interpreter from the event loop for a while. Short checks do not wait for long ones.
+    lane: str
+
+    def __call__(self) -> None:
+        for guard, batch in self.pairs:
+            check(guard, batch)
 
 
 # The guard of a topic by its name; `None` when nothing is to be checked.
@@ -54,9 +71,4 @@ def long_check(pairs: Sequence[tuple[Guard, Batch]]) -> Check | None:
             work += batch_bytes * weight
     if count <= CHECK_COUNT_MAX and size_bytes <= CHECK_BYTES_MAX and work <= CHECK_WORK_MAX:
         return None
-
-    def run() -> None:
-        for guard, batch in pairs:
-            check(guard, batch)
-
-    return run
+    return Check(pairs, "short checks" if work <= CHECK_SHORT_WORK_MAX else "long checks")

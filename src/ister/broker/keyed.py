@@ -2,8 +2,9 @@
 
 Always true:
 - a parked message is held by its track's `Deliveries`, so that nobody else hands it out, and waits
-  under the owner of its key as the ring has it now (nobody's: under ""), or in the gate behind
-  another message of its key;
+  under the owner of its key as the ring has it now (nobody's: under ""), among those to be sorted
+  after the ring has changed, or in the gate behind another message of its key;
+- nothing is handed out while something is to be sorted;
 - while messages are parked for an owner, later ones of the same topic are parked behind them, so
   that those of one key leave in order.
 """
@@ -20,6 +21,9 @@ from ister.subscriptions import keys_of
 
 # Messages of one topic that are parked; with more, nothing of it is handed out until some went.
 PARKED_MAX = 16_384
+# Of these, sorted by owner between two looks at the clock when consumers come and go: 3 µs each,
+# more with many globs. All topics of a subscription may have parked as much as may be in flight.
+SORTED_AT_ONCE = 64
 
 Give = Callable[[Consumer, Track, Batch, Sequence[int], int], int]
 # Tells of messages that are done without having been handed out.
@@ -35,6 +39,8 @@ class Parking:
         self._skip = skip
         # By owner, the tracks that have something for it.
         self._tracks: dict[str, dict[Track, None]] = {}
+        # Parked under owners of before.
+        self._unsorted: list[tuple[Track, list[tuple[int, str]]]] = []
 
     def hand_out(self, track: Track, batch: Batch, slots: Sequence[int], attempt: int) -> bool:
         """Give the messages at `slots` to the owners of their keys, or park them.
@@ -43,9 +49,11 @@ class Parking:
         """
         if self.is_full(track):
             return False
-        offsets, keys = batch.offsets, keys_of(batch)
+        offsets, first = batch.offsets, slots[0]
+        keys = keys_of(batch, first, slots[-1] + 1)
         if track.gate is not None:
-            admission = track.gate.admit([keys[s] for s in slots], [offsets[s] for s in slots])
+            its_keys = [keys[s - first] for s in slots]
+            admission = track.gate.admit(its_keys, [offsets[s] for s in slots])
             slots = slots[: admission.end]
             if not slots:
                 return False
@@ -53,10 +61,10 @@ class Parking:
             slots = [slots[n] for n in admission.slots]
         else:
             track.deliveries.hold([offsets[s] for s in slots])
-        for owner, share in self._shares(slots, keys).items():
+        for owner, share in self._shares(slots, keys, first).items():
             given = self._give_share(owner, track, batch, share, attempt)
             if given < len(share):
-                self._park(track, owner, [(offsets[s], keys[s]) for s in share[given:]])
+                self._park(track, owner, [(offsets[s], keys[s - first]) for s in share[given:]])
         return True
 
     def is_full(self, track: Track) -> bool:
@@ -64,8 +72,11 @@ class Parking:
         gated = track.gate.parked if track.gate is not None else 0
         return gated + track.parked_count >= PARKED_MAX
 
-    def unpark(self, now_ms: int) -> list[Track]:
-        """Give what is parked to consumers that have room by now; return the tracks it was of."""
+    def unpark(self, now_ms: int, is_over: Callable[[], bool]) -> list[Track]:
+        """Give what is parked to consumers that have room by now; return the tracks it was of.
+
+        Ends early when the turn `is_over`.
+        """
         by_name = self._roster.by_name
         tracks = {
             track: None
@@ -73,7 +84,7 @@ class Parking:
             if owner in by_name and by_name[owner].ready
             for track in tracks
         }
-        return [track for track in tracks if self._unpark(track, now_ms)]
+        return [track for track in tracks if self._unpark(track, now_ms, is_over)]
 
     def on_done(self, track: Track, start: int, end: int) -> None:
         """Messages are done: the next ones of their keys may go."""
@@ -87,27 +98,38 @@ class Parking:
             self._park(track, self._roster.ring.owner(key) or "", [(offset, key)])
 
     def reroute(self) -> None:
-        """The owners of keys have changed: sort what is parked anew."""
-        owner_of = self._roster.ring.owner
+        """The owners of keys have changed: what is parked is sorted anew by `sort`."""
         tracks = {track: None for some in self._tracks.values() for track in some}
         self._tracks.clear()
         for track in tracks:
-            parked = [entry for heap in track.parked.values() for entry in heap]
+            self._unsorted += [(track, heap) for heap in track.parked.values()]
             track.parked.clear()
-            for entry in parked:
-                track.parked.setdefault(owner_of(entry[1]) or "", []).append(entry)
-            for owner, heap in track.parked.items():
-                heapify(heap)
-                self._tracks.setdefault(owner, {})[track] = None
+
+    def sort(self, is_over: Callable[[], bool]) -> bool:
+        """Sort what is parked by owner until the turn `is_over`; return whether all of it is."""
+        owner_of = self._roster.ring.owner
+        while self._unsorted:
+            track, entries = self._unsorted[-1]
+            some = entries[-SORTED_AT_ONCE:]
+            del entries[-SORTED_AT_ONCE:]
+            if not entries:
+                self._unsorted.pop()
+            for entry in some:
+                self._park_one(track, owner_of(entry[1]) or "", entry)
+            if self._unsorted and is_over():
+                return False
+        return True
 
     def trim(self, track: Track, first_offset: int) -> None:
         """Everything below `first_offset` is gone."""
         if track.parked_count:
             parked = [entry for heap in track.parked.values() for entry in heap]
+            for other, heap in self._unsorted:
+                parked += heap if other is track else ()
             self.forget(track)
-            for offset, key in parked:
-                if offset >= first_offset:
-                    self._park(track, self._roster.ring.owner(key) or "", [(offset, key)])
+            left = [entry for entry in parked if entry[0] >= first_offset]
+            track.parked_count = len(left)
+            self._unsorted.append((track, left))
         self.on_done(track, 0, first_offset)
 
     def forget(self, track: Track) -> None:
@@ -116,12 +138,16 @@ class Parking:
             self._leave(owner, track)
         track.parked.clear()
         track.parked_count = 0
+        self._unsorted = [one for one in self._unsorted if one[0] is not track]
 
-    def _shares(self, slots: Sequence[int], keys: Sequence[str]) -> dict[str, list[int]]:
+    def _shares(
+        self, slots: Sequence[int], keys: Sequence[str], first: int
+    ) -> dict[str, list[int]]:
+        """Return the slots by owner; `keys` are those of the messages from slot `first` on."""
         owner_of = self._roster.ring.owner
         shares: dict[str, list[int]] = {}
         for slot in slots:
-            owner = owner_of(keys[slot]) or ""
+            owner = owner_of(keys[slot - first]) or ""
             share = shares.get(owner)
             if share is None:
                 shares[owner] = [slot]
@@ -139,11 +165,16 @@ class Parking:
 
     def _park(self, track: Track, owner: str, entries: Sequence[tuple[int, str]]) -> None:
         """Have messages wait, which are held already."""
-        heap = track.parked.setdefault(owner, [])
         for entry in entries:
-            heappush(heap, entry)
+            self._park_one(track, owner, entry)
         track.parked_count += len(entries)
-        self._tracks.setdefault(owner, {})[track] = None
+
+    def _park_one(self, track: Track, owner: str, entry: tuple[int, str]) -> None:
+        heap = track.parked.get(owner)
+        if heap is None:
+            heap = track.parked[owner] = []
+            self._tracks.setdefault(owner, {})[track] = None
+        heappush(heap, entry)
 
     def _forget_first(self, track: Track, owner: str) -> None:
         heappop(track.parked[owner])
@@ -161,7 +192,7 @@ class Parking:
         if not tracks:
             del self._tracks[owner]
 
-    def _unpark(self, track: Track, now_ms: int) -> bool:
+    def _unpark(self, track: Track, now_ms: int, is_over: Callable[[], bool]) -> bool:
         """Give what is parked of one topic, in the order of offsets, as far as there is room."""
         moved = False
         firsts = [(heap[0][0], owner) for owner, heap in track.parked.items()]
@@ -186,6 +217,8 @@ class Parking:
             if left:
                 heappush(firsts, (track.parked[owner][0][0], owner))
             batch.forget_columns()
+            if is_over():
+                break
         if not track.parked_count:
             track.end_reading(Again.PARKED)
         return moved

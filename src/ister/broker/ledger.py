@@ -16,9 +16,12 @@ import msgspec
 
 from ister.base import StreamSettings
 from ister.base.errors import BadBatchError, CorruptedError
+from ister.base.limits import KIB, Limits
+from ister.broker.answers import CommitAnswers
 from ister.broker.changes import (
     Acked,
     Change,
+    Confirmed,
     CursorDropped,
     CursorMoved,
     CursorSaved,
@@ -38,56 +41,88 @@ from ister.broker.changes import (
     TransactionDone,
     decode_changes,
 )
+from ister.broker.cursormaps import decode_cursors, encode_cursors
 from ister.broker.idwindow import IdWindow
 from ister.broker.producers import OFFSET_UNKNOWN, ProducerRecord, Producers
+from ister.broker.sharedbudget import SharedBudget
 from ister.codec import Batch, Column
 from ister.log import Entry, Kind, parse_transaction
-from ister.subscriptions import Cursor
+from ister.subscriptions import Confirmations, Cursor
 
-# Repetitions of a commit are known for so many transactions.
-TRANSACTIONS_REMEMBERED_MAX = 10_000
 # A series is a query that writes to us, for as long as it lives: with a name of 60 bytes it takes
 # 300 B here, so that all of them take 30 MB. The one that was silent longest makes room.
 SERIES_REMEMBERED_MAX = 100_000
 # Topics or subscriptions that are encoded in one go: about 3 ms, at 12 µs.
 ROWS_AT_ONCE = 256
+# Ids of messages, or producers and their runs, that are: at 0.7 µs.
+WORK_AT_ONCE = 4_096
 # Marks of series that are: at 0.2 µs.
 MARKS_AT_ONCE = 16_384
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Budgets:
+    """Of what all topics of a broker remember: the message ids, and the bytes of producers."""
+
+    __slots__ = ("ids", "producers")
+
+    def __init__(self, limits: Limits) -> None:
+        self.ids = SharedBudget(limits.message_ids_max)
+        self.producers = SharedBudget(limits.producers_bytes_max, forget_size=64 * KIB)
+
+
 class TopicRecord:
     """A stream topic as the journal knows it."""
 
-    __slots__ = ("first_offset", "ids", "name", "next_offset", "producers", "settings", "topic")
+    __slots__ = (
+        "first_offset",
+        "ids",
+        "last_ms",
+        "name",
+        "next_offset",
+        "producers",
+        "settings",
+        "topic",
+    )
 
-    def __init__(self, topic: int, name: str, settings: StreamSettings) -> None:
+    def __init__(self, topic: int, name: str, settings: StreamSettings, budgets: Budgets) -> None:
         self.topic = topic
         self.name = name
         self.settings = settings
         self.first_offset = 0
         self.next_offset = 0
-        self.producers = Producers()
-        self.ids = IdWindow()
+        # When the last message was published: none that comes later is older.
+        self.last_ms = 0
+        self.producers = Producers(budgets.producers)
+        self.ids = IdWindow(budgets.ids)
 
     def on_stored(self, batch: Batch, *, sequenced: bool = True) -> None:
         """A batch is in the journal. Those of transactions have no sequence numbers."""
         self.next_offset = max(self.next_offset, batch.base_offset + batch.count)
+        self.last_ms = max(self.last_ms, batch.publish_time_ms)
         name = batch.producer_bytes
         if name and sequenced and batch.numbered:
-            self.producers.record(name.decode(errors="replace")).on_stored(
-                batch.first_sequence, batch.base_offset, batch.count
+            self.producers.on_stored(
+                name.decode(errors="replace"),
+                batch.first_sequence,
+                batch.base_offset,
+                batch.count,
             )
         if batch.columns & Column.ID and self.settings.dedup_window_ms:
             self._remember_ids(batch)
+
+    def close(self) -> None:
+        """The topic is gone: give back what it takes of shared budgets."""
+        self.ids.close()
+        self.producers.close()
 
     def _remember_ids(self, batch: Batch) -> None:
         time_ms = batch.publish_time_ms
         for offset, message_id in zip(batch.offsets, batch.ids or (), strict=False):
             if message_id is not None:
                 self.ids.add(message_id, offset, time_ms)
-        self.ids.forget(older_than_ms=time_ms - self.settings.dedup_window_ms)
+        self.ids.settle(batch.count, older_than_ms=time_ms - self.settings.dedup_window_ms)
 
 
 class SubscriptionRecord:
@@ -100,25 +135,34 @@ class SubscriptionRecord:
         self.paused = False
         # By topic number.
         self.cursors: dict[int, Cursor] = {}
-        self.saved: dict[str, dict[int, bytes]] = {}
+        # By name; see `cursormaps.py`.
+        self.saved: dict[str, bytes] = {}
 
 
 class Ledger:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, budgets: Budgets | None = None) -> None:
+        # Of its topics, and of those of the broker's other ledger.
+        self.budgets = budgets or Budgets(Limits())
         self.namespaces: set[str] = set()
         self.partitioned: dict[str, int] = {}
         self.topics: dict[int, TopicRecord] = {}
         self.subscriptions: dict[int, SubscriptionRecord] = {}
-        # By word, the base offset of each batch; and of batches with messages that were known
-        # before, the offset of each.
-        self.transactions: OrderedDict[str, list[int]] = OrderedDict()
-        self.transactions_each: dict[str, dict[int, list[int]]] = {}
+        # What commits were answered.
+        self.commits = CommitAnswers()
+        # Under which leases messages were acknowledged.
+        self.confirmations = Confirmations()
         # By series, the highest number that was published and when; the longest silent first.
         self.series: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        # Of the saved cursors of all subscriptions.
+        self.saved_bytes = 0
         self.topic_number = 0
         self.subscription_number = 0
+
+    def names(self) -> set[str]:
+        """Return the names of all topics: streams, partitioned topics and their partitions."""
+        return {*(record.name for record in self.topics.values()), *self.partitioned}
 
     def apply(self, entry: Entry) -> None:
         """Take an entry of the journal, or raise `CorruptedError` when it makes no sense."""
@@ -170,13 +214,20 @@ class Ledger:
                 else:
                     known.created = change
             case SubscriptionDeleted(subscription=number):
-                self.subscriptions.pop(number, None)
-            case TransactionDone(transaction=transaction, offsets=offsets, each=each):
-                self.transactions[transaction] = offsets
-                if each:
-                    self.transactions_each[transaction] = each
-                while len(self.transactions) > TRANSACTIONS_REMEMBERED_MAX:
-                    self.transactions_each.pop(self.transactions.popitem(last=False)[0], None)
+                deleted = self.subscriptions.pop(number, None)
+                if deleted is not None:
+                    self.saved_bytes -= sum(map(len, deleted.saved.values()))
+            case TransactionDone():
+                self.commits.add(
+                    change.client,
+                    change.transaction,
+                    change.time_ms,
+                    change.offsets,
+                    change.each,
+                )
+            case Confirmed(subscription=number, runs=runs):
+                for run in runs:
+                    self.confirmations.add(number, *run)
             case SeriesPublished():
                 self._on_series(change)
             case (
@@ -199,9 +250,11 @@ class Ledger:
             case TopicCreated(name=name, settings=settings):
                 self.topic_number = max(self.topic_number, number)
                 if number not in self.topics:
-                    self.topics[number] = TopicRecord(number, name, settings)
+                    self.topics[number] = TopicRecord(number, name, settings, self.budgets)
             case TopicDeleted():
-                self.topics.pop(number, None)
+                deleted = self.topics.pop(number, None)
+                if deleted is not None:
+                    deleted.close()
                 for record in self.subscriptions.values():
                     record.cursors.pop(number, None)
             case TopicTrimmed(first_offset=first_offset):
@@ -211,7 +264,7 @@ class Ledger:
             case Sequenced(producer=producer, first_sequence=first, count=count):
                 topic = self.topics.get(number)
                 if topic is not None:
-                    topic.producers.record(producer).on_stored(first, OFFSET_UNKNOWN, count)
+                    topic.producers.on_stored(producer, first, OFFSET_UNKNOWN, count)
 
     def _on_series(self, change: SeriesPublished) -> None:
         # A snapshot may be newer than the entries that are replayed on top of it.
@@ -245,9 +298,12 @@ class Ledger:
                         cursor.fail_run(start, end, failures)
                     cursor.take_failures()
             case CursorSaved(name=name, cursors=cursors):
-                record.saved[name] = cursors
+                self.saved_bytes -= len(record.saved.pop(name, b""))
+                # A copy: the change holds all of the entry that it was read from.
+                record.saved[name] = bytes(cursors)
+                self.saved_bytes += len(record.saved[name])
             case CursorDropped(name=name):
-                record.saved.pop(name, None)
+                self.saved_bytes -= len(record.saved.pop(name, b""))
 
     # Snapshots
 
@@ -266,37 +322,36 @@ class Ledger:
         What changes meanwhile may be in the result or not. So it is newer than the journal was
         when this began, here and there, and nowhere older.
         """
-        topics, subscriptions, series = _Rows(), _Rows(), _Rows()
-        for number in list(self.topics):
-            topic = self.topics.get(number)
-            if topic is not None:
-                ids = _Rows()
-                for rows in topic.ids.rows():
-                    if ids.count:
-                        yield
-                    ids.add(rows)
-                topics.add_joined(_topic_row(topic), ids)
-                if topics.count % ROWS_AT_ONCE == 0:
-                    yield
+        topics = yield from self._encoding_topics()
+        subscriptions, series, commits, confirmed = _Rows(), _Rows(), _Rows(), _Rows()
+        work = 0
         for number in list(self.subscriptions):
             subscription = self.subscriptions.get(number)
             if subscription is not None:
-                subscriptions.add([_subscription_row(subscription)])
-                if subscriptions.count % ROWS_AT_ONCE == 0:
+                cursors = yield from encode_cursors(subscription.cursors)
+                subscriptions.add([_subscription_row(subscription, cursors)])
+                work += WORK_AT_ONCE // ROWS_AT_ONCE + len(subscription.cursors)
+                if work >= WORK_AT_ONCE:
+                    work = 0
                     yield
         marks = list(self.series.items())
         for start in range(0, len(marks), MARKS_AT_ONCE):
             series.add(marks[start : start + MARKS_AT_ONCE])
             yield
+        for some in self.commits.rows():
+            commits.add(some)
+            yield
+        runs = list(self.confirmations)
+        for start in range(0, len(runs), MARKS_AT_ONCE):
+            confirmed.add(runs[start : start + MARKS_AT_ONCE])
+            yield
         rest = {
             "namespaces": sorted(self.namespaces),
             "partitioned": self.partitioned,
-            "transactions": list(self.transactions.items()),
-            "transactions_each": self.transactions_each,
             "topic_number": self.topic_number,
             "subscription_number": self.subscription_number,
         }
-        # One copy of what may be many megabytes: a map of 9, after the head of a map of 6.
+        # One copy of what may be many megabytes: a map of 9, after the head of a map of 4.
         return b"".join(
             (
                 b"\x89",
@@ -307,22 +362,64 @@ class Ledger:
                 *subscriptions.whole(),
                 _encode("series"),
                 *series.whole(),
+                _encode("commits"),
+                *commits.whole(),
+                _encode("confirmed"),
+                *confirmed.whole(),
             )
         )
 
-    def restore(self, snapshot: bytes) -> None:
-        """Become what `encode` was called on. Raises `ValueError` when these are other bytes."""
+    def _encoding_topics(self) -> Generator[None, None, "_Rows"]:
+        topics = _Rows()
+        # Since the last step. A topic counts as what its row takes of `WORK_AT_ONCE`.
+        work = 0
+        for number in list(self.topics):
+            topic = self.topics.get(number)
+            if topic is None:
+                continue
+            row, producers, ids = _topic_row(topic), _Rows(), _Rows()
+            for known in topic.producers.rows():
+                producers.add(known)
+                if (work := work + sum(1 + len(p.runs) for _, p in known)) >= WORK_AT_ONCE:
+                    work = 0
+                    yield
+            for rows in topic.ids.rows():
+                ids.add(rows)
+                if (work := work + len(rows)) >= WORK_AT_ONCE:
+                    work = 0
+                    yield
+            topics.add_joined(row, [producers, ids], topic.last_ms)
+            if (work := work + WORK_AT_ONCE // ROWS_AT_ONCE) >= WORK_AT_ONCE:
+                work = 0
+                yield
+        return topics
+
+    def close(self) -> None:
+        """Give back what it takes of a shared budget; it is used no more."""
+        for topic in self.topics.values():
+            topic.close()
+
+    def restore(self, snapshot: bytes, *, now_ms: int = 0) -> None:
+        """Become what `encode` was called on. Raises `ValueError` when these are other bytes.
+
+        Commits in snapshots of the first versions have no time: they count as of `now_ms`.
+        """
         rows = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         self.namespaces = set(rows.namespaces)
         self.partitioned = rows.partitioned
-        self.topics = {row.topic: _topic_of(row) for row in rows.topics}
+        self.topics = {row.topic: _topic_of(row, self.budgets) for row in rows.topics}
         for row in rows.subscriptions:
             record = self.subscriptions[row.created.subscription] = SubscriptionRecord(row.created)
             record.paused = row.paused
-            record.cursors = {topic: Cursor.decode(c) for topic, c in row.cursors.items()}
-            record.saved = row.saved
-        self.transactions = OrderedDict(rows.transactions)
-        self.transactions_each = rows.transactions_each
+            cursors = decode_cursors(bytes(row.cursors))
+            record.cursors = {topic: Cursor.decode(data) for topic, data in cursors.items()}
+            record.saved = {name: bytes(saved) for name, saved in row.saved.items()}
+            self.saved_bytes += sum(map(len, record.saved.values()))
+        self.commits.restore(rows.commits)
+        for word, offsets in rows.transactions:
+            self.commits.add("", word, now_ms, offsets, rows.transactions_each.get(word, {}))
+        for run in rows.confirmed:
+            self.confirmations.add(*run)
         self.series = OrderedDict(rows.series)
         self.topic_number = rows.topic_number
         self.subscription_number = rows.subscription_number
@@ -335,14 +432,17 @@ class _TopicRow(msgspec.Struct, array_like=True):
     first_offset: int
     next_offset: int
     producers: list[tuple[str, ProducerRecord]]
+    # An id, or what stands for a long one.
     ids: list[tuple[str, int, int]]
+    last_ms: int = 0
 
 
 class _SubscriptionRow(msgspec.Struct, array_like=True):
     created: SubscriptionCreated
     paused: bool
-    cursors: dict[int, bytes]
-    saved: dict[str, dict[int, bytes]]
+    # See `cursormaps.py`.
+    cursors: msgspec.Raw
+    saved: dict[str, msgspec.Raw]
 
 
 class _Snapshot(msgspec.Struct):
@@ -350,11 +450,15 @@ class _Snapshot(msgspec.Struct):
     partitioned: dict[str, int]
     topics: list[_TopicRow]
     subscriptions: list[_SubscriptionRow]
-    transactions: list[tuple[str, list[int]]]
     topic_number: int
     subscription_number: int
-    transactions_each: dict[str, dict[int, list[int]]] = {}
     series: list[tuple[str, tuple[int, int]]] = []
+    commits: list[tuple[str, str, bytes]] = []
+    # Subscription, lease, start, end.
+    confirmed: list[tuple[int, int, int, int]] = []
+    # Commits in snapshots of the first versions, without client and time.
+    transactions: list[tuple[str, list[int]]] = []
+    transactions_each: dict[str, dict[int, list[int]]] = {}
 
 
 class _Rows:
@@ -374,11 +478,14 @@ class _Rows:
         head_bytes = 1 if count < 16 else 3 if count < 1 << 16 else 5
         self._parts.append(memoryview(_encode(rows))[head_bytes:])
 
-    def add_joined(self, row: tuple[object, ...], last: "_Rows") -> None:
-        """Encode an element that is an array itself; its last field is encoded already."""
+    def add_joined(self, row: tuple[object, ...], encoded: "Sequence[_Rows]", last: object) -> None:
+        """Encode an element that is an array itself; fields before the last are encoded already."""
         self.count += 1
-        length = 0x90 + len(row) + 1
-        self._parts += (length.to_bytes(1), memoryview(_encode(row))[1:], *last.whole())
+        length = 0x90 + len(row) + len(encoded) + 1
+        self._parts += (length.to_bytes(1), memoryview(_encode(row))[1:])
+        for rows in encoded:
+            self._parts += rows.whole()
+        self._parts.append(_encode(last))
 
     def whole(self) -> list[memoryview | bytes]:
         """Return the array in pieces."""
@@ -386,31 +493,32 @@ class _Rows:
 
 
 def _topic_row(topic: TopicRecord) -> tuple[object, ...]:
-    """Return a `_TopicRow`, but for its ids."""
+    """Return a `_TopicRow`, but for its last three fields."""
     return (
         topic.topic,
         topic.name,
         topic.settings,
         topic.first_offset,
         topic.next_offset,
-        list(topic.producers.records.items()),
     )
 
 
-def _subscription_row(subscription: SubscriptionRecord) -> _SubscriptionRow:
+def _subscription_row(subscription: SubscriptionRecord, cursors: bytes) -> _SubscriptionRow:
     return _SubscriptionRow(
         created=subscription.created,
         paused=subscription.paused,
-        cursors={topic: c.encode() for topic, c in subscription.cursors.items()},
-        saved=subscription.saved,
+        cursors=msgspec.Raw(cursors),
+        saved={name: msgspec.Raw(saved) for name, saved in subscription.saved.items()},
     )
 
 
-def _topic_of(row: _TopicRow) -> TopicRecord:
-    record = TopicRecord(row.topic, row.name, row.settings)
+def _topic_of(row: _TopicRow, budgets: Budgets) -> TopicRecord:
+    record = TopicRecord(row.topic, row.name, row.settings, budgets)
     record.first_offset = row.first_offset
     record.next_offset = row.next_offset
-    record.producers.records = OrderedDict(row.producers)
+    record.last_ms = row.last_ms
+    record.producers.restore(row.producers)
     for message_id, offset, time_ms in row.ids:
         record.ids.add(message_id, offset, time_ms)
+    record.ids.settle(0, older_than_ms=row.last_ms - row.settings.dedup_window_ms)
     return record

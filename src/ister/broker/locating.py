@@ -6,8 +6,8 @@ a segment away at any time: whoever does not find it reads from the broker.
 
 from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
+from ister.base import without_secrets
 from ister.base.errors import CorruptedError, InternalError, IsterError
 from ister.base.limits import LOCATED_ROWS_MAX
 from ister.broker.stream import StreamTopic
@@ -56,7 +56,9 @@ def locate(
         rows = [row for row in found if row is not None]
         done(Page(rows, offset, log.options.ciphers is not None))
 
-    topic.vault.reading.run(lambda: _marked(log, spans[:LOCATED_ROWS_MAX], now_ms), on_marked)
+    is_remote = any(span.segment.place is Place.REMOTE for span in spans)
+    worker = topic.vault.reading_of(Place.REMOTE if is_remote else log.home)
+    worker.run(lambda: _marked(log, spans[:LOCATED_ROWS_MAX], now_ms), on_marked)
 
 
 def _marked(log: Log, spans: list[Span], now_ms: Callable[[], int]) -> list[Located | None]:
@@ -94,12 +96,3 @@ def _address(log: Log, place: Place) -> str:
         # Disks that are made for tests need not have one.
         url = str(getattr(backend.disk, "url", ""))
     return "" if url.startswith("memory:") else without_secrets(url)
-
-
-def without_secrets(url: str) -> str:
-    """Return the address of a store without what would open it: each reader has keys of its own."""
-    parts = urlsplit(url)
-    user, _, host = parts.netloc.rpartition("@")
-    # `abfss://container@account…` has no secret before the sign.
-    netloc = host if ":" in user else parts.netloc
-    return urlunsplit((parts.scheme, netloc, parts.path, "", ""))

@@ -4,23 +4,39 @@ from collections.abc import Callable, Sequence
 
 from ister.base import Origin, Position
 from ister.base.errors import BadRequestError, IsterError, OffsetGoneError
+from ister.broker.chores import Steps
 from ister.broker.stream import StreamTopic
 
 # Offsets by the number of the topic, or what went wrong.
 OnOffsets = Callable[[dict[int, int] | IsterError], object]
 
 
+# Topics looked at in one step, and topics in which a time is looked up: below 1 ms.
+OFFSETS_PER_STEP = 1_024
+TIMES_PER_STEP = 64
+
+
 def resolve(topics: Sequence[StreamTopic], position: Position, done: OnOffsets) -> None:
     """Turn a position into an offset of each topic; a time has to be looked up on the disk."""
+    for _ in resolving(topics, position, done):
+        pass
+
+
+def resolving(topics: Sequence[StreamTopic], position: Position, done: OnOffsets) -> Steps:
+    """Do as `resolve`, some topics in each step."""
     if position.origin == Origin.TIME:
-        _find_times(topics, position.at, done)
+        yield from _find_times(topics, position.at, done)
         return
-    found: dict[int, int] | IsterError
+    found: dict[int, int] = {}
     try:
-        found = {topic.record.topic: _offset_of(topic, position) for topic in topics}
+        for count, topic in enumerate(topics, 1):
+            found[topic.record.topic] = _offset_of(topic, position)
+            if count % OFFSETS_PER_STEP == 0:
+                yield
     except (BadRequestError, OffsetGoneError) as error:
-        found = error
-    done(found)
+        done(error)
+    else:
+        done(found)
 
 
 def _offset_of(topic: StreamTopic, position: Position) -> int:
@@ -43,7 +59,7 @@ def _offset_of(topic: StreamTopic, position: Position) -> int:
             raise BadRequestError("a saved cursor is a place to seek to, not to start at")
 
 
-def _find_times(topics: Sequence[StreamTopic], time_ms: int, done: OnOffsets) -> None:
+def _find_times(topics: Sequence[StreamTopic], time_ms: int, done: OnOffsets) -> Steps:
     offsets: dict[int, int] = {}
     failed: list[IsterError] = []
     left = len(topics)
@@ -65,5 +81,7 @@ def _find_times(topics: Sequence[StreamTopic], time_ms: int, done: OnOffsets) ->
 
     if not topics:
         done(offsets)
-    for topic in topics:
+    for count, topic in enumerate(topics, 1):
         topic.find_time(time_ms, lambda found, topic=topic: on_found(topic, found))  # type: ignore[misc]
+        if count % TIMES_PER_STEP == 0:
+            yield

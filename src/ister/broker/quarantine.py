@@ -10,17 +10,20 @@ Always true: a message that is not done stays among the exhausted of its track, 
 handed out nor forgotten.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
 from ister.base import Clock, Poison
-from ister.base.errors import IsterError, StorageFailedError
+from ister.base.errors import IsterError, StorageFailedError, StorageUncertainError
+from ister.base.limits import NACK_REASON_BYTES_MAX, NACK_REASONS_MAX
 from ister.broker.alarm import Alarm
 from ister.broker.sifting import runs_of, slots_of
 from ister.broker.track import Again, Track
 from ister.subscriptions import Cursor, keys_of
+from ister.telemetry import Occasions
 
 if TYPE_CHECKING:
     from ister.broker.durable import DurableSubscription
@@ -47,8 +50,10 @@ class Quarantine:
         "_alarm",
         "_clock",
         "_logger",
+        "_reasons",
         "_stuck",
         "_subscription",
+        "_told",
         "_undertaker",
         "dead_lettered",
         "dropped",
@@ -61,14 +66,19 @@ class Quarantine:
         clock: Clock,
         alarm: Alarm,
         undertaker: Undertaker,
+        told: Occasions,
     ) -> None:
+        """`told` throttles the log for all subscriptions together."""
         self.dead_lettered = 0
         self.dropped = 0
         self._subscription = subscription
         self._clock = clock
         self._alarm = alarm
         self._undertaker = undertaker
+        self._told = told
         self._logger: Any = structlog.get_logger("subscription")
+        # Why messages were given back, by track and offset, the oldest first.
+        self._reasons: OrderedDict[tuple[Track, int], str] = OrderedDict()
         # Tracks that may have messages which hold up everything.
         self._stuck: dict[Track, None] = {}
 
@@ -89,8 +99,24 @@ class Quarantine:
             return False
         return any(track.deliveries.any_exhausted for track in self._subscription.tracks)
 
+    def on_reason(self, track: Track, offsets: range, reason: str) -> None:
+        """A consumer has said why it gave messages back. A restart forgets that."""
+        reason = reason.encode(errors="replace")[:NACK_REASON_BYTES_MAX].decode(errors="ignore")
+        for offset in offsets[:NACK_REASONS_MAX]:
+            self._reasons.pop((track, offset), None)
+            self._reasons[track, offset] = reason
+            if len(self._reasons) > NACK_REASONS_MAX:
+                self._reasons.popitem(last=False)
+
+    def reason_of(self, track: Track, offset: int, failures: int) -> str:
+        """Return why a message is dead, as its letter says."""
+        default = f"not acknowledged in {failures} deliveries"
+        return self._reasons.get((track, offset), default)
+
     def forget(self, track: Track) -> bool:
         """A track is gone, or starts over; return whether it may have held up the others."""
+        for place in [place for place in self._reasons if place[0] is track]:
+            del self._reasons[place]
         return self._stuck.pop(track, track) is None
 
     def on_begun(self, track: Track) -> None:
@@ -104,7 +130,7 @@ class Quarantine:
 
     def on_set(self, track: Track) -> None:
         """The subscription is set otherwise."""
-        self.forget(track)
+        self._stuck.pop(track, None)
         track.deliveries.change(self._subscription.acks, besides=track.burying)
         track.bury_again_ms = 0
         track.held_back = track.held_back and track.deliveries.any_exhausted
@@ -149,15 +175,17 @@ class Quarantine:
         if error is not None:
             # They wait, and nothing is lost.
             delay_ms = RETRY_MS
-            if not isinstance(error, StorageFailedError):
+            if not isinstance(error, StorageFailedError | StorageUncertainError):
                 # A topic that takes no letters, say.
                 delay_ms = BURY_AGAIN_MS
-                self._logger.warning(
-                    "not_buried",
-                    topic=track.topic.name,
-                    subscription=subscription.name,
-                    reason=str(error),
-                )
+                if times := self._told.times("not_buried"):
+                    self._logger.warning(
+                        "not_buried",
+                        topic=track.topic.name,
+                        subscription=subscription.name,
+                        reason=str(error),
+                        times=times,
+                    )
             track.bury_again_ms = now_ms + delay_ms
             subscription.watch(track)
             return
@@ -176,9 +204,8 @@ class Quarantine:
     # Dropping, blocking
 
     def _drop(self, track: Track) -> None:
-        # What a transaction is about to acknowledge, or is among the letters as good as now, is
-        # not dropped.
-        dead = track.deliveries.exhausted_besides(track.burying, track.committing)
+        # What is among the letters as good as now is not dropped.
+        dead = track.deliveries.exhausted_besides(track.burying)
         self.dropped += dead.count
         track.held_back = False
         self._settle(track, dead.runs())
@@ -191,12 +218,14 @@ class Quarantine:
         dead = track.deliveries.exhausted(1)
         if dead and track not in self._stuck:
             self._stuck[track] = None
-            self._logger.warning(
-                "subscription_blocked",
-                topic=track.topic.name,
-                subscription=self._subscription.name,
-                offset=dead[0][0],
-            )
+            if times := self._told.times("subscription_blocked"):
+                self._logger.warning(
+                    "subscription_blocked",
+                    topic=track.topic.name,
+                    subscription=self._subscription.name,
+                    offset=dead[0][0],
+                    times=times,
+                )
 
     def _show_gate(self, track: Track) -> None:
         """After a start, have later messages of their keys wait behind those that block them.

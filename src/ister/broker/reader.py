@@ -13,12 +13,14 @@ from ister.base.errors import (
     InternalError,
     IsterError,
     OffsetGoneError,
+    ShardMovedError,
     StorageFailedError,
 )
 from ister.base.limits import CREDIT_MAX
 from ister.broker.durables import Durables
 from ister.broker.places import resolve
 from ister.broker.stream import StreamTopic
+from ister.broker.turns import Turns
 from ister.broker.window import ReadAhead, Window, cut
 from ister.codec import Batch
 
@@ -46,6 +48,7 @@ class Reader:
         channel: int,
         start: int,
         end: int | None,
+        turns: Turns,
         shared: ReadAhead,
     ) -> None:
         self.topic = topic
@@ -57,9 +60,12 @@ class Reader:
         self._credit_bytes = 0
         self._ended = False
         self._pumping = False
+        self._turns = turns
+        # Whether it goes on in a later turn of the loop.
+        self._waits = False
         self._shared = shared
         self._window = Window(topic, shared, self._on_loaded)
-        topic.followers.append(self)
+        topic.followers[self] = None
 
     def grant(self, count: int, size_bytes: int) -> None:
         """Add credit, and use it."""
@@ -71,14 +77,29 @@ class Reader:
         """Send while credit and connection allow."""
         if self._pumping or self._ended:
             return
+        if not self._turns.join():
+            self._wait()
+            return
         self._pumping = True
         try:
             while self._step():
-                pass
+                if self._turns.is_over():
+                    self._wait()
+                    break
         finally:
             self._pumping = False
         if self._shared.crowded and not self._may_send:
             self._window.clear()
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._turns.wait(self)
+
+    def go_through(self) -> None:
+        """Go on with what an earlier turn was too short for."""
+        self._waits = False
+        self.pump()
 
     @property
     def _may_send(self) -> bool:
@@ -103,12 +124,16 @@ class Reader:
         """The topic is gone."""
         self._stop(ClosedError(f"the reader of {self.topic.name!r} (the topic was deleted)"))
 
+    def on_lost(self, error: ShardMovedError) -> None:
+        """See `Follower`."""
+        self._stop(error)
+
     def close(self) -> None:
         """Send no more."""
         if not self._ended:
             self._ended = True
             self._window.clear()
-            self.topic.followers.remove(self)
+            self.topic.followers.pop(self, None)
 
     def _step(self) -> bool:
         if self._ended:
@@ -128,7 +153,8 @@ class Reader:
         if batch is None:
             if self._window.loading:
                 return False
-            # Compaction has left nothing from here on, or all of it would be read now.
+            # Compaction has left nothing from here on: of a topic that is not compacted it would
+            # be read now, or be an error.
             self.position = end
             return True
         part = cut(batch, self.position, end)
@@ -176,6 +202,7 @@ def open_reader(
     channel: int,
 ) -> None:
     """Open a reader of one stream topic; it sends nothing before it is granted credit."""
+    topic.vault.committer.check_owned()
     start.check()
     if end is not None:
         end.check()
@@ -199,7 +226,15 @@ def open_reader(
             opened(first, max(first, found[number]))
 
     def opened(first: int, last: int | None) -> None:
-        shared = durables.shared
-        done(Reader(topic, sink=sink, channel=channel, start=first, end=last, shared=shared))
+        reader = Reader(
+            topic,
+            sink=sink,
+            channel=channel,
+            start=first,
+            end=last,
+            turns=durables.turns,
+            shared=durables.shared,
+        )
+        done(reader)
 
     resolve([topic], start, on_start)

@@ -1,10 +1,10 @@
 """Requests and replies: finds the way back to who asked."""
 
-from collections.abc import Sequence
+from collections.abc import Container
 from typing import Protocol
 
 from ister.base.errors import BadBatchError
-from ister.broker.subscription import Subscription
+from ister.broker.chores import Steps
 from ister.codec import Batch
 
 
@@ -24,8 +24,11 @@ class Replies:
     def __init__(self) -> None:
         self.sinks: dict[int, ReplySink] = {}
 
-    def send(self, batch: Batch) -> None:
-        """Send each answer to the client that asked; answers to clients that left are dropped."""
+    def send(self, batch: Batch) -> Steps:
+        """Send each answer to the client that asked, one client in each step.
+
+        Answers to clients that left are dropped.
+        """
         addresses = batch.replies
         if addresses is None:
             raise BadBatchError("replies without addresses")
@@ -37,12 +40,10 @@ class Replies:
             sink = self.sinks.get(session)
             if sink is not None:
                 sink.reply(batch.select(its_slots))
+                yield
 
-    def report_no_responder(self, subscriptions: Sequence[Subscription], batch: Batch) -> None:
-        """Tell the askers of requests that reached nobody, whichever of the batch these are."""
-        reached: set[int] = set()
-        for subscription in subscriptions:
-            reached |= subscription.wanted(batch)
+    def report_no_responder(self, batch: Batch, reached: Container[int]) -> None:
+        """Tell the askers of the requests of a batch that are not at the slots `reached`."""
         by_session: dict[int, list[int]] = {}
         for slot, (session, request) in enumerate(batch.replies or ()):
             if slot not in reached:

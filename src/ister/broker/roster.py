@@ -11,6 +11,7 @@ from ister.base.errors import (
     LimitReachedError,
     SubscriptionTakenError,
 )
+from ister.base.limits import KEY_GLOBS_MAX
 from ister.broker.consumer import Consumer
 from ister.subscriptions import Ring, SubscriptionType
 
@@ -46,6 +47,8 @@ class Roster:
                 raise SubscriptionTakenError(topic, name, self.consumers[0].name)
             if len(self.consumers) >= consumers_max:
                 raise LimitReachedError("consumers_per_subscription_max", consumers_max)
+            if self.ring.globs_with(consumer.matcher) > KEY_GLOBS_MAX:
+                raise LimitReachedError("key_globs_max", KEY_GLOBS_MAX)
             self.consumers.append(consumer)
         self.by_name[consumer.name] = consumer
         if self.type is SubscriptionType.KEY_SHARED:

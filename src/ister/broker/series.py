@@ -123,8 +123,11 @@ class SeriesPublisher:
             raise StageTooLargeError("bytes", size, SERIES_BYTES_MAX)
         if batches > SERIES_BATCHES_MAX:
             raise StageTooLargeError("batches", batches, SERIES_BATCHES_MAX)
+        topics = sum(len(s.topics) for s in stages)
+        if topics > SERIES_BATCHES_MAX:
+            raise StageTooLargeError("topics", topics, SERIES_BATCHES_MAX)
         vault = self._vault(request.series, stages)
-        vault.committer.check()
+        vault.committer.check_room()
         self._busy = True
         for stage in stages:
             stage.publishing = True
@@ -160,7 +163,7 @@ class SeriesPublisher:
             if isinstance(found, IsterError):
                 raise found
             # Time has passed.
-            vault.committer.check()
+            vault.committer.check_room()
             for stage in stages:
                 for topic in stage.topics:
                     if topic.deleted:

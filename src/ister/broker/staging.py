@@ -21,6 +21,7 @@ from ister.base import Clock, Timer, parse_topic
 from ister.base.errors import (
     BadBatchError,
     BadRequestError,
+    DiskFullError,
     IsterError,
     StageExistsError,
     StageNotFoundError,
@@ -36,6 +37,7 @@ from ister.base.limits import (
     SERIES_BYTES_MAX,
     STAGE_KEEP_MS_MAX,
     STAGE_KEEP_MS_MIN,
+    STAGE_TOPICS_MAX,
     STAGES_BYTES_MAX,
     STAGES_MAX,
     STAGING_BYTES_MAX,
@@ -46,7 +48,7 @@ from ister.broker.stream import StreamTopic
 from ister.broker.tail import BATCH_OVERHEAD_BYTES
 from ister.broker.workers import Worker
 from ister.codec import Batch, Column
-from ister.log import Buffer, SeriesPart
+from ister.log import Buffer, SeriesPart, is_disk_full
 
 # Threads by what they do. Checking what was staged may take minutes, and must not keep others from
 # staging and publishing.
@@ -301,6 +303,8 @@ class Staging:
                 raise StageNotFoundError(stage.word)
             if stage.error is not None:
                 raise stage.error
+            if len(names) > STAGE_TOPICS_MAX:
+                raise StageTooLargeError("topics", len(names), STAGE_TOPICS_MAX)
             if stage.slot_end > len(names):
                 raise BadRequestError(
                     f"a batch was staged for topic {stage.slot_end - 1} of {len(names)}"
@@ -443,7 +447,8 @@ class Staging:
         def on_done(error: object) -> None:
             stage.writing = False
             if isinstance(error, Exception):
-                self.fail(stage, StorageFailedError(f"a stage: {error}"))
+                failed = DiskFullError if is_disk_full(error) else StorageFailedError
+                self.fail(stage, failed(f"a stage: {error}"))
             if stage.waiting:
                 self._write(stage)
             elif stage.on_written is not None:

@@ -8,15 +8,23 @@ Always true:
 - a batch that was sent before is not stored again: it is answered as it was the first time.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ister.base import Durability, StreamReport, TopicReport
-from ister.base.errors import IsterError, OffsetMismatchError, SequenceError
+from ister.base import Durability, Retention, StreamReport, TopicReport
+from ister.base.errors import (
+    IsterError,
+    MessagesMissingError,
+    OffsetMismatchError,
+    SequenceError,
+    ShardMovedError,
+)
 from ister.broker.changes import Sequenced, encode_changes
 from ister.broker.guarding import Guard, check
 from ister.broker.ledger import TopicRecord
 from ister.broker.tail import Tail
+from ister.broker.turns import Turns
 from ister.codec import Batch, Column
 from ister.log import Kind
 
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 # each message, when some were known before.
 Told = Callable[[IsterError | None, list[int] | None], object]
 
+# Followers told of new messages without a look at the clock: 2 µs each, once their turn is over.
+TOLD_AT_ONCE = 64
 # One read of what is not in memory any more.
 READ_BYTES = 4 * 1024 * 1024
 
@@ -48,6 +58,9 @@ class Follower(Protocol):
     def on_topic_deleted(self) -> None:
         """The topic is gone."""
 
+    def on_lost(self, error: ShardMovedError) -> None:
+        """Another broker has the topic."""
+
 
 class Stamped(Protocol):
     """A batch as far as giving it offsets goes."""
@@ -68,8 +81,11 @@ class StreamTopic:
         "_pending_sequences",
         "_stamped_ms",
         "_sync",
+        "_turns",
+        "_untold",
         "appended",
         "bytes_in",
+        "changed",
         "deleted",
         "followers",
         "guard",
@@ -82,10 +98,11 @@ class StreamTopic:
         "producers",
         "record",
         "tail",
+        "tracks_coming",
         "vault",
     )
 
-    def __init__(self, record: TopicRecord, number: int, vault: "Vault") -> None:
+    def __init__(self, record: TopicRecord, number: int, vault: "Vault", turns: Turns) -> None:
         self.record = record
         self.name = record.name
         # What deliver frames call this topic.
@@ -93,11 +110,15 @@ class StreamTopic:
         self.vault = vault
         self.tail = Tail(vault.budget)
         self.appended = record.next_offset
-        self.followers: list[Follower] = []
+        self.followers: dict[Follower, None] = {}
+        # Subscriptions that cover it, and have their track still to be made.
+        self.tracks_coming = 0
         self.producers = 0
         # Who last opened a producer of a name: the others are fenced.
         self.owners: dict[str, object] = {}
         self.deleted = False
+        # Whether its vault knows that it is to be looked at: see `upkeep`.
+        self.changed = False
         self.guard: Guard | None = None
         self.messages_in = 0
         self.bytes_in = 0
@@ -105,10 +126,14 @@ class StreamTopic:
         self.messages_dropped = 0
         self._sync = record.settings.durability in (Durability.FSYNC, Durability.OBJECT)
         self._in_memory = record.settings.durability == Durability.MEMORY
+        # The last time that was given, to a batch that is stored or on its way.
+        self._stamped_ms = record.last_ms
         # Of batches that are not committed yet: by producer, the first number and the end of each.
-        self._stamped_ms = 0
         self._pending_sequences: dict[str, dict[int, int]] = {}
         self._pending_ids: dict[str, int] = {}
+        self._turns = turns
+        # Followers that are told of new messages in a later turn of the loop.
+        self._untold: OrderedDict[Follower, None] = OrderedDict()
 
     @property
     def next_offset(self) -> int:
@@ -135,7 +160,7 @@ class StreamTopic:
 
         What is stored already is answered without asking the `guard`, which may know better now.
         """
-        self.vault.committer.check()
+        self.vault.committer.check_room()
         if self.is_repeated(name, batch):
             self._answer_again(name, batch, told)
             return
@@ -267,9 +292,9 @@ class StreamTopic:
             for message_id in batch.ids or ():
                 self._pending_ids.pop(message_id or "", None)
         self._keep([batch])
-        # A copy: a reader that has come to its end leaves.
-        for follower in tuple(self.followers):
-            follower.on_new()
+        if not self.changed:
+            self.on_changed()
+        self._tell_followers()
 
     def on_series(
         self, end_offset: int, *, count: int, size_bytes: int, held: Sequence[Batch] = ()
@@ -282,16 +307,46 @@ class StreamTopic:
             return
         self._keep(held)
         self.record.next_offset = max(self.record.next_offset, end_offset)
+        self.record.last_ms = self._stamped_ms
         self.messages_in += count
         self.bytes_in += size_bytes
+        self.on_changed()
+        self._tell_followers()
+
+    def _tell_followers(self) -> None:
+        if len(self.followers) > TOLD_AT_ONCE:
+            waits = bool(self._untold)
+            self._untold.update(self.followers)
+            if not waits:
+                self.go_through()
+            return
+        # A copy: a reader that has come to its end leaves.
         for follower in tuple(self.followers):
             follower.on_new()
+
+    def go_through(self) -> None:
+        """Tell followers of new messages as long as there is time, and the others later."""
+        untold, followers = self._untold, self.followers
+        while untold:
+            for _ in range(min(len(untold), TOLD_AT_ONCE)):
+                follower, _ = untold.popitem(last=False)
+                if follower in followers:
+                    follower.on_new()
+            if untold and not self._turns.join():
+                self._turns.wait(self)
+                return
 
     def _keep(self, batches: Sequence[Batch]) -> None:
         """Keep new batches in memory, unless nobody listens: who comes later reads the log."""
         if any(follower.listening for follower in self.followers):
             for batch in batches:
                 self.tail.append(batch)
+
+    def on_changed(self) -> None:
+        """Have the upkeep look at this topic soon: it may keep too much by now."""
+        if not self.changed:
+            self.changed = True
+            self.vault.changed.append(self)
 
     def on_failed(self) -> None:
         """Nothing that was not committed will be."""
@@ -318,7 +373,7 @@ class StreamTopic:
         batch.publish_time_ms = self.vault.clock.now_ms()
 
         def done(error: IsterError | None) -> None:
-            batch.base_offset = record.record(name).offset_of(sequence)
+            batch.base_offset = record.offset_of(name, sequence)
             told(error, None)
 
         if sequence + batch.count <= record.next_sequence(name):
@@ -395,12 +450,41 @@ class StreamTopic:
         """Read the batch with the message at `offset`, or the next there is, and those after it.
 
         `done` is told in a later turn of the loop. Returns whether there is anything to read.
+        Only a compacted topic has holes: in any other, one is a `MessagesMissingError`, unless
+        what was asked for has been trimmed meanwhile.
         """
         plan = self.vault.log.plan(self.record.topic, offset, bytes_max)
-        if plan is None:
+        has_holes = self.record.settings.retention == Retention.COMPACT
+        is_stored = self.first_offset <= offset < self.next_offset
+        if plan is None and (has_holes or not is_stored):
             return False
-        self.vault.reading.run(plan.run, done)
+
+        def on_read(result: list[Batch] | Exception) -> None:
+            done(result if has_holes else self._without_holes(offset, result))
+
+        if plan is None:
+            self.vault.reading.run(list, on_read)
+        else:
+            self.vault.reading_of(plan.segment.place).run(plan.run, on_read)
         return True
+
+    def _without_holes(
+        self, offset: int, result: list[Batch] | Exception
+    ) -> list[Batch] | Exception:
+        """Return what was read from `offset` on up to the first hole, or the error for it."""
+        if isinstance(result, Exception) or self.deleted:
+            return result
+        expected = max(offset, self.first_offset)
+        for slot, batch in enumerate(result):
+            offsets = batch.offsets
+            if offsets[0] > expected:
+                if slot:
+                    return result[:slot]  # Who reads on from there meets it.
+                return MessagesMissingError(self.name, expected, offsets[0])
+            expected = max(expected, offsets[-1] + 1)
+        if not result and expected < self.next_offset:
+            return MessagesMissingError(self.name, expected, self.next_offset)
+        return result
 
     def find_time(self, time_ms: int, done: Callable[[int | Exception], object]) -> None:
         """Find the offset of the first message published at or after a time."""
@@ -408,14 +492,16 @@ class StreamTopic:
         def on_found(found: int | Exception) -> None:
             if isinstance(found, FileNotFoundError):
                 # Rewritten and removed since this was planned; once more, by the present index.
-                self.vault.reading.run(self._plan_time(time_ms), done)
+                self._find_time(time_ms, done)
             else:
                 done(found)
 
-        self.vault.reading.run(self._plan_time(time_ms), on_found)
+        self._find_time(time_ms, on_found)
 
-    def _plan_time(self, time_ms: int) -> Callable[[], int]:
-        return self.vault.log.plan_time(self.record.topic, time_ms)
+    def _find_time(self, time_ms: int, done: Callable[[int | Exception], object]) -> None:
+        log, topic = self.vault.log, self.record.topic
+        worker = self.vault.reading_of(log.place_of_time(topic, time_ms))
+        worker.run(log.plan_time(topic, time_ms), done)
 
     def time_of(self, offset: int) -> int | None:
         """Return about when the message at `offset` was published, if that is known cheaply."""

@@ -7,12 +7,13 @@ Always true:
   topic exists.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from ister.base import (
     Pattern,
     SubscriptionReport,
+    check_not_reserved,
     is_wildcard,
     matches,
     namespace_of,
@@ -28,6 +29,7 @@ from ister.base.errors import (
 from ister.base.limits import Limits
 from ister.broker.attachments import Attachment, SubscribeOptions
 from ister.broker.catalog import Catalog
+from ister.broker.chores import Steps
 from ister.broker.consumer import Consumer, QueueBudget, Sink
 from ister.broker.durable import DurableSubscription
 from ister.broker.durables import Durables, Wanted
@@ -77,6 +79,7 @@ class Subscribers:
         It gets no messages before it is granted credit; until then those of live topics queue.
         """
         pattern = parse_pattern(options.topic)
+        check_not_reserved(pattern)
         name = parse_plain(options.subscription, "a subscription name")
         parse_plain(options.consumer, "a consumer name")
         type_ = _choice(SubscriptionType, options.type, "subscription type")
@@ -108,11 +111,9 @@ class Subscribers:
         attachment = Attachment(consumer)
         consumer.on_closed = lambda: self.unsubscribe(attachment)
         consumer.on_void = attachment.on_void
-        streams = [
-            topic
-            for topic in self._catalog.find(pattern)
-            if isinstance(topic, StreamTopic) and self._durables.is_covered(wanted, topic)
-        ]
+        found = self._catalog.find(pattern)
+        streams = [topic for topic in found if isinstance(topic, StreamTopic)]
+        streams = self._durables.covered_of(wanted, streams)
         if is_wildcard(pattern) or not streams:
             self._attach_live(attachment, wanted, known=options.partitions)
         if not streams:
@@ -138,27 +139,32 @@ class Subscribers:
         """Return the subscription of that name on a live topic, if there is one."""
         return self._subscriptions.get((Pattern(topic), name))
 
-    def reports(self, topic: str) -> dict[str, Callable[[], SubscriptionReport]]:
-        """Return what makes the report of each subscription, of one topic or of all, by name."""
-        live = {
-            f"{pattern} {name}": subscription.report
-            for (pattern, name), subscription in self._subscriptions.items()
-            if not topic or pattern == topic or any(t.name == topic for t in subscription.topics)
-        }
-        durable = {
-            f"{durable.pattern} {durable.name}": durable.report
-            for durable in self._durables
-            if not topic or durable.pattern == topic or durable.covers(topic)
-        }
-        return live | durable
+    def reports(self, topic: str) -> Iterator[tuple[str, Callable[[], SubscriptionReport]]]:
+        """Yield a name for each subscription, of one topic or of all, and what makes its report.
+
+        Those that come or go meanwhile may be left out.
+        """
+        live: Iterable[Subscription] = list(self._subscriptions.values())
+        durables: Iterable[DurableSubscription] = list(self._durables)
+        if topic:
+            found = self._catalog.find(Pattern(topic))
+            live = {s: None for t in found if isinstance(t, Topic) for s in t.subscriptions}
+            live = [s for s in live if s.pattern == topic or found[0].name == topic]
+            durables = self._durables.on_topic(topic, found)
+        # Of a pattern that covers live topics and streams there is one row, with the cursor.
+        for one in live:
+            if not self._durables.has(one.pattern, one.name):
+                yield f"{one.pattern} {one.name}", one.report
+        yield from ((f"{d.pattern} {d.name}", d.report) for d in durables if not d.closed)
 
     # Topics that come and go
 
-    def on_live(self, topic: Topic) -> None:
-        """A live topic has appeared."""
+    def on_live(self, topics: Sequence[Topic]) -> None:
+        """A live topic has appeared, or partitions of one, which the same patterns match."""
         for key, subscription in self._wildcards.items():
-            if matches(key[0], topic.name):
-                _attach(subscription, topic)
+            if matches(key[0], topics[0].name):
+                for topic in topics:
+                    _attach(subscription, topic)
 
     def on_grown(self, name: str, first: Topic, grown: Iterable[Topic]) -> None:
         """A live topic has more partitions: those subscribed to it get them."""
@@ -172,27 +178,64 @@ class Subscribers:
         yield from (pattern for pattern, _ in self._subscriptions)
         yield from (durable.pattern for durable in self._durables)
 
-    def on_stream(self, topic: StreamTopic) -> None:
-        """A stream has appeared: have those by pattern that had only live topics so far get it."""
-        for key, subscription in self._wildcards.items():
-            if not matches(key[0], topic.name):
-                continue
-            durable = self._durables.find(*key, topic.vault)
-            if durable is not None:
-                # Made for another topic that appeared together with this one.
-                self._durables.cover_new(durable, topic)
-                continue
-            for attachment in list(subscription.attachments.values()):
-                wanted = attachment.wanted_anew()
-                if self._durables.is_covered(wanted, topic):
-                    self._attach_durable(attachment, wanted, [topic], _on_late(attachment))
+    def on_streams(self, topics: Sequence[StreamTopic]) -> None:
+        """A stream has appeared, or partitions of one, which the same patterns match.
 
-    def on_topics_gone(self, reason: str) -> None:
-        """Topics are gone: end the subscriptions on nothing, those by pattern apart."""
-        for key in [k for k in self._subscriptions if not is_wildcard(k[0])]:
-            if not self._subscriptions[key].topics:
-                self._close_subscription(key, reason)
-        self._durables.on_topics_gone(reason)
+        Have those by pattern that had only live topics so far get it.
+        """
+        matching = [key for key in self._wildcards if matches(key[0], topics[0].name)]
+        for topic in topics:
+            for key in matching:
+                subscription = self._wildcards.get(key)
+                if subscription is not None:
+                    self._cover(subscription, key, topic)
+
+    def _cover(self, subscription: Subscription, key: SubscriptionKey, topic: StreamTopic) -> None:
+        durable = self._durables.find(*key, topic.vault)
+        if durable is not None:
+            # Made for another topic that appeared together with this one.
+            self._durables.cover_new(durable, topic)
+            return
+        for attachment in list(subscription.attachments.values()):
+            wanted = attachment.wanted_anew()
+            if self._durables.covered_of(wanted, [topic]):
+                self._attach_durable(attachment, wanted, [topic], _on_late(attachment))
+
+    def on_topics_gone(self, names: Collection[str]) -> list[Subscription]:
+        """Topics are gone: forget the live subscriptions on nothing else, those by pattern apart.
+
+        Who subscribes from now on gets another subscription. Returns those that are forgotten:
+        their consumers are still to be told, see `end`.
+        """
+        ended: list[Subscription] = []
+        for key, subscription in self._subscriptions.items():
+            # All topics of a subscription without wildcards are partitions of one.
+            if key[0] in names and all(t.deleted for t in subscription.topics[:1]):
+                ended.append(subscription)
+        for subscription in ended:
+            del self._subscriptions[subscription.pattern, subscription.name]
+        return ended
+
+    def end(self, subscriptions: list[Subscription], topics: Iterable[Topic], reason: str) -> Steps:
+        """End the live subscriptions on deleted topics, one consumer in each step.
+
+        There may be ten thousand. Those by pattern lose the topics.
+        """
+        for topic in topics:
+            topic.subscriptions = [s for s in topic.subscriptions if is_wildcard(s.pattern)]
+            while topic.subscriptions:
+                topic.subscriptions.pop().topics.remove(topic)
+                yield
+            yield
+        # Taken from the list one by one, so that they are not all freed in one turn.
+        while subscriptions:
+            subscription = subscriptions.pop()
+            while subscription.consumers:
+                consumer = subscription.consumers[0]
+                consumer.sink.consumer_closed(consumer.channel, reason)
+                subscription.detach(consumer)
+                yield
+            subscription.topics = []
 
     # Inner workings
 
@@ -211,6 +254,7 @@ class Subscribers:
                     policy=wanted.policy,
                     filter_=filter_,
                     random_slot=self._random_slot,
+                    turns=self._budget.turns,
                 ),
                 known=known,
             )
@@ -270,6 +314,8 @@ class Subscribers:
         if namespace_of(pattern) not in self._catalog.namespaces:
             raise NamespaceNotFoundError(namespace_of(pattern))
         if is_wildcard(pattern):
+            if len(self._wildcards) >= self._limits.wildcards_max:
+                raise LimitReachedError("wildcards_max", self._limits.wildcards_max)
             self._wildcards[pattern, subscription.name] = subscription
         else:
             self._catalog.partitions(pattern, known=known)
@@ -283,15 +329,8 @@ class Subscribers:
         subscription = self._subscriptions.pop(key)
         self._wildcards.pop(key, None)
         for topic in subscription.topics:
-            topic.subscriptions.remove(subscription)
+            topic.detach(subscription)
         subscription.topics = []
-
-    def _close_subscription(self, key: SubscriptionKey, reason: str) -> None:
-        subscription = self._subscriptions[key]
-        for consumer in list(subscription.consumers):
-            consumer.sink.consumer_closed(consumer.channel, reason)
-            subscription.detach(consumer)
-        self._remove_subscription(key)
 
 
 _Choice = TypeVar("_Choice", SubscriptionType, Policy)
@@ -306,7 +345,7 @@ def _choice(kind: Callable[[str], _Choice], word: str, what: str) -> _Choice:
 
 
 def _attach(subscription: Subscription, topic: Topic) -> None:
-    topic.subscriptions.append(subscription)
+    topic.attach(subscription)
     subscription.topics.append(topic)
 
 

@@ -2,25 +2,30 @@
 
 One subscription may cover many topics (a pattern, the partitions of a topic). Always true:
 - its consumers follow the rules of `roster`;
-- what a consumer was never sent goes to the others when it leaves, in order.
+- what a consumer was never sent goes to the others when it leaves, in order, and ahead of what is
+  published after that, which queues behind it, within the limits of one consumer's queue.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ister.base import Pattern, SubscriptionReport
 from ister.base.errors import SubscriptionMismatchError
 from ister.base.limits import LISTED_CONSUMERS_MAX
-from ister.broker.consumer import Consumer
+from ister.broker.consumer import BATCHES_AT_ONCE, Consumer
 from ister.broker.roster import Roster
-from ister.broker.topic import Topic
+from ister.broker.topic import SHARED_AT_ONCE, Topic
+from ister.broker.turns import Turns
 from ister.codec import Batch
 from ister.subscriptions import (
+    OWNER_WEIGHT,
     Filter,
     Policy,
     SubscriptionType,
     in_turn,
     keys_of,
+    piece_end,
     to_least_loaded,
 )
 
@@ -29,14 +34,21 @@ if TYPE_CHECKING:
 
 RandomSlot = Callable[[int], int]
 
+# What is looked at for a subscription before others have their turn.
+PIECE_US = 2_000
+# With more consumers than this, dividing a large batch takes long.
+CROWD = 256
+
 
 class Subscription:
     """See the module."""
 
     __slots__ = (
         "_direct",
+        "_leaving",
         "_random_slot",
         "_turn",
+        "_turns",
         "attachments",
         "consumers",
         "filter",
@@ -48,6 +60,7 @@ class Subscription:
         "roster",
         "topics",
         "type",
+        "weight",
     )
 
     def __init__(
@@ -59,6 +72,7 @@ class Subscription:
         policy: Policy,
         filter_: Filter,
         random_slot: RandomSlot,
+        turns: Turns,
     ) -> None:
         self.pattern = pattern
         self.name = name
@@ -81,6 +95,11 @@ class Subscription:
         )
         self._turn = 0
         self._random_slot = random_slot
+        # What is looked at for each message, in globs.
+        self.weight = self._weigh()
+        self._turns = turns
+        # Consumers that have left, and whose queues are still to be passed on.
+        self._leaving: deque[Consumer] = deque()
 
     def check_same(self, *, type_: SubscriptionType, policy: Policy, filter_: Filter) -> None:
         """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
@@ -107,7 +126,8 @@ class Subscription:
         if former is not None:
             self.messages_out += former.delivered
             self.messages_dropped += former.dropped
-            consumer.inherit(former.take_queue())
+            consumer.inherit(former)
+        self._reweigh()
         return self.roster.is_active(consumer)
 
     def detach(self, consumer: Consumer) -> None:
@@ -116,16 +136,32 @@ class Subscription:
         if consumer not in self.roster:
             return
         promoted = self.roster.leave(consumer)
+        self._reweigh()
         self.messages_out += consumer.delivered
-        self.messages_dropped += consumer.dropped
-        left_over = consumer.take_queue()
+        consumer.on_left()
         if promoted is not None:
-            promoted.inherit(left_over)
+            self.messages_dropped += consumer.dropped
+            promoted.inherit(consumer)
             return
-        for topic, batch in left_over:
-            lost = batch.count - (self._hand_out(topic, batch) if self.consumers else 0)
-            self.messages_dropped += lost
-            topic.messages_dropped += lost
+        self._leaving.append(consumer)
+        if len(self._leaving) == 1:
+            self.go_through()
+
+    def go_through(self) -> None:
+        """Pass on the queues of consumers that have left, as long as there is time."""
+        while self._leaving:
+            for _ in range(BATCHES_AT_ONCE):
+                first = self._leaving[0].take_first()
+                if first is None:
+                    self.messages_dropped += self._leaving.popleft().dropped
+                    break
+                topic, batch = first
+                lost = batch.count - (self._hand_out(topic, batch) if self.consumers else 0)
+                self.messages_dropped += lost
+                topic.messages_dropped += lost
+            if self._leaving and not self._turns.join():
+                self._turns.wait(self)
+                return
 
     def dispatch(self, topic: Topic, batch: Batch) -> int:
         """Give a batch to the consumers; return how many of its messages found one."""
@@ -138,7 +174,44 @@ class Subscription:
                 if not slots:
                     return 0
                 batch = batch.select(slots)
-        return self._hand_out(topic, batch)
+        return self._hand_out_in_order(topic, batch)
+
+    def dispatch_in_steps(self, topic: Topic, batch: Batch, reached: bytearray) -> Iterator[None]:
+        """As `dispatch`, with others having their turn between two steps.
+
+        Marks in `reached` which messages of the batch found a consumer.
+        """
+        count, start = batch.count, 0
+        # Whoever there was may have left since the last step.
+        while start < count and self.consumers:
+            end = self._piece_end(batch, start)
+            slots: Sequence[int] = range(start, end)
+            if not self.filter.takes_all:
+                slots = self.filter.select_between(batch, start, end)
+            if slots:
+                part = batch.select(slots)
+                if self._hand_out_in_order(topic, part) < len(slots):
+                    owners = map(self.roster.ring.owner, keys_of(part))
+                    slots = [s for s, owner in zip(slots, owners, strict=True) if owner is not None]
+            if isinstance(slots, range):
+                reached[start:end] = b"\1" * len(slots)
+            else:
+                for slot in slots:
+                    reached[slot] = 1
+            start = end
+            if start < count:
+                yield
+
+    def _piece_end(self, batch: Batch, start: int) -> int:
+        end = batch.count
+        if self.weight:
+            end = piece_end(batch, start, weight=self.weight, work_us=PIECE_US)
+        return min(end, start + SHARED_AT_ONCE) if self.is_crowded else end
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether dividing a large batch among its consumers takes long."""
+        return len(self.consumers) > CROWD
 
     def wanted(self, batch: Batch) -> set[int]:
         """Return the slots that `dispatch` would find a consumer for."""
@@ -160,12 +233,32 @@ class Subscription:
             key_filters=list(self.filter.key_globs),
             topics=len(self.topics),
             messages_out=self.messages_out + sum(c.delivered for c in self.consumers),
-            messages_dropped=self.messages_dropped + sum(c.dropped for c in self.consumers),
+            messages_dropped=self.messages_dropped
+            + sum(c.dropped for c in (*self.consumers, *self._leaving)),
             consumers=[
                 c.report(active=self.roster.is_active(c))
                 for c in self.consumers[:LISTED_CONSUMERS_MAX]
             ],
         )
+
+    def _weigh(self) -> int:
+        by_key = self.type is SubscriptionType.KEY_SHARED
+        return self.filter.weight + (OWNER_WEIGHT + self.roster.ring.globs if by_key else 0)
+
+    def _reweigh(self) -> None:
+        """Consumers have come or gone, and with them globs."""
+        change = self._weigh() - self.weight
+        if change:
+            self.weight += change
+            for topic in self.topics:
+                topic.weight += change
+
+    def _hand_out_in_order(self, topic: Topic, batch: Batch) -> int:
+        """Give a filtered batch to the consumers, behind what others have left to them."""
+        if not self._leaving:
+            return self._hand_out(topic, batch)
+        self._leaving[-1].enqueue(topic, batch)
+        return batch.count
 
     def _hand_out(self, topic: Topic, batch: Batch) -> int:
         consumers = self.consumers

@@ -5,6 +5,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ister.base import Retention
+from ister.base.errors import ShardMovedError
 from ister.broker.alarm import NEVER_MS
 from ister.broker.changes import FailedRuns, Runs
 from ister.broker.sifting import Sieve
@@ -34,7 +35,6 @@ class Track:
         "_windows",
         "bury_again_ms",
         "burying",
-        "committing",
         "counted",
         "cursor",
         "deliveries",
@@ -91,8 +91,6 @@ class Track:
         self.shown = OffsetSet()
         # Not before this time: it has just failed.
         self.bury_again_ms = 0
-        # Acknowledged by transactions that the journal does not have yet.
-        self.committing = OffsetSet()
         # What `Flight` has counted of it.
         self.counted = (0, 0)
         # When `Alarm` looks at it.
@@ -152,9 +150,9 @@ class Track:
         """
         if cursor is not self.cursor:
             self.burying.clear()
-            self.committing.clear()
         self.cursor = cursor
-        self.deliveries.use(cursor)
+        # Letters on their way must not be delivered meanwhile.
+        self.deliveries.use(cursor, dead=self.burying)
         self.close()
         self.bury_again_ms = 0
         self.gate = KeyGate() if ordered else None
@@ -194,11 +192,15 @@ class Track:
         self.close()
         self.subscription.on_topic_deleted(self)
 
+    def on_lost(self, error: ShardMovedError) -> None:
+        """See `Follower`: the subscription closes its consumers."""
+        self.close()
+
     def close(self) -> None:
         """Read no more, and let go of what was read."""
         if self._window is not None:
             self._window.clear()
-        for purpose in Again:
+        for purpose in list(self._windows):
             self.end_reading(purpose)
         self.sieve.clear()
 

@@ -5,8 +5,9 @@
 
 Always true:
 - nothing of a transaction is visible before all of it is in the journal;
-- an acknowledgement whose lease is over aborts all of it, which fences a zombie; so does one that
-  another transaction, which is on its way to the journal, has made;
+- an acknowledgement whose lease is over aborts all of it, which fences a zombie;
+- a message that is acknowledged belongs to the transaction, and to nobody else, until the journal
+  has it or has refused it. So two transactions cannot acknowledge one message;
 - a commit repeated under the same word is answered as the first one was, also while that is on
   its way.
 """
@@ -17,20 +18,29 @@ from typing import NamedTuple
 
 from ister.base import parse_topic
 from ister.base.errors import (
+    BadNameError,
     BadRequestError,
     IsterError,
     LimitReachedError,
     TransactionError,
 )
-from ister.base.limits import TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
+from ister.base.limits import (
+    BATCH_IDS_MAX,
+    TRANSACTION_ACKS_MAX,
+    TRANSACTION_BATCHES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_IDS_MAX,
+    TRANSACTION_TOPICS_MAX,
+    TRANSACTION_WORD_BYTES_MAX,
+)
 from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.durable import DurableSubscription, Run
 from ister.broker.guarding import Guard, check
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
 from ister.broker.vault import Vault
-from ister.codec import Batch
-from ister.subscriptions import Cursor
+from ister.codec import Batch, Column
+from ister.subscriptions import OffsetSet
 
 Offsets = Callable[[list[int] | IsterError], object]
 FindTopic = Callable[[str], StreamTopic]
@@ -51,6 +61,20 @@ class Transaction:
     # Once it is committed: of batches with messages that were known before by their ids, the
     # offset of each message; of those known as a negative number, its bits turned round.
     each: dict[int, list[int]] = field(default_factory=dict)
+    # Whose answer it is: how many are kept for one client is limited. An id alone does not
+    # suffice, because another client with the same id could fill the limit.
+    client: str = ""
+    # Messages with ids, and all messages of the batches they are in.
+    ids: int = 0
+    beside_ids: int = 0
+
+    def __post_init__(self) -> None:
+        size_bytes = len(self.word.encode(errors="replace"))
+        if size_bytes > TRANSACTION_WORD_BYTES_MAX:
+            raise BadNameError(
+                self.word[:40] + "...",
+                f"the id of a transaction is at most {TRANSACTION_WORD_BYTES_MAX} bytes",
+            )
 
     def fail(self, error: IsterError) -> None:
         """Have nothing of it carried out."""
@@ -64,14 +88,28 @@ class Transaction:
             raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
         if len(self.batches) >= TRANSACTION_BATCHES_MAX:
             raise LimitReachedError("transaction_batches_max", TRANSACTION_BATCHES_MAX)
+        if batch.columns & Column.ID:
+            self.beside_ids += batch.count
+            if self.beside_ids > BATCH_IDS_MAX:
+                raise LimitReachedError("batch_ids_max", BATCH_IDS_MAX)
+            self.ids += batch.count - (batch.ids or []).count(None)
+            if self.ids > TRANSACTION_IDS_MAX:
+                raise LimitReachedError("transaction_ids_max", TRANSACTION_IDS_MAX)
         self.batches.append((slot, batch.detached()))
 
 
+def check_commit(topics: int, acks: int) -> None:
+    """Raise `LimitReachedError` for a commit that names too much to be looked at in one go."""
+    if topics > TRANSACTION_TOPICS_MAX:
+        raise LimitReachedError("transaction_topics_max", TRANSACTION_TOPICS_MAX)
+    if acks > TRANSACTION_ACKS_MAX:
+        raise LimitReachedError("transaction_acks_max", TRANSACTION_ACKS_MAX)
+
+
 class _Ack(NamedTuple):
-    """A run that a transaction acknowledges, and the cursor its track had then."""
+    """A run that a transaction acknowledges: lease, first offset, end."""
 
     track: Track
-    cursor: Cursor
     run: Run
 
 
@@ -98,14 +136,15 @@ class Transactions:
         Raises, with nothing done, when it cannot be carried out. `checked` says that its batches
         follow the schemas of their topics.
         """
+        check_commit(len(names), len(acks))
         word = transaction.word
         if not word:
-            raise BadRequestError("a transaction needs a word that tells it from others")
+            raise BadRequestError("a transaction needs an id that no other transaction has")
         for journal in self._vaults:
-            known = journal.ledger.transactions.get(word)
+            known = journal.ledger.commits.find(word)
             if known is not None:
-                transaction.each = journal.ledger.transactions_each.get(word, {})
-                done(known)
+                transaction.each = known.each
+                done(known.offsets)
                 return
         if word in self._committing:
             self._committing[word].append((transaction, done))
@@ -115,18 +154,26 @@ class Transactions:
             for topic, batch in parts:
                 if topic.guard is not None:
                     check(topic.guard, batch)
-        found = [_leased(word, *ack) for ack in acks]
+        for durables, *_ in acks:
+            for durable in durables:
+                # First: that a lease is over would mean that nothing of it was carried out, and
+                # an earlier attempt may still be found by the next start.
+                durable.vault.committer.check()
+        found = _leased(word, acks)
         vault = _one_vault(word, parts, found)
         if vault is None:
             done([])
             return
-        vault.committer.check()
+        if parts:
+            vault.committer.check_room()
+        else:
+            vault.committer.check()
         self._carry_out(vault, parts, found, (transaction, done))
 
     def guarded(self, transaction: Transaction, names: Sequence[str]) -> list[tuple[Guard, Batch]]:
         """Return the batches of a transaction that are to be checked; of one repeated, none."""
         word = transaction.word
-        if word in self._committing or any(word in v.ledger.transactions for v in self._vaults):
+        if word in self._committing or any(word in v.ledger.commits for v in self._vaults):
             return []
         return [
             (topic.guard, batch)
@@ -148,28 +195,28 @@ class Transactions:
         word = asker[0].word
         offsets, each, stored = _stamp(parts)
         changes: list[Change] = [Acked(*ack.track.numbers, [ack.run[1:]]) for ack in acks]
-        changes.append(TransactionDone(word, offsets, vault.clock.now_ms(), each))
+        client = asker[0].client
+        changes.append(TransactionDone(word, offsets, vault.clock.now_ms(), each, client))
         vault.log.append_transaction(
             [topic.part(batch) for topic, batch in stored], encode_changes(changes)
         )
         self._committing[word] = [asker]
-        for ack in acks:
-            ack.track.committing.add(*ack.run[1:])
+        commits = [
+            (track, track.cursor, track.deliveries.begin_commit(*run)) for track, run in acks
+        ]
 
         def on_done(error: IsterError | None) -> None:
             waiting = self._committing.pop(word)
-            for track, cursor, run in acks:
-                if track.cursor is cursor:
-                    track.committing.discard(*run[1:])
             if error is None:
                 vault.ledger.on_changes([changes[-1]])
-                for track, cursor, run in acks:
-                    track.subscription.on_transaction(track, cursor, run)
+            for track, cursor, commit in commits:
+                if error is None:
+                    track.subscription.on_committed(track, cursor, commit)
+                else:
+                    track.subscription.on_not_committed(track, cursor, commit)
+            if error is None:
                 for topic, batch in stored:
                     topic.on_committed(batch, sequenced=False)
-            else:
-                for track, _, _ in acks:
-                    track.subscription.on_not_committed(track)
             for transaction, told in waiting:
                 transaction.each = each
                 told(error or offsets)
@@ -216,14 +263,28 @@ def _one_vault(word: str, parts: Sequence[_Part], acks: Sequence[_Ack]) -> Vault
     return next(iter(vaults.values()), None)
 
 
-def _leased(
-    word: str, durables: Sequence[DurableSubscription], number: int, start: int, end: int
-) -> _Ack:
-    """Return a run that is still leased, or raise."""
+def _leased(word: str, acks: Sequence[TransactionAck]) -> list[_Ack]:
+    """Return the runs, each with its track, if all of them are still leased; else raise."""
+    found: list[_Ack] = []
+    named: dict[Track, OffsetSet] = {}
+    for durables, number, start, end in acks:
+        track = _track_of(durables, number, start, end)
+        if track is None:
+            raise TransactionError(word, f"message {start} is not leased to this consumer any more")
+        of_track = named.setdefault(track, OffsetSet())
+        if of_track.count_within(start, end):
+            raise TransactionError(word, f"it acknowledges message {start} twice")
+        of_track.add(start, end)
+        found.append(_Ack(track, (number, start, end)))
+    return found
+
+
+def _track_of(
+    durables: Sequence[DurableSubscription], number: int, start: int, end: int
+) -> Track | None:
+    """Return where a run is leased under a number."""
     for durable in durables:
         track = durable.track_of_lease(number)
         if track is not None and track.deliveries.is_leased(number, start, end):
-            if track.committing.count_within(start, end):
-                raise TransactionError(word, f"another one is acknowledging message {start}")
-            return _Ack(track, track.cursor, (number, start, end))
-    raise TransactionError(word, f"message {start} is not leased to this consumer any more")
+            return track
+    return None

@@ -3,24 +3,39 @@
 A broker has one vault in its data folder, and may have another in an object store. Always true:
 - acknowledgements are in the cursors at once and in the journal with the next group, at the
   latest `LAZY_S` later; whoever asked for a confirmation waits for that;
-- a checkpoint is written in the background, one at a time.
+- a checkpoint is written in the background, one at a time;
+- once another broker has the log, nothing is written, compacted or removed any more (LOST).
 """
 
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ister.base import Clock
-from ister.base.errors import IsterError, StorageFailedError
-from ister.broker.changes import Acked, Change, Failed, FailedRuns, Runs, encode_changes
+from ister.base import Clock, Retention
+from ister.base.errors import (
+    IsterError,
+    ShardMovedError,
+    StorageFailedError,
+    StorageTakenError,
+)
+from ister.broker.changes import (
+    Acked,
+    Change,
+    Confirmed,
+    Failed,
+    FailedRuns,
+    Runs,
+    encode_changes,
+)
 from ister.broker.committer import Committer, Done
 from ister.broker.compactor import UPLOAD_AFTER_MS, Compactor
 from ister.broker.ledger import Ledger
 from ister.broker.tail import TailBudget
 from ister.broker.workers import Worker
-from ister.log import Kind, Log
-from ister.subscriptions import Cursor
+from ister.log import Kind, Log, Place
+from ister.subscriptions import Cursor, LeasedRun
 
 if TYPE_CHECKING:
     from ister.broker.stream import StreamTopic
@@ -31,12 +46,18 @@ if TYPE_CHECKING:
 LAZY_S = 0.1
 # A checkpoint costs a pass over the ledger; what it saves is replaying a file at the next start.
 CHECKPOINT_S_MIN = 2.0
+# How often to look whether another broker has taken the log: one request, 86,400 in a month, which
+# cost some cents. Upkeep runs each second; when it did not for this long, the process was stopped.
+WATCH_OWNER_MS = 30_000
+STOPPED_MS = 3_000
+# Topics of these keep what was not acknowledged, or less than that.
+BY_ACKS = (Retention.INTEREST, Retention.WORKQUEUE)
 
 
 class Workers:
-    """The threads of a vault: writing, reading, housekeeping, compacting."""
+    """The threads of a vault: its own for writing, maybe shared ones for everything else."""
 
-    __slots__ = ("compacting", "housekeeping", "reading", "writing")
+    __slots__ = ("compacting", "housekeeping", "reading", "reading_remote", "writing")
 
     def __init__(
         self,
@@ -45,19 +66,33 @@ class Workers:
         reading: Worker,
         housekeeping: Worker,
         compacting: Worker | None = None,
+        reading_remote: Worker | None = None,
     ) -> None:
         self.writing = writing
         self.reading = reading
+        # For what lies in the remote tier, which may not answer for minutes.
+        self.reading_remote = reading_remote or reading
         self.housekeeping = housekeeping
         # A rewrite takes minutes; without a thread of its own, checkpoints wait for it.
         self.compacting = compacting or housekeeping
 
-    def close(self) -> None:
-        """End them all. Blocks until what was given to them is done."""
+    def close(self, timeout_s: float | None = None) -> bool:
+        """End them all. Blocks until what was given to them is done; return whether it is.
+
+        What is being written is waited for however long it takes, everything else for `timeout_s`.
+        """
         self.writing.close()
-        self.reading.close()
-        self.housekeeping.close()
-        self.compacting.close()
+        ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+        done = True
+        for worker in (
+            self.reading,
+            self.reading_remote,
+            self.housekeeping,
+            self.compacting,
+        ):
+            left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
+            done &= worker.close(left_s)
+        return done
 
 
 class Vault:
@@ -79,12 +114,15 @@ class Vault:
         self.log = log
         self.ledger = ledger
         self.clock = clock
-        # When this life of the broker began: leases are told apart by it.
-        self.life = clock.now_ms()
+        # Leases of one start are told from those of another by it. The low bits are for counting
+        # how often leases became void.
+        self.life = log.epoch << 32
         self.budget = budget
         self.workers = workers
         self.reading = workers.reading
         self.topics: dict[int, StreamTopic] = {}
+        # Those that may keep too much by now.
+        self.changed: list[StreamTopic] = []
         self.committer = Committer(
             log,
             worker=workers.writing,
@@ -92,7 +130,11 @@ class Vault:
             call_soon=call_soon,
             before_take=self._append_acks,
             on_failed=self._on_failed,
+            shard=lambda: self.name,
         )
+        self.committer.on_lost = self._on_lost
+        # Called once, when another broker has the log.
+        self.on_lost: Callable[[ShardMovedError], object] = lambda _: None
         self.compactor = Compactor(
             log,
             ledger,
@@ -104,6 +146,8 @@ class Vault:
         self._call_soon = call_soon
         self._logger: Any = structlog.get_logger("storage")
         self._dirty: dict[Track, None] = {}
+        # By subscription, what was acknowledged under which lease and is to be confirmed.
+        self._confirmed: dict[int, list[LeasedRun]] = {}
         # Whether somebody waits for the acknowledgements that are not on the disk yet.
         self._confirming = False
         # Whether some are in the journal without having asked for a sync.
@@ -112,6 +156,9 @@ class Vault:
         self._checkpointing = False
         self._checkpointed_ms = -(10**9)
         self._checkpoint_timer = False
+        self._tended_ms = self._watched_ms = clock.monotonic_ms()
+        self._refilling = False
+        self._told_full = False
         # Set while there is something to drop that the manifest still names.
         self.trimmed = False
 
@@ -139,9 +186,16 @@ class Vault:
     def on_acked(self, track: "Track") -> None:
         """A cursor has moved: have that in the journal soon."""
         self._dirty[track] = None
+        if track.topic.record.settings.retention in BY_ACKS:
+            track.topic.on_changed()
         if not self._lazy:
             self._lazy = True
             self.clock.call_later(LAZY_S, self._on_lazy)
+
+    def on_confirmed(self, subscription: int, runs: list[LeasedRun]) -> None:
+        """Have the journal say under which leases messages were acknowledged: `confirm` follows."""
+        if runs:
+            self._confirmed.setdefault(subscription, []).extend(runs)
 
     def confirm(self, done: Done) -> None:
         """Have `done` called when all acknowledgements so far are on the disk."""
@@ -169,6 +223,9 @@ class Vault:
                 changes.append(Acked(subscription, topic, runs))
             if failed:
                 changes.append(Failed(subscription, topic, failed))
+        confirmed, self._confirmed = self._confirmed, {}
+        confirmations = [Confirmed(*item) for item in confirmed.items()]
+        changes += confirmations
         sync, self._confirming = self._confirming, False
         if not changes and not (sync and self._acks_unsynced):
             return
@@ -176,9 +233,13 @@ class Vault:
         self.log.append(Kind.CHANGES, 0, (encode_changes(changes),), sync=sync)
 
         def on_done(error: IsterError | None) -> None:
-            if error is not None:
-                for track, cursor, runs, failed in written:
-                    track.put_back(cursor, runs, failed)
+            if error is None:
+                self.ledger.on_changes(confirmations)
+                return
+            for track, cursor, runs, failed in written:
+                track.put_back(cursor, runs, failed)
+            for subscription, leased in confirmed.items():
+                self.on_confirmed(subscription, leased)
 
         self.committer.ride(on_done)
 
@@ -186,18 +247,84 @@ class Vault:
         for topic in self.topics.values():
             topic.on_failed()
 
+    def _on_lost(self, error: ShardMovedError) -> None:
+        self.compactor.close()
+        self._dirty.clear()
+        self.on_lost(error)
+
     # Housekeeping
+
+    def reading_of(self, place: Place) -> Worker:
+        """Return the threads that read what lies in a place."""
+        return self.workers.reading_remote if place is Place.REMOTE else self.reading
 
     def tend(self) -> None:
         """Compact, or write a checkpoint, when there is reason to. Called about once a second."""
-        if self.committer.error is None:
-            self.compactor.tend()
+        if self.committer.error is not None:
+            return
+        self._watch_owner()
+        self._refill()
+        self.compactor.tend()
+        if self.log.disk_short:
+            # What retention has just dropped, too: that is what makes room.
+            self.committer.after(lambda error: None if error else self._checkpoint_if_due())
+        else:
+            self._checkpoint_if_due()
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether there is little room, and a file to be dropped since the last checkpoint."""
+        return self.log.disk_short and self.log.wants_checkpoint and not self._checkpointing
+
+    def _checkpoint_if_due(self) -> None:
         if self._checkpointing or not (self.log.wants_checkpoint or self.trimmed):
             return
-        now_ms = self.clock.monotonic_ms()
-        if now_ms - self._checkpointed_ms < CHECKPOINT_S_MIN * 1000 or self.committer.error:
+        passed_ms = self.clock.monotonic_ms() - self._checkpointed_ms
+        if self.committer.error is None and (
+            passed_ms >= CHECKPOINT_S_MIN * 1000 or self.log.disk_short
+        ):
+            self.checkpoint(lambda error: None)
+
+    def _refill(self) -> None:
+        """Have the reserve made again; when all of it is there, messages are taken."""
+        space = self.log.space
+        if space is None or space.is_whole or self._refilling:
             return
-        self.checkpoint(lambda error: None)
+        self._refilling = True
+
+        def on_done(error: Exception | None) -> None:
+            self._refilling = False
+            if error is not None:
+                self._logger.warning("reserve_not_made", reason=str(error))
+            if space.is_full and not self._told_full:
+                self._told_full = True
+                self._logger.error("disk_full", hint="messages are refused until space is free")
+            elif self._told_full and not space.is_full:
+                self._told_full = False
+                self._logger.info("disk_has_room")
+
+        self.workers.housekeeping.run(space.refill, on_done)
+
+    def _watch_owner(self) -> None:
+        """Look whether another broker has taken the log: who writes nothing would not notice.
+
+        Right after this process was stopped, or its machine was, for longer than another broker
+        waits; and every now and then.
+        """
+        now_ms = self.clock.monotonic_ms()
+        was_stopped = now_ms - self._tended_ms > STOPPED_MS
+        self._tended_ms = now_ms
+        if not was_stopped and now_ms - self._watched_ms < WATCH_OWNER_MS:
+            return
+        self._watched_ms = now_ms
+
+        def on_looked(error: Exception | None) -> None:
+            if isinstance(error, StorageTakenError):
+                self.committer.lose(error)
+            elif error is not None:
+                self._logger.warning("owner_not_known", journal=self.name, reason=str(error))
+
+        self.workers.writing.run(self.log.check_owner, on_looked)
 
     @property
     def checkpointing(self) -> bool:
@@ -215,7 +342,9 @@ class Vault:
 
         def on_done(error: Exception | None) -> None:
             self._checkpointing = False
-            if error is not None:
+            if isinstance(error, StorageTakenError):
+                self.committer.lose(error)
+            elif error is not None:
                 # What was to be dropped still is.
                 self.trimmed = True
                 self._logger.error("checkpoint_failed", exc_info=error)
@@ -247,7 +376,8 @@ class Vault:
         def on_done(error: Exception | None) -> None:
             if error is None:
                 self.log.checkpointed(plan)
-                self.workers.housekeeping.run(plan.sweep, self._on_swept)
+                if not self.committer.lost:
+                    self.workers.housekeeping.run(plan.sweep, self._on_swept)
             done(error)
 
         def on_committed(error: IsterError | None) -> None:
@@ -285,10 +415,16 @@ class Vault:
     def _on_swept(self, error: Exception | None) -> None:
         if error is not None:
             self._logger.warning("sweep_failed", reason=str(error))
+        self._refill()
 
-    def close(self) -> None:
-        """Close the log, after everything is committed. Blocks."""
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Close the log, after everything is committed. Blocks.
+
+        Reads, checkpoints and rewrites that take longer than `timeout_s` are left to themselves:
+        nothing that was acknowledged depends on them. Return whether there were none.
+        """
         self.committer.close()
         self.compactor.close()
-        self.workers.close()
+        done = self.workers.close(timeout_s)
         self.log.close()
+        return done

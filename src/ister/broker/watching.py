@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ister.base import Clock, Timer
-from ister.base.errors import BadRequestError, IsterError, TopicNotFoundError
+from ister.base.errors import BadRequestError, IsterError, ShardMovedError, TopicNotFoundError
 from ister.base.limits import WATCH_MS_MAX, WATCHED_STREAMS_MAX
 from ister.broker.catalog import Catalog
 from ister.broker.stream import StreamTopic
@@ -51,7 +51,7 @@ class Watch:
         for seat in self._seats:
             # A deleted one has forgotten its followers, or is about to.
             if not seat.stream.deleted:
-                seat.stream.followers.remove(seat)
+                seat.stream.followers.pop(seat, None)
         self._seats = []
 
     def answer(self) -> None:
@@ -71,7 +71,7 @@ class Watch:
         """Answer later. Each of the streams is in `beyond`."""
         self._seats = [Seat(self, stream, beyond[stream.name]) for stream in streams]
         for seat in self._seats:
-            seat.stream.followers.append(seat)
+            seat.stream.followers[seat] = None
         self._watching.waiting.add(self)
         self._timer = clock.call_later(min(wait_ms, WATCH_MS_MAX) / 1000, self.answer)
 
@@ -103,6 +103,10 @@ class Seat:
 
     def on_topic_deleted(self) -> None:
         """The topic is gone: its client is told by whatever looking it up says."""
+        self._watch.answer()
+
+    def on_lost(self, error: ShardMovedError) -> None:
+        """See `Follower`: as when the topic is gone."""
         self._watch.answer()
 
 

@@ -9,6 +9,7 @@ of processes; it comes from a file, or from ISTER_TOKEN.
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from typer.core import TyperGroup, TyperOption
 
 from ister.base import DEFAULT_URL
 from ister.base.errors import BadRequestError
+from ister.telemetry import console_class
 
 if TYPE_CHECKING:
     from ister.client import Client, Tls, Token
@@ -92,6 +94,30 @@ class AccessGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         _add_options(self.commands.values())
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Parse the arguments; usage errors are printed with control characters escaped."""
+        with _EscapedErrors():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; usage errors are printed with control characters escaped."""
+        with _EscapedErrors():
+            return super().invoke(ctx)
+
+
+class _EscapedErrors(AbstractContextManager[None]):
+    """Make typer print usage errors on our console, which escapes control characters.
+
+    An argument may have been pasted from somewhere else. Typer creates its own console, and
+    imports `rich_utils` only when there is an error to print.
+    """
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if hasattr(error, "format_message"):
+            from typer import rich_utils
+
+            rich_utils.Console = console_class()  # type: ignore[attr-defined]
 
 
 def _add_options(commands: Iterable[Any]) -> None:

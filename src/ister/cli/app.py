@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ister.cli.access import AccessGroup
-from ister.cli.terminal import configure_cli_log, guard
+from ister.cli.terminal import configure_cli_log, guard, write
 
 # Where each command is: only the one that is asked for is loaded.
 COMMANDS = {
@@ -66,7 +66,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        sys.stdout.write(f"ister {version('ister')}\n")
+        write(f"ister {version('ister')}\n".encode())
         raise typer.Exit
 
 

@@ -44,6 +44,13 @@ TierAfterOption = Annotated[
 KeyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Keys for encryption at rest; see `ister keys`.")
 ]
+AcceptUnencryptedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--accept-unencrypted",
+        help="With --key-file: start although what is stored was written without keys.",
+    ),
+]
 TimelinesOption = Annotated[
     _Text,
     typer.Option(
@@ -67,12 +74,20 @@ HttpPortOption = Annotated[
 HttpHostOption = Annotated[
     _Text, typer.Option(metavar="HOST", help="Address of the HTTP door.", show_default="--host")
 ]
+HttpAllowedHostsOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="NAMES",
+        help="More host names to accept in HTTP requests, separated by commas; * accepts any.",
+        show_default="localhost, --http-host and the machine's name",
+    ),
+]
 GrpcOption = Annotated[
     bool | None,
     typer.Option(
         "--grpc/--no-grpc",
         help="The doors for Danube's clients and admin tool.",
-        show_default="if grpcio is installed",
+        show_default="if ister[grpc] is installed",
     ),
 ]
 GrpcPortOption = Annotated[
@@ -157,6 +172,7 @@ _SETTINGS = {
     "tier": "storage.tier",
     "tier_after": "storage.tier_after",
     "key_file": "storage.key_file",
+    "accept_unencrypted": "storage.accept_unencrypted",
     "timelines": "storage.timelines",
     "host": "native.host",
     "port": "native.port",
@@ -164,6 +180,7 @@ _SETTINGS = {
     "busy_poll": "native.busy_poll_us",
     "http_host": "http.host",
     "http_port": "http.port",
+    "http_allowed_hosts": "http.allowed_hosts",
     "grpc_host": "grpc.host",
     "grpc_port": "grpc.port",
     "admin_port": "grpc.admin_port",
@@ -187,11 +204,13 @@ def serve(
     tier: TierOption = None,
     tier_after: TierAfterOption = None,
     key_file: KeyFileOption = None,
+    accept_unencrypted: AcceptUnencryptedOption = None,
     timelines: TimelinesOption = None,
     host: HostOption = None,
     port: PortOption = None,
     http_port: HttpPortOption = None,
     http_host: HttpHostOption = None,
+    http_allowed_hosts: HttpAllowedHostsOption = None,
     grpc: GrpcOption = None,
     grpc_host: GrpcHostOption = None,
     grpc_port: GrpcPortOption = None,
@@ -266,15 +285,17 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
     from ister.cli.terminal import stderr_console
 
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("[dim]native[/]", f"[bold cyan]{addresses.url}[/]")
+    rows.add_row("[dim]native[/]", f"[bold cyan]{escape(addresses.url)}[/]")
     scheme = "https" if addresses.tls else "http"
-    rows.add_row("[dim]http[/]", f"{scheme}://{addresses.http}/metrics  /healthz  /readyz")
+    rows.add_row("[dim]http[/]", f"{scheme}://{escape(addresses.http)}/metrics  /healthz  /readyz")
     if addresses.grpc:
-        rows.add_row("[dim]grpc[/]", f"{addresses.grpc}, admin {addresses.admin}")
+        ports = f"{addresses.grpc}, admin {addresses.admin}"
+        rows.add_row("[dim]grpc[/]", escape(ports))
     for name, place in places(settings):
         rows.add_row(f"[dim]{name}[/]", escape(place))
     rows.add_row(
         "[dim]try[/]", "ister consume /default/hello   and   ister produce /default/hello hi"
     )
     title = f"[bold]Ister {version('ister')}[/] is ready (pid {addresses.pid}), Ctrl-C ends it"
-    stderr_console().print(Panel(rows, title=title, title_align="left", expand=False))
+    panel = Panel(rows, title=title, title_align="left", expand=False)
+    stderr_console().print(panel, markup=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ister.base import rounded_size
+from ister.base import rounded_size, without_secrets
 from ister.base.errors import BadRequestError, BrokenError, StorageTakenError
 from ister.cli.terminal import JsonOption, say, write, write_json
 
@@ -68,7 +68,7 @@ def check(
     if as_json:
         write_json(
             {
-                "place": place,
+                "place": without_secrets(place) if "://" in place else place,
                 "files": report.files,
                 "entries": report.entries,
                 "facts": facts,
@@ -102,8 +102,10 @@ def _opened(
     has_streams = (folder / "segments").is_dir()
     # A broker that was not told of a folder makes only what it needs.
     if not has_streams and not (folder / FILE_NAME).exists():
+        # It may be a mistyped URL with a password in it.
+        told = place if folder.exists() else without_secrets(place)
         raise BadRequestError(
-            f"{place} is no data folder: it has no folder `segments`, nor a file `{FILE_NAME}`"
+            f"{told} is not a data folder: it has no folder `segments` and no file `{FILE_NAME}`"
         )
     with _held(folder):
         files = [path for path in folder.rglob("*") if path.is_file()]
@@ -219,7 +221,8 @@ def _progress(size_bytes: int | None) -> Iterator[Callable[[str, int], None]]:
 
     from ister.cli.terminal import stderr_console
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=stderr_console(), transient=True) as bar:
         task = bar.add_task("", total=size_bytes)
         begun = 0

@@ -370,9 +370,11 @@ def _busy(text: str) -> AbstractContextManager[object]:
     """Show on a terminal that something goes on."""
     if not sys.stderr.isatty():
         return nullcontext()
+    from rich.text import Text
+
     from ister.cli.terminal import stderr_console
 
-    return stderr_console().status(text)
+    return stderr_console().status(Text(text))
 
 
 def _filters(row: SubscriptionReport) -> str:

@@ -2,7 +2,9 @@
 
 Always true:
 - an error is one clear line and the exit code of its base class, never a traceback;
-- a reader of our stdout that leaves (`| head`) ends the command quietly.
+- a reader of our stdout that leaves (`| head`) ends the command quietly;
+- control characters in received text are escaped on a terminal. Only this module of the command
+  line prints. A pipe gets payloads byte for byte.
 """
 
 import asyncio
@@ -11,14 +13,16 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 import typer
 
+from ister.base import hide_secrets, printable, printable_json, printable_lines
 from ister.base.errors import BadRequestError, BrokenError, IsterError, UnauthenticatedError
-from ister.telemetry import configure_log
+from ister.telemetry import configure_log, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,24 +45,15 @@ _T = TypeVar("_T")
 
 
 def say(text: str) -> None:
-    """Print words for people, on stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def printable(text: str) -> str:
-    """Return text for people to see: what others may have put into it moves no terminal.
-
-    Line breaks, escape sequences and what has no width stand as Python writes them.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
+    """Print a message for people on stderr. Text that looks like a password or a key is hidden."""
+    print(printable_lines(hide_secrets(text)), file=sys.stderr, flush=True)
 
 
 def write(data: bytes) -> None:
-    """Write data to stdout, as it is."""
+    """Write data to stdout. On a terminal, control characters are escaped."""
+    if sys.stdout.isatty():
+        text = printable_lines(data.decode(errors="backslashreplace"))
+        data = text.encode(sys.stdout.encoding, errors="backslashreplace")
     sys.stdout.buffer.write(data)
 
 
@@ -68,8 +63,10 @@ def flush() -> None:
 
 
 def json_line(value: object) -> bytes:
-    """Return a JSON value as a line."""
-    return msgspec.json.encode(value) + b"\n"
+    """Return a JSON value as a line for `write`, with control characters escaped on a terminal."""
+    line = msgspec.json.encode(value) + b"\n"
+    # Not in `write`: its escapes are not valid JSON.
+    return printable_json(line.decode()).encode() if sys.stdout.isatty() else line
 
 
 def write_json(value: object) -> None:
@@ -80,9 +77,12 @@ def write_json(value: object) -> None:
 
 def stderr_console() -> "Console":
     """Return the console for words and progress."""
-    from rich.console import Console
+    return make_console(stderr=True)
 
-    return Console(stderr=True, highlight=False)
+
+def stdout_console(*, piped_width: int) -> "Console":
+    """Return the console for tables. Lines in a pipe or a file are `piped_width` wide."""
+    return make_console(width=None if sys.stdout.isatty() else piped_width)
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -90,19 +90,19 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     It is for people, also in a pipe: programs get what a cell really is from `--json`.
     """
-    from rich.console import Console
     from rich.table import Table
 
     shown = [[_cell(value) for value in row] for row in rows]
     numeric = [
         bool(shown) and all(_is_number(row[slot]) for row in shown) for slot in range(len(columns))
     ]
-    # In a pipe there is no width to fit: never cut a name that a script is to read.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000)
+    # Wide enough that no name is cut: a script may read it.
+    console = stdout_console(piped_width=10_000)
     lines = _plain_lines([columns, *shown], numeric, width=console.width)
     if lines is not None:
         console.print(lines[0], style="bold")
         sys.stdout.writelines(line + "\n" for line in lines[1:])
+        sys.stdout.flush()  # Before `write` writes to the buffer below.
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for slot, name in enumerate(columns):
@@ -173,9 +173,9 @@ def guard(command: Callable[[], object]) -> NoReturn:
     except OSError as error:
         say(f"ister: {error.filename or 'input or output'}: {error.strerror or error}")
         sys.exit(EXIT_FILE)
-    except Exception as error:  # the top of the program
+    except Exception as error:  # noqa: BLE001 - the top of the program
         if {"-v", "--verbose"} & set(sys.argv):
-            raise
+            say(traceback.format_exc())
         say(f"ister: bug: {type(error).__name__}: {error} (`ister --verbose ...` shows where)")
         sys.exit(BrokenError.exit_code)
     sys.exit(0)

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from ister.base import parse_span
+from ister.base import parse_span, printable
 from ister.base.errors import (
     BadRequestError,
     BusyError,
@@ -27,7 +26,6 @@ from ister.cli.terminal import (
     flush,
     json_line,
     parse_pairs,
-    printable,
     say,
     write,
     write_json,
@@ -172,7 +170,6 @@ def get(
         write_table(COLUMNS, [cells(message, now_ms)])
     if message.attributes:
         write_table(("ATTRIBUTE", "VALUE"), sorted(message.attributes.items()))
-    sys.stdout.flush()
     write(message.payload + b"\n")
 
 

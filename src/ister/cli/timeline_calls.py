@@ -6,9 +6,10 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from ister.base import printable
 from ister.base.errors import TopicNotFoundError, WrongKindError
 from ister.cli.access import connect
-from ister.cli.terminal import EXIT_INTERRUPTED, printable, run, say, write_json
+from ister.cli.terminal import EXIT_INTERRUPTED, run, say, write_json
 from ister.client import Client, MessageVersion, Timeline
 
 TopicArgument = Annotated[str, typer.Argument(help="A timeline, as /default/reminders.")]

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
+from ister.base import printable
 from ister.base.errors import BadRequestError
 from ister.cli.access import URL, UrlOption
 from ister.cli.terminal import (
@@ -16,7 +17,6 @@ from ister.cli.terminal import (
     flush,
     json_line,
     parse_pairs,
-    printable,
     say,
     write,
     write_json,

@@ -11,7 +11,7 @@ import typer
 from ister.base import BrokerReport, SubscriptionReport, TopicReport
 from ister.base.errors import BusyError
 from ister.cli.access import URL, UrlOption, connect
-from ister.cli.terminal import JsonOption, run, write_json
+from ister.cli.terminal import JsonOption, run, stdout_console, write_json
 from ister.client import Client
 
 if TYPE_CHECKING:
@@ -123,15 +123,12 @@ async def _stream(client: Client, pattern: str, interval_s: float, *, once: bool
 
 
 async def _print(client: Client, pattern: str, interval_s: float, *, once: bool) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = stdout_console(piped_width=120)
     before = await _sample(client, pattern)
     while True:
         await asyncio.sleep(interval_s)
         now = await _sample(client, pattern)
         console.print(_view(before, now, rows_max=1_000))
-        console.file.flush()
         if once:
             return
         before = now
@@ -141,7 +138,8 @@ async def _live(client: Client, pattern: str, interval_s: float) -> None:
     from rich.live import Live
 
     before = await _sample(client, pattern)
-    with Live(screen=True, auto_refresh=False) as live:
+    console = stdout_console(piped_width=120)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         now = before
         while True:
             rows_max = max(ROWS_MIN, (live.console.height - FRAME_LINES) // 2)

@@ -227,6 +227,32 @@ class Batch:
             self.check()
         return self._attributes.rows() if self._attributes is not None else None
 
+    def keys_between(self, start: int, end: int) -> list[str | None] | None:
+        """Return the keys of messages `start` to `end`, or `None` when no message has one."""
+        if not self._parsed:
+            self.check()
+        return self._keys.texts(start, end) if self._keys is not None else None
+
+    def attributes_between(self, start: int, end: int) -> list[Attributes] | None:
+        """Return the attributes of messages `start` to `end`, or `None` when none has any."""
+        if not self._parsed:
+            self.check()
+        return self._attributes.rows(start, end) if self._attributes is not None else None
+
+    def texts_between(self, start: int, end: int) -> tuple[int, int]:
+        """Return how many keys and attributes messages `start` to `end` have, and their bytes."""
+        if not self._parsed:
+            self.check()
+        count = size_bytes = 0
+        if self._keys is not None:
+            count = end - start
+            size_bytes = self._keys.column.bytes_between(start, end)
+        if self._attributes is not None:
+            first, last = self._attributes.offsets[start], self._attributes.offsets[end]
+            count += last - first
+            size_bytes += self._attributes.values.bytes_between(first, last)
+        return count, size_bytes
+
     def names_attribute(self, name: str) -> bool:
         """Tell whether some message may have an attribute of that name.
 

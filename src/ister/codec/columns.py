@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, compress, pairwise
+from operator import sub
 from struct import Struct
 
 from ister.base.errors import BadBatchError
@@ -172,14 +173,24 @@ class Values:
         blob = bytes(self.blob)
         return [blob[start:end] for start, end in pairwise(self.offsets)]
 
-    def texts(self) -> list[str]:
-        """Return every value as text; a value that is no UTF-8 by itself gets U+FFFD."""
-        blob = bytes(self.blob)
-        pairs = pairwise(self.offsets)
+    def texts(self, start: int = 0, end: int | None = None) -> list[str]:
+        """Return values as text, all or some; one that is no UTF-8 by itself gets U+FFFD."""
+        offsets = self.offsets
+        if start or end is not None:
+            offsets = offsets[start : None if end is None else end + 1]
+        first = offsets[0]
+        blob = bytes(self.blob[first : offsets[-1]])
+        pairs = pairwise([offset - first for offset in offsets] if first else offsets)
         if blob.isascii():
             text = blob.decode("ascii")
             return [text[start:end] for start, end in pairs]
         return [blob[start:end].decode(errors="replace") for start, end in pairs]
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Return the size of values `start` to `end` together."""
+        if self._offsets is None:
+            return (end - start) * self._even_bytes
+        return self._offsets[end] - self._offsets[start]
 
     def check_text(self, size_bytes_max: int) -> None:
         """Raise `BadBatchError` unless this is UTF-8 and no value is over the limit."""
@@ -195,7 +206,7 @@ class Values:
         """Return the size of the largest value."""
         if self._offsets is None:
             return self._even_bytes
-        return max(map(int.__sub__, self._offsets[1:], self._offsets), default=0)
+        return max(map(sub, self._offsets[1:], self._offsets), default=0)
 
     def slice(self, start: int, end: int) -> list[bytes]:
         """Return the parts of a column of messages `start` to `end`, without touching each."""
@@ -229,12 +240,14 @@ class NullableValues:
         self.bits = bits
         self.column = column
 
-    def texts(self) -> list[str | None]:
-        """Return every value as text, `None` where there is none."""
-        texts: list[str | None] = list(self.column.texts())
+    def texts(self, start: int = 0, end: int | None = None) -> list[str | None]:
+        """Return values as text, all or some, `None` where there is none."""
+        texts: list[str | None] = list(self.column.texts(start, end))
         count = len(texts)
-        if self.bits != (1 << count) - 1:
-            missing = [bit == "0" for bit in reversed(f"{self.bits:0{count}b}")]
+        every = (1 << count) - 1
+        bits = (self.bits >> start) & every
+        if bits != every:
+            missing = [bit == "0" for bit in reversed(f"{bits:0{count}b}")]
             for slot in compress(range(count), missing):
                 texts[slot] = None
         return texts
@@ -268,7 +281,7 @@ class AttributeRows:
         """Raise `BadBatchError` unless every message keeps to the limits of attributes."""
         self.names.check_text(size_bytes_max)
         self.values.check_text(size_bytes_max)
-        if max(map(int.__sub__, self.offsets[1:], self.offsets)) > count_max:
+        if max(map(sub, self.offsets[1:], self.offsets)) > count_max:
             raise BadBatchError(f"a message has more than {count_max} attributes")
 
     def slice(self, start: int, end: int) -> list[bytes]:
@@ -294,7 +307,11 @@ class AttributeRows:
             *self.values.pick(entries),
         ]
 
-    def rows(self) -> list[Attributes]:
-        """Return a dictionary for each message."""
-        items = list(zip(self.names.texts(), self.values.texts(), strict=True))
-        return [dict(items[start:end]) for start, end in pairwise(self.offsets)]
+    def rows(self, start: int = 0, end: int | None = None) -> list[Attributes]:
+        """Return a dictionary for each message, or each of some."""
+        offsets = self.offsets[start : None if end is None else end + 1]
+        first, last = offsets[0], offsets[-1]
+        items = list(
+            zip(self.names.texts(first, last), self.values.texts(first, last), strict=True)
+        )
+        return [dict(items[a - first : b - first]) for a, b in pairwise(offsets)]

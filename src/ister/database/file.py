@@ -6,6 +6,7 @@ Always true:
 - a file that is not ours, or of another format, is not touched.
 """
 
+import errno
 import os
 import secrets
 import shutil
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ister.base.errors import BadRequestError, CorruptedError, StorageFailedError
+from ister.base.errors import BadRequestError, CorruptedError, DiskFullError, StorageFailedError
 
 # Where the two numbers of a format are in the header of the file, for errors.
 FORMAT_POSITION = 60
@@ -43,6 +44,8 @@ DAMAGE = {
     sqlite3.SQLITE_CONSTRAINT,
     sqlite3.SQLITE_MISMATCH,
 }
+# What the system says when a disk, or what one may use of it, is full.
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Format(NamedTuple):
@@ -66,6 +69,10 @@ def make_file(file: Path, format: Format) -> None:
     temporary = file.with_name(f".new-{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
+        # A umask takes rights away, also those of the owner. SQLite gives the files beside this
+        # one the same mode.
+        with suppress(PermissionError):
+            os.fchmod(descriptor, FILE_MODE)
         fill_file(temporary, format)
         os.fsync(descriptor)
         with suppress(FileExistsError):
@@ -89,6 +96,9 @@ def fill_file(file: Path, format: Format) -> None:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {format.application_id}")
             connection.execute(f"PRAGMA user_version = {format.number}")
+        # Closing it does the same, and does not tell when there was no room for that: the tables
+        # would be in the write-ahead log alone, which is removed.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:
         connection.close()
 
@@ -122,7 +132,14 @@ def make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folder(folder.parent)
-    folder.mkdir(FOLDER_MODE, exist_ok=True)
+    try:
+        folder.mkdir(FOLDER_MODE)
+    except FileExistsError:
+        if folder.is_dir():
+            return
+        raise
+    with suppress(PermissionError):
+        folder.chmod(FOLDER_MODE)
     sync_folder(folder.parent)
 
 
@@ -160,9 +177,13 @@ def translated(file: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         if code & 0xFF in DAMAGE:
             raise CorruptedError(str(file), 0, str(error)) from error
-        raise StorageFailedError(f"{file}: {error}") from error
+        # The file for memory that is shared does not grow where there is no room.
+        is_full = code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+        failed = DiskFullError if is_full else StorageFailedError
+        raise failed(f"{file}: {error}") from error
     except OSError as error:
-        raise StorageFailedError(f"{file}: {error.strerror or error}") from error
+        failed = DiskFullError if error.errno in FULL else StorageFailedError
+        raise failed(f"{file}: {error.strerror or error}") from error
     except OverflowError as error:
         raise BadRequestError("a number is larger than 63 bits") from error
 

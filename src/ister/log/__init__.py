@@ -18,6 +18,7 @@ from ister.log.recovery import RecoveryReport
 from ister.log.rewriting import KeyPolicy, Rewrite, RewriteFigures
 from ister.log.sealed import SealedReader, sealed_span
 from ister.log.segment import Place, Span
+from ister.log.space import is_disk_full
 
 __all__ = [
     "Buffer",
@@ -51,6 +52,7 @@ __all__ = [
     "Stored",
     "TransactionBatch",
     "check_folder",
+    "is_disk_full",
     "open_log",
     "parse_transaction",
     "plan_compaction",

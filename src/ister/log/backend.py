@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ister.base.errors import ObjectExistsError
 from ister.log.ports import Buffer, Disk, File, Store
+from ister.log.space import Space
 
 # Files kept open for reading. A reader of many segments comes back to the same one for the next
 # window; more than this only holds descriptors.
@@ -55,12 +56,13 @@ class FileBackend:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
+        self.space = Space(disk)
         self._files = _OpenFiles(disk)
 
     def put(self, name: str, data: Buffer) -> None:
         """Make a whole file, durably, or raise `ObjectExistsError`."""
         try:
-            self.disk.put(name, data)
+            self.space.put(name, data)
         except FileExistsError:
             raise ObjectExistsError(name) from None
 
@@ -121,8 +123,10 @@ class FileBackend:
 class ChunkBackend:
     """A log in an object store: the journal is a row of chunks, one for each group."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, reads_at_once: int = 32) -> None:
+        """A start reads chunks by `reads_at_once` requests, each in a thread of its own."""
         self.store = store
+        self.reads_at_once = reads_at_once
 
     def put(self, name: str, data: Buffer) -> None:
         """Make an object, durably, or raise `ObjectExistsError`."""

@@ -3,6 +3,8 @@
 import secrets
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from ister.log.entry import FileHeader, Kind, encode_file_header, pack_header, padding
 from ister.log.envelope import Envelope, new_envelope
 from ister.log.ports import Buffer, Keyring
@@ -23,17 +25,21 @@ class Beginning(NamedTuple):
 
 
 def begin_file(
-    role: Literal["journal", "segment", "chunk", "manifest", "snapshot"],
+    role: Literal["journal", "segment", "chunk", "fence", "manifest", "snapshot"],
     number: int,
     *,
     first_entry: int,
     owner: str,
     now_ms: int,
     keyring: Keyring | None,
+    epoch: int | msgspec.UnsetType = msgspec.UNSET,
 ) -> Beginning:
-    """Return the beginning of a new file, with a data key of its own if there is a keyring."""
-    envelope = new_envelope(keyring, number)
+    """Return the beginning of a new file, with a data key of its own if there is a keyring.
+
+    The header of a chunk says the `epoch` of its maker.
+    """
     mark = secrets.randbits(32)
+    envelope = new_envelope(keyring, mark)
     header = FileHeader(
         role=role,
         number=number,
@@ -42,7 +48,10 @@ def begin_file(
         owner=owner,
         key_id=envelope.key_id,
         wrapped_key=envelope.wrapped_key,
+        epoch=epoch,
     )
+    if envelope.cipher is not None:
+        header = msgspec.structs.replace(header, proof=envelope.prove(header))
     return Beginning(envelope, mark, header_entry(header, mark))
 
 

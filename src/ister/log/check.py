@@ -6,6 +6,7 @@ behind them are replayed as at a start, onto nothing: what would stop a broker s
 
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,10 +15,10 @@ from ister.codec import Batch
 from ister.log.backend import ChunkBackend, FileBackend
 from ister.log.chunks import ChunkReplay
 from ister.log.entry import BATCH_KINDS, Entry, Header, Kind, parse_transaction
-from ister.log.envelope import Envelope, open_envelope
+from ister.log.envelope import Envelope
 from ister.log.extents import Extent, each_extent, rows_of
 from ister.log.index import Index
-from ister.log.manifest import Manifest, decode_document, decode_manifest
+from ister.log.manifest import Manifest, decode_document, decode_manifest, is_encrypted
 from ister.log.options import LogOptions
 from ister.log.ports import Buffer, Disk, File, Keyring, Store
 from ister.log.reading import Reader, Stored, stored_batch
@@ -38,6 +39,10 @@ from ister.log.series import Series
 PROBLEMS_PER_FILE_MAX = 20
 
 RESTORE = "restore the file from a copy"
+ACCEPT = (
+    "if the log was encrypted before, restore a copy of it; if it never was, start the broker once "
+    "with --accept-unencrypted"
+)
 
 
 class Problem(NamedTuple):
@@ -99,9 +104,19 @@ class _Check:
     def run(self) -> None:
         manifest = self._check_documents()
         if manifest is not None:
+            self._reader.plain = manifest.plain
+            if manifest.is_plain:
+                self._reader.plain |= {segment.name for segment in manifest.segments}
             for segment in manifest.segments:
                 self._check_segment(segment, manifest)
+            if manifest.is_plain:
+                self._check_plain(manifest_name(manifest.number))
         self._check_journal(manifest)
+
+    def _check_plain(self, name: str) -> None:
+        if self._keyring is not None:
+            reason = "it is not encrypted: a broker with a key file does not start with it"
+            self._problem(name, 0, reason, ACCEPT)
 
     def _problem(self, file: str, position: int, reason: str, advice: str = RESTORE) -> None:
         self.report.problems.append(Problem(file, position, reason, advice))
@@ -117,21 +132,25 @@ class _Check:
             body = self._document(Kind.MANIFEST, name, newest=number == numbers[-1])
             if body is not None and number == numbers[-1]:
                 try:
-                    manifest = decode_manifest(number, body, name)
+                    plain = not is_encrypted(backend.get(name), name)
+                    manifest = decode_manifest(number, body, name)._replace(is_plain=plain)
                 except CorruptedError as error:
                     self._problem(name, error.position, error.reason)
         if manifest is None:
             return None
         used = snapshot_name(manifest.snapshot) if manifest.snapshot >= 0 else ""
         for name in {*backend.names(SNAPSHOTS), used} - {""}:
-            self._document(Kind.SNAPSHOT, name, newest=name == used)
+            plain = name != used or manifest.may_be_plain(name)
+            self._document(Kind.SNAPSHOT, name, newest=name == used, may_be_plain=plain)
         return manifest
 
-    def _document(self, kind: int, name: str, *, newest: bool) -> memoryview | None:
+    def _document(
+        self, kind: int, name: str, *, newest: bool, may_be_plain: bool = True
+    ) -> memoryview | None:
         try:
             data = self._backend.get(name)
             self._started(name, len(data))
-            return decode_document(kind, data, name, self._keyring)
+            return decode_document(kind, data, name, self._keyring, may_be_plain=may_be_plain)
         except FileNotFoundError:
             self._problem(name, 0, "the file is missing")
         except CorruptedError as error:
@@ -171,7 +190,12 @@ class _Check:
             self._problem(segment.name, 0, "the header of the file is not intact")
             return
         contents = _Contents(self, segment, header[0].mark, manifest)
-        contents.scan(read, header[0].size_bytes, open_envelope(self._keyring, header[1]))
+        try:
+            envelope = self._reader.opened(segment).envelope
+        except CorruptedError as error:
+            self._problem(segment.name, error.position, error.reason)
+            return
+        contents.scan(read, header[0].size_bytes, envelope)
         contents.compare(self._reader)
 
     # The open end.
@@ -188,19 +212,21 @@ class _Check:
                 replay.replay()
                 found.removed = replay.leftovers
             else:
-                end = replay_files(
-                    FileBackend(_FrozenDisk(self._backend.disk)),
-                    options,
-                    manifest,
-                    index,
-                    self._check_entry,
-                    found,
-                )
-                if end.resumed is not None:
-                    end.resumed.file.close()
+                with ExitStack() as opened:
+                    replay_files(
+                        FileBackend(_FrozenDisk(self._backend.disk)),
+                        options,
+                        manifest,
+                        index,
+                        self._check_entry,
+                        found,
+                        opened=opened,
+                    )
         except CorruptedError as error:
             self._problem(error.file, error.position, error.reason)
             return
+        if manifest is None and found.plain:
+            self._check_plain(found.plain[0])
         self.report.files += found.files
         self.report.checked_bytes += found.replayed_bytes
         if found.cut_file:
@@ -332,9 +358,17 @@ class _Contents:
         own = dict.fromkeys(range(len(extents)), 0)
         starts = [one.position for one in extents]
         for position, end, first, last, size in self._found.get(topic, []):
+            floor = 0 if exact else extents[0].first_offset if extents else last
+            if last <= floor:
+                continue
             slot = bisect_right(starts, position) - 1
             one = extents[slot]
-            if slot < 0 or end > one.end or not one.first_offset <= first < last <= one.end_offset:
+            first_live = max(first, floor)
+            if (
+                slot < 0
+                or end > one.end
+                or not one.first_offset <= first_live < last <= one.end_offset
+            ):
                 self._disagrees(position, f"a batch of topic {topic} is in no extent")
                 return
             own[slot] += size
@@ -392,6 +426,9 @@ class _FrozenDisk:
 
     def remove(self, name: str) -> None:
         pass
+
+    def room(self) -> None:
+        return None
 
 
 class _FrozenFile:

@@ -7,16 +7,23 @@ Reasons, in the order they are looked at:
 - `interleaved`: a segment has many topics mixed, so that a reader of one fetches all;
 - `small`: neighbours that would fit into one;
 - `upload`: old segments that are to lie in the remote tier.
+
+On a full disk only what frees some of it, however small: `upload`, `expired`, `keys`.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ister.base.limits import MIB
+from ister.base.limits import KIB, MIB
 from ister.log.checkpoint import State
 from ister.log.log import Log
-from ister.log.rewriting import OBJECT_BYTES, KeyPolicy, Rewrite
+from ister.log.rewriting import OBJECT_BYTES, KeyPolicy, Rewrite, live_bytes
 from ister.log.segment import Form, Place, Segment, Span
+
+# The header of a file and what else is not of a topic, at most.
+HEADERS_BYTES = 1 * KIB
+# What is written at once on a full disk, about.
+URGENT_BYTES = 1 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +46,11 @@ class CompactionPolicy:
     read_bytes_max: int = 256 * MIB
     # Segments whose newest message is older go to the remote tier; 0: none.
     upload_before_ms: int = 0
+    # Whether that comes before all other reasons: in turn, or a log that is written to all the
+    # time would never come to it, and fill its disk.
+    upload_first: bool = False
+    # The disk is full: only what frees some of it is worth a rewrite, and however little.
+    urgent: bool = False
 
 
 def plan_compaction(
@@ -73,6 +85,7 @@ class _Decision:
     ) -> None:
         self._log = log
         self._unfit = state.unfit
+        self._settled = state.settled
         self._horizon = horizon
         self._policy = policy
         self._spans = {
@@ -85,8 +98,11 @@ class _Decision:
     def decide(self) -> Rewrite | None:
         """Return the first rewrite that pays."""
         ranked = sorted((s for s in self._facts if s not in self._unfit), key=lambda s: s.rank)
+        if self._policy.urgent:
+            return self._upload(ranked) or self._urgent(ranked) or self._keys()
         return (
-            self._chunks(ranked)
+            (self._upload(ranked) if self._policy.upload_first else None)
+            or self._chunks(ranked)
             or self._keys()
             or self._expired(ranked)
             or self._interleaved(ranked)
@@ -104,7 +120,7 @@ class _Decision:
                 first, _ = found.slots.get(topic, (slot, slot))
                 found.slots[topic] = (first, slot + 1)
                 found.last_ms = max(found.last_ms, span.last_ms)
-                live = _live_bytes(span, floor)
+                live = live_bytes(span, floor)
                 found.live_bytes += live
                 own[span.segment] = own.get(span.segment, 0) + live
             for segment, live in own.items():
@@ -132,13 +148,33 @@ class _Decision:
 
     def _expired(self, ranked: list[Segment]) -> Rewrite | None:
         for segment in ranked:
-            live = self._facts[segment].live_bytes
+            # A batch stays whole as long as one of its messages is live, so a rewrite may keep
+            # more than the share of what is live. Then it pays again only when half of that share
+            # has expired, or it would go on for ever with the same bytes.
+            before = self._settled.get(segment, segment.size_bytes)
+            expired = self._facts[segment].live_bytes < self._policy.live_share_min * before
             # A small one is not worth it before it has neighbours.
-            if live < self._policy.live_share_min * segment.size_bytes and not self._is_small(
-                segment
-            ):
+            if expired and not self._is_small(segment):
                 return self._whole("expired", [segment])
         return None
+
+    def _urgent(self, ranked: list[Segment]) -> Rewrite | None:
+        """Return what frees room for the least of it: some neighbours with little left in them."""
+        local = [s for s in ranked if s.place is Place.LOCAL]
+        live = {s: self._facts[s].live_bytes for s in local}
+        # What is not live of the entries. Headers and footers would only be written again, and so
+        # would the rest of what a rewrite has kept (see `_expired`).
+        before = {s: self._settled.get(s, s.end - HEADERS_BYTES) for s in local}
+        expired = [s for s in local if before[s] - live[s] > max(live[s], HEADERS_BYTES)]
+        first = min(expired, key=lambda s: live[s], default=None)
+        if first is None:
+            return None
+        run: list[Segment] = []
+        for segment in local[local.index(first) :]:
+            if segment not in expired or sum(live[s] for s in run) > URGENT_BYTES:
+                break
+            run.append(segment)
+        return self._whole("expired", self._up_to_limit(run))
 
     def _interleaved(self, ranked: list[Segment]) -> Rewrite | None:
         for segment in ranked:
@@ -201,10 +237,11 @@ class _Decision:
 
     def _whole(self, reason: str, segments: list[Segment], place: Place | None = None) -> Rewrite:
         chosen = set(segments)
+        # Each topic once: going through its spans for each of 4,000 chunks took several seconds.
+        topics = dict.fromkeys(t for segment in segments for t in self._facts[segment].slots)
         spans = {
             topic: [span for span in self._spans[topic] if span.segment in chosen]
-            for segment in segments
-            for topic in self._facts[segment].slots
+            for topic in topics
         }
         if place is None:
             place = self._place(span for rows in spans.values() for span in rows)
@@ -231,10 +268,3 @@ class _Decision:
             numbers=log.numbers,
             owner=log.owner,
         )
-
-
-def _live_bytes(span: Span, floor: int) -> int:
-    if span.first_offset >= floor:
-        return span.own_bytes
-    live = span.end_offset - floor
-    return span.own_bytes * live // (span.end_offset - span.first_offset)

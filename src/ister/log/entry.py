@@ -100,7 +100,8 @@ class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The body of the first entry of a file."""
 
     version: int = FORMAT_VERSION
-    # `journal`, `segment` (rewritten by the compactor), `chunk`, `manifest` or `snapshot`.
+    # `journal`, `segment` (rewritten by the compactor), `chunk`, `fence` (a chunk made ahead of
+    # the end), `manifest` or `snapshot`.
     role: str
     number: int
     # Of the first entry behind this one.
@@ -111,6 +112,20 @@ class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
     # Encryption: id of the master key, and the data key of this file wrapped by it.
     key_id: str = ""
     wrapped_key: bytes = b""
+    # Of a chunk or fence: how often the log had been opened when it was made. Others have none.
+    epoch: int | msgspec.UnsetType = msgspec.UNSET
+    # Of an encrypted file: made with its data key over all of the above and the mark of the file.
+    proof: bytes | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def unproved(self) -> "FileHeader":
+        """The header without its proof."""
+        return msgspec.structs.replace(self, proof=msgspec.UNSET)
+
+    @property
+    def maker_epoch(self) -> int:
+        """The epoch of its maker; 0 where it is not said."""
+        return 0 if isinstance(self.epoch, msgspec.UnsetType) else self.epoch
 
 
 class TransactionBatch(NamedTuple):

@@ -60,6 +60,7 @@ class Group:
         "entry_end",
         "extents",
         "needs_sync",
+        "reached",
         "rows",
         "sealed",
         "segment",
@@ -73,6 +74,8 @@ class Group:
         self.deferred: dict[int, Callable[[], Sequence[Buffer]]] = {}
         self.size_bytes = 0
         self.needs_sync = False
+        # Whether some of it may have come to the disk or the store, also when writing it failed.
+        self.reached = False
         # Where it was written, and up to which position and entry number.
         self.segment: Segment | None = None
         self.end = 0
@@ -84,6 +87,11 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether it is more than changes. For once in a while: it looks at every entry."""
+        return any(row[0] in BATCH_KINDS or row[8] for row in self.rows)
 
     def slices(self) -> Iterator[list[Row]]:
         """Yield the entries with all their parts: all at once, unless they are still to be read.
@@ -132,7 +140,7 @@ def lay_out(
     for kind, topic, plain, size, count, first_offset, end_offset, time_ms, batches in rows:
         stored, length = plain, size
         if envelope.cipher is not None:
-            stored = envelope.seal(kind, topic, number, count, plain)
+            stored = envelope.seal(kind, topic, number, count, synced, plain)
             length = len(stored[0])
         # As `pack_header` does, without the call: this is on the way of every publish.
         checked = CHECKED.pack(length, MAGIC, kind, flags, topic, number, synced, count, mark)

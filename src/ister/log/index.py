@@ -62,7 +62,8 @@ class Index:
         )
         self.segments = {segment: counts[segment] for segment in segments}
         for topic, spans in topics.items():
-            self.replace(topic, spans)
+            # A list of its own: later spans are added to it, and the manifest stays as it is.
+            self.replace(topic, list(spans))
 
     def add(self, segment: Segment, extents: Extents, *, synced: bool) -> None:
         """Add what was committed to the open file; `synced` includes what came before."""

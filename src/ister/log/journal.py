@@ -2,7 +2,8 @@
 
 Always true:
 - one file is open at most; it is full or fails, and then never written to again;
-- a file begins with a synced header, so that every later entry proves that the file was begun;
+- a file begins with a synced header, so that every later entry proves that the file was begun. Only
+  what `recover` writes once more comes before the header, and such entries prove nothing;
 - `position`, `entry_end` are the end of what was written, `synced`, `entry_synced` of what is on
   the disk; after a failure numbers go on from `entry_synced`, in another file. The header of that
   file says so, and thereby voids what the failed file has from there on.
@@ -10,7 +11,7 @@ Always true:
 Threads: everything here is for the one worker that writes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from ister.log.numbers import Numbers
 from ister.log.options import LogOptions
 from ister.log.ports import Buffer, File
 from ister.log.segment import Place, Segment, segment_name
+from ister.log.space import is_disk_full
 
 
 @dataclass(slots=True)
@@ -45,13 +47,15 @@ class OpenFile:
     position: int
     synced: int
     entries: int = 0
+    # What it may hold; of one that was found at the start nothing more.
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What became of a file that failed, and of the groups that were not on the disk yet."""
 
-    # The failed file up to where it was synced; more than one when recovering failed as well.
+    # The failed file up to where it was synced, unless making it was what failed.
     closed: list[Segment]
     # The groups written anew; the last of them is synced, and so all are.
     groups: list[Group]
@@ -70,6 +74,7 @@ class FileJournal:
         owner: str,
     ) -> None:
         self._disk = backend.disk
+        self._space = backend.space
         self._options = options
         self._numbers = numbers
         self._owner = owner
@@ -79,6 +84,8 @@ class FileJournal:
         self.open: OpenFile | None = None
         self.broken = False
         self._sync_failed = False
+        # Whether the group that failed last is gone for good, although `recover` has not returned.
+        self.voided = False
         # A file found at start-up is sealed before the first write: its numbers may have been
         # used under its key for entries that were cut off.
         self.resumed = False
@@ -91,12 +98,15 @@ class FileJournal:
         if self.broken:
             raise OSError("the journal has failed and was not recovered")
         self.broken = True
+        self.voided = False
         open_file = self.open
         if open_file is not None and self._is_full(open_file, group):
             group.sealed = self._seal(open_file, extents_of_open())
             open_file = None
         if open_file is None:
-            open_file = self._create()
+            # Changes may use up the reserve, messages only some of it.
+            keep = self._space.kept if group.has_messages else 0
+            open_file = self._create(group.size_bytes, keep=keep)
         self._append(open_file, group)
         self.broken = False
 
@@ -127,15 +137,9 @@ class FileJournal:
         if self.open is not None:
             self._abandon(self.open)
         self.entry_end = self.entry_synced
-        open_file = self._create()
-        groups = []
-        for old in self.unsynced:
-            group = Group()
-            group.rows, group.size_bytes = old.rows, old.size_bytes
-            self._append(open_file, group)
-            groups.append(group)
-        if groups:
-            self.sync(groups[-1])
+        groups = [copy_of(group) for group in self.unsynced]
+        self._create(sum(group.size_bytes for group in groups), again=groups)
+        self.entry_synced = self.entry_end
         self.unsynced.clear()
         self.broken = self._sync_failed = False
         closed, self._closed = self._closed, []
@@ -160,7 +164,7 @@ class FileJournal:
         if not open_file.entries:
             return False  # A group larger than a file has one of its own.
         return (
-            open_file.position + group.size_bytes > options.segment_bytes
+            open_file.position + group.size_bytes > open_file.bytes_max
             or open_file.entries + len(group) > options.segment_entries
         )
 
@@ -177,6 +181,7 @@ class FileJournal:
                 mark=open_file.mark,
                 extent_bytes=self._options.extent_bytes,
             )
+            group.reached = True
             open_file.file.write(position, joined(layout.parts, layout.end - position))
             position, number = layout.end, layout.entry_end
             if extents is None:
@@ -189,7 +194,12 @@ class FileJournal:
         group.segment = open_file.segment
         group.extents = extents
 
-    def _create(self) -> OpenFile:
+    def _create(self, size_bytes: int, *, keep: int = 0, again: Sequence[Group] = ()) -> OpenFile:
+        """Begin a file with room for so many bytes of entries at least.
+
+        The groups `again` are in an earlier file, which the header of this one voids. So they are
+        written before the header: whoever finds a file without one takes the earlier file.
+        """
         number = self._numbers.take()
         begun = begin_file(
             "journal",
@@ -200,8 +210,26 @@ class FileJournal:
             keyring=self._options.ciphers,
         )
         size = begun.size_bytes
-        file = self._disk.create(segment_name(number), allocate_bytes=self._options.segment_bytes)
+        file, bytes_max = self._space.create(
+            segment_name(number),
+            bytes_max=self._options.segment_bytes,
+            bytes_min=size + size_bytes,
+            keep=keep,
+        )
+        open_file = OpenFile(
+            file,
+            Segment(number, Place.LOCAL),
+            begun.envelope,
+            begun.mark,
+            position=size,
+            synced=0,
+            bytes_max=bytes_max,
+        )
         try:
+            for group in again:
+                self._append(open_file, group)
+            if again:
+                file.sync()
             file.write(0, begun.parts)
             file.sync()
         except OSError:
@@ -209,9 +237,9 @@ class FileJournal:
             with suppress(OSError):
                 self._disk.remove(segment_name(number))
             raise
-        segment = Segment(number, Place.LOCAL)
-        self.open = OpenFile(file, segment, begun.envelope, begun.mark, position=size, synced=size)
-        return self.open
+        open_file.synced = open_file.position
+        self.open = open_file
+        return open_file
 
     def _seal(self, open_file: OpenFile, extents: Extents) -> Segment:
         parts = footer_entries(
@@ -224,7 +252,13 @@ class FileJournal:
         )
         end = open_file.position
         size = end + sum(map(len, parts))
-        open_file.file.write(end, parts)
+        try:
+            open_file.file.write(end, parts)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # It is as good without a footer, only larger in the index.
+            size = end
         try:
             open_file.file.truncate(size)
         except OSError:
@@ -240,12 +274,14 @@ class FileJournal:
     def _abandon(self, open_file: OpenFile) -> None:
         """Close a failed file. Behind what was synced it may hold anything."""
         if not self._sync_failed:
-            # Frees what was allocated ahead. What was committed is read from here until it is in
+            # Frees what was allocated ahead, and has the group that failed gone, also when there
+            # is no room for another file. What was committed is read from here until it is in
             # the next file. A disk that fails here takes nothing from anybody: the header of the
             # next file voids the rest of this one.
             ends = [g.end for g in self.unsynced if g.segment == open_file.segment]
             with suppress(OSError):
                 open_file.file.truncate(max(ends, default=open_file.synced))
+                self.voided = True
         with suppress(OSError):
             open_file.file.close()
         self.open = None
@@ -256,11 +292,18 @@ class FileJournal:
         )
 
 
+def copy_of(group: Group) -> Group:
+    """Return the entries of a group, to be written once more."""
+    copy = Group()
+    copy.rows, copy.size_bytes = group.rows, group.size_bytes
+    return copy
+
+
 def footer_entries(
     extents: Extents, envelope: Envelope, *, position: int, number: int, synced: int, mark: int
 ) -> list[Buffer]:
     """Return the last entry of a file for `position`, and the trailer behind it."""
-    stored = envelope.seal(Kind.FOOTER, 0, number, 0, [extents.encode()])
+    stored = envelope.seal(Kind.FOOTER, 0, number, 0, synced, [extents.encode()])
     length = len(stored[0])
     head = pack_header(
         Kind.FOOTER,

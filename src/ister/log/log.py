@@ -3,7 +3,7 @@
 Who calls what:
 - the event loop: `append`, `take`, `committed`, `failed`, `plan`, `plan_time`,
   `plan_checkpoint`, `checkpointed` and everything that only looks. None of them blocks.
-- one worker at a time: `write`, `sync`, `recover`, `close`.
+- one worker at a time: `write`, `sync`, `recover`, `check_owner`, `close`.
 - any worker: `ReadPlan.run`, what `plan_time` returns, `Checkpoint.run`, `Checkpoint.sweep`.
 
 A group goes `append` … `take` → `write` → `sync` (if `needs_sync`) → `committed`; when `write` or
@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ister.base.limits import MIB
 from ister.log import figures
-from ister.log.backend import Backend
+from ister.log.backend import Backend, FileBackend
 from ister.log.checkpoint import Checkpoint, Rewritten, State
 from ister.log.chunks import ChunkJournal
 from ister.log.entry import HEADER_BYTES, Kind, encode_transaction
@@ -31,10 +32,13 @@ from ister.log.ports import Buffer
 from ister.log.reading import Reader, ReadPlan, find_time_in, rows_of_span
 from ister.log.recovery import RecoveryReport
 from ister.log.rewriting import Rewrite
-from ister.log.segment import Place, Segment, Span
+from ister.log.segment import Place, Segment, Span, first_number
+from ister.log.space import Space
 
-# Chunks between two checkpoints: each is an object to read at the next start.
+# Chunks between two checkpoints: each is an object to read at the next start. Of large ones fewer,
+# so that a start reads about a second at 64 MiB/s.
 CHUNKS_PER_CHECKPOINT = 256
+CHUNK_BYTES_PER_CHECKPOINT = 64 * MIB
 
 
 class SegmentRow(NamedTuple):
@@ -59,6 +63,7 @@ class Parts:
     manifest: Manifest | None
     replay_from: int
     owner: str
+    epoch: int
     recovery: RecoveryReport
 
 
@@ -68,13 +73,25 @@ class Log:
     def __init__(self, parts: Parts) -> None:
         self.options = parts.options
         self.recovery = parts.recovery
+        # Whether it was found without an encrypted manifest, and with something in it.
+        is_plain = parts.manifest is None or parts.manifest.is_plain
+        self.was_plain = is_plain and bool(parts.reader.plain)
         self.index = parts.index
         self.reader = parts.reader
         self.numbers = parts.numbers
         self.owner = parts.owner
+        # How often the log was opened, this time included: no two owners have the same.
+        self.epoch = parts.epoch
         self.backend = parts.backend
+        # The room on the disk, of a log on a disk.
+        self.space: Space | None = (
+            parts.backend.space if isinstance(parts.backend, FileBackend) else None
+        )
         self._journal = parts.journal
         self._manifest_number = parts.manifest.number if parts.manifest is not None else 0
+        self._kept = parts.manifest.kept if parts.manifest is not None else ()
+        self._fences = parts.manifest.fences if parts.manifest is not None else ()
+        self._snapshot_numbers = Numbers(first_number(parts.epoch))
         # Every file below it is closed, and every entry in those is committed.
         self._replay_from = parts.replay_from
         self._collecting = Group()
@@ -83,9 +100,15 @@ class Log:
         self._entry_end = parts.journal.entry_end
         # Closed, and not in the manifest: to be replayed at the next start.
         known = set(parts.manifest.segments) if parts.manifest is not None else set()
-        self._closed_count = sum(segment not in known for segment in parts.index.segments)
+        new = [segment for segment in parts.index.segments if segment not in known]
+        self._closed_count = len(new)
+        self._closed_bytes = sum(segment.size_bytes for segment in new)
         self._rewritten: list[Rewritten] = []
+        # See `Checkpoint`.
+        self._unswept: list[str] = []
         self._unfit: set[Segment] = set()
+        # What rewrites have made, with how much of it was live by then.
+        self._settled = dict(parts.manifest.settled) if parts.manifest is not None else {}
         # What `recover` found, until the event loop takes it into the index.
         self._recovered: Recovered | None = None
 
@@ -195,7 +218,7 @@ class Log:
         self._journal.write(group, self.index.open_extents)
 
     def sync(self, group: Group) -> None:
-        """Have `group` on the disk. Raises `OSError`: then it is not there, and never will be."""
+        """Have `group` on the disk. Raises `OSError`: then it may be there until `recover`."""
         self._journal.sync(group)
 
     def committed(self, group: Group) -> None:
@@ -219,7 +242,10 @@ class Log:
             self._unsynced_bytes += group.size_bytes
 
     def failed(self, group: Group) -> None:
-        """Forget `group`, and what was collected since: its offsets were built upon it."""
+        """Forget `group`, and what was collected since: its offsets were built upon it.
+
+        When it has `reached` the disk, the next start may find it, unless `recover` returns before.
+        """
         self._take_seal(group)
         self._collecting = Group()
         self._journal.fail()
@@ -227,10 +253,24 @@ class Log:
     def recover(self) -> None:
         """Make the log writable again after a failure; nothing that was committed is lost.
 
+        When it returns, the group that failed is void: no later start finds it.
         Raises `OSError` while the cause is still there; then call it again. Raises
         `StorageTakenError` when somebody else owns the log by now.
         """
         self._recovered = self._journal.recover()
+
+    @property
+    def voided(self) -> bool:
+        """Whether the group that failed last is gone for good, also when `recover` has raised."""
+        return self._journal.voided
+
+    def check_owner(self) -> None:
+        """Raise `StorageTakenError` when somebody else owns the log by now, or an `OSError`.
+
+        For the worker that writes.
+        """
+        if isinstance(self._journal, ChunkJournal):
+            self._journal.check_owner()
 
     def close(self) -> None:
         """Sync and let go of everything. What was not taken is not written."""
@@ -324,6 +364,12 @@ class Log:
         end = self.next_offset(topic)
         return lambda: self._find_time(topic, time_ms, spans, open_segment, open_rows, end)
 
+    def place_of_time(self, topic: int, time_ms: int) -> Place:
+        """Return where `find_time` looks first."""
+        spans = (span for span in self.index.spans(topic) if span.last_ms >= time_ms)
+        span = next(spans, None)
+        return self.home if span is None else span.segment.place
+
     def _find_time(
         self,
         topic: int,
@@ -348,12 +394,26 @@ class Log:
     # Housekeeping.
 
     @property
+    def disk_full(self) -> bool:
+        """Whether there is room for changes and checkpoints only."""
+        return self.space is not None and self.space.is_full
+
+    @property
+    def disk_short(self) -> bool:
+        """Whether journal files are smaller than they should be, for want of room."""
+        return self.space is not None and (self.space.is_short or self.space.is_full)
+
+    @property
     def wants_checkpoint(self) -> bool:
         """Whether a checkpoint would shorten the next start, or free what was rewritten."""
         if self._rewritten:
             return True
-        enough = CHUNKS_PER_CHECKPOINT if isinstance(self._journal, ChunkJournal) else 1
-        return self._closed_count >= enough
+        if isinstance(self._journal, ChunkJournal):
+            return (
+                self._closed_count >= CHUNKS_PER_CHECKPOINT
+                or self._closed_bytes >= CHUNK_BYTES_PER_CHECKPOINT
+            )
+        return self._closed_count >= 1
 
     def plan_checkpoint(self, snapshot: bytes, horizon: dict[int, int]) -> Checkpoint:
         """Return the checkpoint to run next.
@@ -368,10 +428,15 @@ class Log:
             remote=self.options.remote,
             options=self.options,
             owner=self.owner,
+            epoch=self.epoch,
             number=self._manifest_number + 1,
+            kept=self._kept,
+            fences=self._fences,
+            snapshot_numbers=self._snapshot_numbers,
             snapshot=snapshot,
             horizon=dict(horizon),
             state=self.state(),
+            unswept=self._unswept,
         )
 
     def state(self) -> State:
@@ -386,30 +451,44 @@ class Log:
             entry_end=self._entry_end,
             next_segment=self.numbers.following,
             closed_count=self._closed_count,
+            closed_bytes=self._closed_bytes,
             unfit=frozenset(self._unfit),
+            settled=dict(self._settled),
             unsynced=self.unsynced,
+            plain=self.reader.plain if self.reader.has_keys else frozenset(),
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Read by the new manifest from now on. Afterwards run `checkpoint.sweep` in a worker."""
         self._manifest_number = checkpoint.number
+        self._kept = checkpoint.kept
+        self._fences = checkpoint.fences
         state = checkpoint.state
-        for topic in {*state.topics, *checkpoint.live}:
+        live = checkpoint.live
+        for topic in {*state.topics, *live}:
+            known = state.topics.get(topic, [])
+            if live.get(topic) is known:
+                continue  # Most are as they were: this is for 100,000 topics in one go.
             # What was closed while the checkpoint ran is behind what it knows.
-            known = len(state.topics.get(topic, ()))
-            later = self.index.spans(topic)[known:]
-            self.index.replace(topic, [*checkpoint.live.get(topic, ()), *later])
+            later = self.index.spans(topic)[len(known) :]
+            self.index.replace(topic, [*live.get(topic, ()), *later])
         for segment in state.segments:
             self.index.segments.pop(segment, None)
         self.index.segments.update(checkpoint.topic_counts)
         for rewritten in state.rewritten:
             self._rewritten.remove(rewritten)
+        made = {segment for one in self._rewritten for segment in one.outputs}
+        for segment in list(self._settled):
+            if segment not in self.index.segments and segment not in made:
+                del self._settled[segment]
         self._closed_count -= state.closed_count
+        self._closed_bytes -= state.closed_bytes
 
     def rewritten(self, rewrite: Rewrite) -> None:
         """Have the next checkpoint put what a rewrite made into the place of its inputs."""
         assert rewrite.result is not None, "a rewrite runs first"
         self._rewritten.append(rewrite.result)
+        self._settled.update(rewrite.live)
 
     def rewrite_failed(self, rewrite: Rewrite) -> None:
         """Leave the inputs of a rewrite alone from now on: one of them is corrupt."""
@@ -458,6 +537,7 @@ class Log:
 
     def _count_closed(self, segment: Segment) -> None:
         self._closed_count += 1
+        self._closed_bytes += segment.size_bytes
         self._replay_from = max(self._replay_from, segment.number + 1)
 
     def _settle(self) -> None:

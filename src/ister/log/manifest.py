@@ -19,12 +19,22 @@ from ister.log.entry import (
     padding,
 )
 from ister.log.envelope import open_envelope
+from ister.log.fences import Fence
 from ister.log.ports import Buffer, Keyring
 from ister.log.scan import Scan, corrupted, read_file_header
 from ister.log.segment import Form, Place, Segment, Span
 
+# Kept for looking back after an accident; only the last one is ever used.
+KEPT_COUNT = 3
 # Numbers of one span: slot of the segment, offsets, times, bytes, window.
 _STRIDE = 8
+
+
+class Kept(NamedTuple):
+    """A manifest that is not removed, and the snapshot it names."""
+
+    number: int
+    snapshot: int
 
 
 class Manifest(NamedTuple):
@@ -42,6 +52,28 @@ class Manifest(NamedTuple):
     snapshot: int
     segments: list[Segment]
     spans: dict[int, list[Span]]
+    # How often the log had been opened when this was made: rises with every owner.
+    epoch: int = 0
+    # The manifests that stay, by rising number, this one last. Everything else may go.
+    kept: tuple[Kept, ...] = ()
+    # Chunks without entries that are not removed yet.
+    fences: tuple[Fence, ...] = ()
+    # Names of files that were written before the log was encrypted; every other one is encrypted.
+    plain: frozenset[str] = frozenset()
+    # Segments that a rewrite made, each with how many of its bytes were live by then.
+    settled: tuple[tuple[Segment, int], ...] = ()
+    # Whether the manifest is not encrypted itself: then neither need anything else be.
+    is_plain: bool = False
+
+    def may_be_plain(self, name: str) -> bool:
+        """Tell whether a file may be there that is not encrypted, although there are keys."""
+        return self.is_plain or name in self.plain
+
+    def follow(self, kept: tuple[Kept, ...]) -> "Manifest":
+        """Return the manifest as the one that comes after those in `kept`."""
+        others = [one for one in kept if one.number < self.number]
+        newest = [*others, Kept(self.number, self.snapshot)][-KEPT_COUNT:]
+        return self._replace(kept=tuple(newest))
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -54,6 +86,15 @@ class _Body(msgspec.Struct, frozen=True):
     segments: list[tuple[int, str, int, int, int, str, int]]
     # topic, spans as 64-bit numbers
     spans: list[tuple[int, bytes]]
+    epoch: int = 0
+    # number, snapshot
+    kept: list[tuple[int, int]] = []
+    # first, end, dropped_ms
+    fences: list[tuple[int, int, int]] = []
+    # Left out where it is empty.
+    plain: list[str] | msgspec.UnsetType = msgspec.UNSET
+    # slot of the segment, live bytes; left out where it is empty
+    settled: list[tuple[int, int]] | msgspec.UnsetType = msgspec.UNSET
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -80,6 +121,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
             manifest.snapshot,
             segments,
             spans,
+            manifest.epoch,
+            list(manifest.kept),
+            list(manifest.fences),
+            sorted(manifest.plain) or msgspec.UNSET,
+            [(slots[segment], live) for segment, live in manifest.settled] or msgspec.UNSET,
         )
     )
 
@@ -93,6 +139,8 @@ def decode_manifest(number: int, body: Buffer, file: str) -> Manifest:
             for n, place, size, end, entries, form, order in found.segments
         ]
         spans = {topic: _decode_spans(rows, segments) for topic, rows in found.spans}
+        made = () if isinstance(found.settled, msgspec.UnsetType) else found.settled
+        settled = tuple((segments[slot], live) for slot, live in made)
     except (msgspec.DecodeError, ValueError, IndexError) as error:
         raise CorruptedError(file, 0, f"the manifest does not decode: {error}") from None
     return Manifest(
@@ -104,6 +152,11 @@ def decode_manifest(number: int, body: Buffer, file: str) -> Manifest:
         found.snapshot,
         segments,
         spans,
+        found.epoch,
+        tuple(Kept._make(row) for row in found.kept) or (Kept(number, found.snapshot),),
+        tuple(Fence._make(row) for row in found.fences),
+        frozenset(() if isinstance(found.plain, msgspec.UnsetType) else found.plain),
+        settled,
     )
 
 
@@ -132,7 +185,7 @@ def encode_document(
         now_ms=now_ms,
         keyring=keyring,
     )
-    stored = envelope.seal(kind, 0, 0, 0, [body])
+    stored = envelope.seal(kind, 0, 0, 0, 0, [body])
     length = len(stored[0])
     head = pack_header(
         kind,
@@ -148,7 +201,17 @@ def encode_document(
     return b"".join([*beginning, head, *stored, padding(length)])
 
 
-def decode_document(kind: int, data: bytes, file: str, keyring: Keyring | None) -> memoryview:
+def is_encrypted(data: bytes, file: str) -> bool:
+    """Tell whether a document says that it is encrypted; `decode_document` checks that."""
+    found = read_file_header(
+        lambda position, size: data[position : position + size], len(data), file
+    )
+    return found is not None and bool(found[1].key_id)
+
+
+def decode_document(
+    kind: int, data: bytes, file: str, keyring: Keyring | None, *, may_be_plain: bool = True
+) -> memoryview:
     """Return the body of a manifest or snapshot.
 
     Raises `CorruptedError`, or `EncryptionKeyError` when the key for it is not there.
@@ -163,6 +226,6 @@ def decode_document(kind: int, data: bytes, file: str, keyring: Keyring | None) 
     scan = Scan(read, len(data), position=found[0].size_bytes)
     for header, position, body in scan:
         if header.kind == kind and position + HEADER_BYTES + len(body) <= len(data):
-            envelope = open_envelope(keyring, found[1])
+            envelope = open_envelope(keyring, *found, file=file, may_be_plain=may_be_plain)
             return envelope.unseal(header, body, file=file, position=position)
     raise corrupted(file, scan)

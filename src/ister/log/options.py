@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ister.base.errors import NotEncryptedError
 from ister.base.limits import KIB, MIB
 from ister.log.ports import Keyring, Store
 
@@ -35,4 +36,15 @@ class LogOptions:
     remote: Store | None = None
     # Encryption at rest.
     ciphers: Keyring | None = None
+    # With keys: whether a log may be opened that was written without any.
+    accept_plain: bool = True
     now_ms: Callable[[], int] = _now_ms
+
+    def check_plain(self, file: str) -> None:
+        """Raise `NotEncryptedError` unless a log may be opened of which `file` is not encrypted.
+
+        For what an encrypted manifest does not vouch for: somebody without keys may have put it
+        there, in the place of a log that was encrypted.
+        """
+        if self.ciphers is not None and not self.accept_plain:
+            raise NotEncryptedError(file)

@@ -50,6 +50,9 @@ class Disk(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file, durably. It may be missing."""
 
+    def room(self) -> tuple[int, int] | None:
+        """Return how many bytes are free, and of how many; `None` when that is not known."""
+
 
 class Store(Protocol):
     """An object store. Objects are never changed, only made and removed."""

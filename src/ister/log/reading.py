@@ -51,7 +51,16 @@ class Opened(NamedTuple):
 class Reader:
     """Reads segments wherever they lie. Any thread may use it."""
 
-    def __init__(self, backend: Readable, remote: Store | None, keyring: Keyring | None) -> None:
+    def __init__(
+        self,
+        backend: Readable,
+        remote: Store | None,
+        keyring: Keyring | None,
+        *,
+        plain: frozenset[str] = frozenset(),
+    ) -> None:
+        # With keys, the files that need not be encrypted: they were there before.
+        self.plain = plain
         self._backend = backend
         self._remote = remote
         self._keyring = keyring
@@ -65,6 +74,11 @@ class Reader:
         if segment.place is Place.REMOTE and self._remote is not None:
             return self._remote.get_range(segment.name, position, size_bytes)
         return self._backend.read(segment.name, position, size_bytes)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether an entry that says it is not encrypted may not be believed."""
+        return self._keyring is not None
 
     def rows(self, segment: Segment, topic: int) -> "array[int]":
         """Return the extents of `topic`, from the footer of `segment`."""
@@ -100,7 +114,10 @@ class Reader:
         )
         if header is None:
             raise CorruptedError(segment.name, 0, "the header of the file is not intact")
-        opened = Opened(header[0].mark, open_envelope(self._keyring, header[1]))
+        name = segment.name
+        plain = name in self.plain
+        envelope = open_envelope(self._keyring, *header, file=name, may_be_plain=plain)
+        opened = Opened(header[0].mark, envelope)
         with self._lock:
             self._opened[key] = opened
             if len(self._opened) > OPENED_MAX:
@@ -118,7 +135,7 @@ class Reader:
         ):
             raise CorruptedError(segment.name, segment.end, "the footer is not intact")
         body = data[HEADER_BYTES : HEADER_BYTES + header.length]
-        if header.flags:
+        if header.flags or self.has_keys:
             body = self.opened(segment).envelope.unseal(
                 header, body, file=segment.name, position=segment.end
             )
@@ -251,7 +268,7 @@ def read_window(
             continue
         position = found.position + at
         body = stored_body
-        if header.flags:
+        if header.flags or reader.has_keys:
             body = reader.opened(segment).envelope.unseal(
                 header, stored_body, file=name, position=position
             )

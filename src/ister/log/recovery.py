@@ -5,6 +5,7 @@ Nothing is changed before everything was read. A bad place that a crash cannot e
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,6 +50,8 @@ class RecoveryReport:
     cut_position: int = 0
     cut_bytes: int = 0
     removed: list[str] = field(default_factory=list)
+    # Files that are not encrypted.
+    plain: list[str] = field(default_factory=list)
 
 
 class Replayed(NamedTuple):
@@ -74,8 +77,13 @@ def replay_files(
     index: Index,
     apply: Apply,
     report: RecoveryReport,
+    *,
+    opened: ExitStack,
 ) -> Replayed:
-    """Apply every entry the snapshot may not have, and bring `index` up to date."""
+    """Apply every entry the snapshot may not have, and bring `index` up to date.
+
+    `opened` closes the file that is resumed.
+    """
     numbers = [number_of(name) for name in backend.names(SEGMENTS)]
     known = {s.number for s in manifest.segments if s.place is Place.LOCAL} if manifest else set()
     _check_presence(set(numbers), known, manifest)
@@ -84,13 +92,19 @@ def replay_files(
         backend, [n for n in numbers if n >= 0 and n not in known], replay_from
     )
     entry_end = _check_beginning(journal, manifest)
+    vouched_end = manifest.entry_end if manifest else FIRST_ENTRY
     resumed = None
     sealed = []
     for slot, found in enumerate(journal):
         later = [one.header[1].first_entry for one in journal[slot + 1 :] if one.header]
-        replay = _Replay(backend, options, found, index, apply, report, entry_end)
+        replay = _Replay(backend, options, found, index, apply, report, entry_end, vouched_end)
+        replay.is_unlisted = manifest is None
+        replay.may_be_plain = manifest is None or manifest.may_be_plain(found.name)
         # Behind the end of the log there may still be a file whose making was cut short.
-        resumed = replay.run(min(later, default=None)) or resumed
+        found_end = replay.run(min(later, default=None))
+        if found_end is not None:
+            resumed = found_end
+            opened.callback(resumed.file.close)
         entry_end = replay.entry_end
         if replay.is_junk:
             leftovers.append(found.name)
@@ -139,6 +153,11 @@ def _sort_out(
 def _check_beginning(journal: list[_Found], manifest: Manifest | None) -> int:
     """Return the number of the first entry to replay."""
     end = manifest.entry_end if manifest else FIRST_ENTRY
+    if manifest is not None and manifest.replay_exists:
+        for one in journal:
+            # A header is on the disk before anything else, so before the manifest as well.
+            if one.number == manifest.replay_from and one.header is None:
+                raise CorruptedError(one.name, 0, "the header of the file is not intact")
     first = next((one for one in journal if one.header), None)
     if first is None or first.header is None:
         return end
@@ -165,6 +184,7 @@ class _Replay:
         apply: Apply,
         report: RecoveryReport,
         entry_end: int,
+        vouched_end: int,
     ) -> None:
         self._disk = backend.disk
         self._options = options
@@ -173,7 +193,12 @@ class _Replay:
         self._apply = apply
         self._report = report
         self.entry_end = entry_end
+        # Entries below it were on the disk when the manifest was made: no crash takes them away.
+        self._vouched_end = vouched_end
         self.is_junk = False
+        self.may_be_plain = True
+        # Whether there is no manifest to say so.
+        self.is_unlisted = False
         # Of a sealed file: the end that may never have been synced, with its position, and the
         # position of the footer in the file.
         self.sealed: tuple[int, bytes, int] | None = None
@@ -210,7 +235,11 @@ class _Replay:
     ) -> OpenFile | None:
         name = self._found.name
         self._synced = first.size_bytes
-        envelope = open_envelope(self._options.ciphers, header)
+        envelope = open_envelope(
+            self._options.ciphers, first, header, file=name, may_be_plain=self.may_be_plain
+        )
+        if envelope.cipher is None:
+            self._take_plain(name)
         extents = Extents(self._options.extent_bytes)
         scan = Scan(file.read, file.size(), position=first.size_bytes)
         series = Series()
@@ -272,6 +301,12 @@ class _Replay:
             return None
         return self._cut(file, scan, envelope, first.mark, segment, extents)
 
+    def _take_plain(self, name: str) -> None:
+        """Note a file that is not encrypted, or raise `NotEncryptedError`."""
+        if self.is_unlisted:
+            self._options.check_plain(name)
+        self._report.plain.append(name)
+
     def _count(self, entries: int, end: int) -> None:
         self._report.files += 1
         self._report.entries += entries
@@ -291,6 +326,14 @@ class _Replay:
         end = segment.end
         if find_proof(file.read, size, position=end, number=self.entry_end, mark=mark) is not None:
             raise corrupted(self._found.name, scan)
+        if self.entry_end < self._vouched_end:
+            raise CorruptedError(
+                self._found.name,
+                end,
+                f"{scan.fault or 'the file ends here'}, and {self._vouched_end - self.entry_end} "
+                f"entries from {self.entry_end} on are missing that were on the disk at the last "
+                "checkpoint",
+            )
         if scan.fault:
             self._report.cut_file = self._found.name
             self._report.cut_position = end

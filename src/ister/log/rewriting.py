@@ -9,6 +9,7 @@ Memory: one slice of `SLICE_BYTES`, and for an object store one output of `OBJEC
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ister.base.errors import BadBatchError, CorruptedError, ObjectExistsError
 from ister.base.limits import MIB
@@ -28,7 +29,10 @@ from ister.log.ports import Buffer, File, Store
 from ister.log.reading import Reader, Stored, read_window, rows_of_span, stored_batch
 from ister.log.scan import Scan, corrupted, read_file_header
 from ister.log.segment import Form, Place, Segment, Span, segment_name
+from ister.log.space import Space
 from ister.log.uploads import Uploads
+
+_T = TypeVar("_T")
 
 # Entries sorted by topic in one go. With 1,000 topics a run of one topic is still 32 KiB, a good
 # size to read.
@@ -82,6 +86,8 @@ class Rewrite:
     owner: str
     figures: RewriteFigures = field(default_factory=RewriteFigures)
     result: Rewritten | None = None
+    # Of each new segment, how much of it is live, as estimated by the offsets.
+    live: dict[Segment, int] = field(default_factory=dict)
 
     @property
     def segments(self) -> list[Segment]:
@@ -95,6 +101,7 @@ class Rewrite:
         Raises `CorruptedError`, `FileNotFoundError` when an input is gone meanwhile, or another
         `OSError`; then nothing is left behind.
         """
+        self._check_room()
         outputs = _Outputs(self, _Steps(pause))
         finished = False
         try:
@@ -112,25 +119,39 @@ class Rewrite:
         spans: dict[int, list[Span]] = {topic: [] for topic in self.spans}
         for segment, extents in outputs.made:
             for topic in extents.topics:
-                spans[topic].append(span_of(segment, extents.summary(topic)))
+                span = span_of(segment, extents.summary(topic))
+                spans[topic].append(span)
+                live = live_bytes(span, self.horizon.get(topic, 0))
+                self.live[segment] = self.live.get(segment, 0) + live
         self.result = Rewritten(
             frozenset((span.segment, topic) for topic, rows in self.spans.items() for span in rows),
             spans,
             frozenset(segment for segment, _ in outputs.made),
         )
 
+    def _check_room(self) -> None:
+        """Raise `OSError` where this would use up the room that the journal needs meanwhile.
+
+        On a full disk it is done to free some: see `_Output`.
+        """
+        if self.place is not Place.LOCAL or not isinstance(self.backend, FileBackend):
+            return
+        space = self.backend.space
+        if not space.is_full:
+            rows = self.spans.items()
+            space.check(
+                sum(live_bytes(s, self.horizon.get(t, 0)) for t, some in rows for s in some)
+            )
+
     def _write_sorted(self, outputs: "_Outputs") -> None:
-        wanted = {
-            segment: {
-                topic
-                for topic, spans in self.spans.items()
-                if any(span.segment == segment for span in spans)
-            }
-            for segment in self.segments
-        }
+        wanted: dict[Segment, set[int]] = {segment: set() for segment in self.segments}
+        for topic, spans in self.spans.items():
+            for span in spans:
+                wanted[span.segment].add(topic)
         rows: list[Row] = []
         size = 0
         for segment, topics in wanted.items():
+            outputs.steps.look()
             for topic, stored in scan_batches(self.reader, segment):
                 outputs.steps.count(stored.batch.size_bytes)
                 if topic not in topics or stored.end_offset <= self.horizon.get(topic, 0):
@@ -189,6 +210,10 @@ class _Steps:
     def __init__(self, pause: Callable[[int], None]) -> None:
         self._pause = pause
         self._size = 0
+
+    def look(self) -> None:
+        """Stop if the broker closes: of small objects in a slow store, few bytes take long."""
+        self._pause(0)
 
     def count(self, size_bytes: int) -> None:
         """Pause if enough was done since the last time."""
@@ -271,6 +296,7 @@ class _Output:
         self._extents = Extents(rewrite.options.extent_bytes)
         # Without a file, what was written so far.
         self._file: File | None = None
+        self._space: Space | None = None
         self._parts: list[Buffer] = []
         self.position = 0
         self.size_bytes_max = rewrite.options.segment_bytes
@@ -279,7 +305,9 @@ class _Output:
         """Make the file, if it is to be one, and write its header."""
         rewrite = self._rewrite
         if rewrite.place is Place.LOCAL and isinstance(rewrite.backend, FileBackend):
-            self._file = rewrite.backend.disk.create(segment_name(self._number))
+            name, disk = segment_name(self._number), rewrite.backend.disk
+            self._space = rewrite.backend.space
+            self._file = self._attempt(self._space, lambda: disk.create(name))
         else:
             self.size_bytes_max = min(self.size_bytes_max, OBJECT_BYTES)
         self._put(self._beginning)
@@ -337,11 +365,27 @@ class _Output:
         _discard(self._rewrite, self._number)
 
     def _put(self, parts: list[Buffer]) -> None:
-        if self._file is not None:
-            self._file.write(self.position, parts)
+        if self._file is not None and self._space is not None:
+            file, position = self._file, self.position
+            self._attempt(self._space, lambda: file.write(position, parts))
         else:
             self._parts += parts
         self.position += sum(map(len, parts))
+
+    def _attempt(self, space: Space, call: Callable[[], _T]) -> _T:
+        """Return what `call` does. On a full disk, what frees it may need some of it first.
+
+        Not before: to let go of the reserve has messages refused.
+        """
+        return space.attempt(call, keep=space.kept) if space.is_full else call()
+
+
+def live_bytes(span: Span, floor: int) -> int:
+    """Return about how many bytes of a span are from offset `floor` on."""
+    if span.first_offset >= floor:
+        return span.own_bytes
+    live = max(0, span.end_offset - floor)
+    return span.own_bytes * live // (span.end_offset - span.first_offset)
 
 
 def row_of(topic: int, stored: Stored) -> Row:
@@ -417,13 +461,11 @@ def _free_number(rewrite: Rewrite) -> int:
     uploads = _uploads_of(rewrite)
     while True:
         number = rewrite.numbers.take()
-        if rewrite.place is Place.LOCAL:
-            return number
+        if uploads is None:
+            return number  # In an object store the epoch is in it: nobody else has ever used it.
         try:
             _store_of(rewrite).size(segment_name(number))
         except FileNotFoundError:
-            if uploads is None:
-                return number
             with suppress(ObjectExistsError):
                 uploads.begin(number)
                 return number

@@ -108,12 +108,18 @@ def read_file_header(read: Read, size_bytes: int, file: str) -> tuple[Header, Fi
     return header, decode_file_header(body, file)
 
 
-def owner_of(data: bytes, file: str) -> str:
-    """Return who made a chunk or manifest; empty when its header is not intact."""
+def header_of(data: bytes, file: str) -> FileHeader | None:
+    """Return the header of a chunk or manifest, or `None` when it is not intact."""
     found = read_file_header(
         lambda position, size: data[position : position + size], len(data), file
     )
-    return found[1].owner if found is not None else ""
+    return found[1] if found is not None else None
+
+
+def owner_of(data: bytes, file: str) -> str:
+    """Return who made a chunk or manifest; empty when its header is not intact."""
+    header = header_of(data, file)
+    return header.owner if header is not None else ""
 
 
 def find_proof(

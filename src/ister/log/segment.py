@@ -29,6 +29,12 @@ CHUNKS = "chunks"
 MANIFESTS = "manifests"
 SNAPSHOTS = "snapshots"
 UPLOADS = "uploads"
+EPOCHS = "epochs"
+
+# What an owner makes in an object store, and every snapshot, has its epoch in its number: the
+# first ten of twenty digits. So no two owners ever make or remove an object of the same name.
+# Numbers fit into 64 bits up to epoch 922,337,202, which is a start every second for 29 years.
+NUMBERS_PER_EPOCH = 10**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,21 @@ def manifest_name(number: int) -> str:
 def snapshot_name(number: int) -> str:
     """Return the name of a snapshot."""
     return f"{SNAPSHOTS}/{number:020d}"
+
+
+def epoch_name(number: int) -> str:
+    """Return the name of the file that says how often a log on a disk was opened."""
+    return f"{EPOCHS}/{number:020d}"
+
+
+def first_number(epoch: int) -> int:
+    """Return the first number of a segment or snapshot that an epoch makes."""
+    return epoch * NUMBERS_PER_EPOCH + 1
+
+
+def epoch_of(number: int) -> int:
+    """Return which epoch made a segment or snapshot of an object store."""
+    return number // NUMBERS_PER_EPOCH
 
 
 def upload_name(number: int) -> str:

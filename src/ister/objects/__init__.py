@@ -5,17 +5,21 @@ Everything here blocks and may be called from any thread. The ports are those of
 
 from ister.objects.folder import LocalStore
 from ister.objects.keyring import FileKeyring
-from ister.objects.local import LocalDisk, LocalFile
+from ister.objects.local import LocalDisk, LocalFile, make_folder
 from ister.objects.memory import MemoryDisk, MemoryFile
-from ister.objects.opening import open_store, store_options, verify_store
+from ister.objects.opening import NO_SECRETS, open_store, store_options, verify_store
+from ister.objects.verified import VerifiedStore
 
 __all__ = [
+    "NO_SECRETS",
     "FileKeyring",
     "LocalDisk",
     "LocalFile",
     "LocalStore",
     "MemoryDisk",
     "MemoryFile",
+    "VerifiedStore",
+    "make_folder",
     "open_store",
     "store_options",
     "verify_store",

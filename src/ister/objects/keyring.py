@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from ister.base.errors import ConfigError, EncryptionKeyError, ExtraMissingError
-from ister.objects.local import LocalFile, sync_folder
+from ister.objects.local import (
+    FILE_MODE,
+    LocalFile,
+    new_file,
+    sync_folder,
+    warn,
+    warn_if_open_to_others,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -33,7 +40,6 @@ Buffer = bytes | bytearray | memoryview
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-FILE_MODE = 0o600
 # One a day for eleven years, in a file of 400 KB.
 KEYS_MAX = 4_096
 
@@ -83,7 +89,7 @@ class FileKeyring:
     def open(cls, path: Path) -> Self:
         """Read a key file. Raises `ConfigError`, or `ExtraMissingError` without the library."""
         new_aead(bytes(KEY_BYTES))
-        warn_if_open_to_others(path)
+        warn_if_open_to_others("key_file_open_to_others", path, FILE_MODE)
         return cls(path, load_keys(path))
 
     @classmethod
@@ -188,8 +194,7 @@ def write_beside(path: Path, keys: dict[str, bytes]) -> Path:
     rows = [MasterKey(id=one, key=base64.b64encode(key).decode()) for one, key in keys.items()]
     text = msgspec.json.format(msgspec.json.encode(KeyFile(version=1, keys=rows)), indent=2)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    file = LocalFile(descriptor)
+    file = LocalFile(new_file(temporary))
     try:
         file.write(0, [text, b"\n"])
         file.sync()
@@ -211,25 +216,6 @@ def locked(path: Path) -> Iterator[None]:
             if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 yield
                 return
-
-
-def warn_if_open_to_others(path: Path) -> None:
-    try:
-        mode = path.stat().st_mode & 0o777
-    except OSError:
-        return  # `load_keys` says it better.
-    if mode & 0o077:
-        # Not refused: a container's secrets are often mounted this way, for one user to see.
-        warn("key_file_open_to_others", path=str(path), mode=f"{mode:o}", hint=f"chmod 600 {path}")
-
-
-def warn(event: str, **fields: str) -> None:
-    """Write a line to the log."""
-    # Not at the top: processes that have nothing to say start in half the time without it, and
-    # need a third of the memory less.
-    import structlog
-
-    structlog.get_logger("objects").warning(event, **fields)
 
 
 def stamp(path: Path) -> tuple[int, int, int]:

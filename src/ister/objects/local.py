@@ -5,6 +5,7 @@ Always true:
   the disk: every change of a folder is followed by a sync of that folder;
 - a file made by `put` is whole or absent, whenever the machine stops: it is written and synced
   under a name of its own, then linked to its name, which also makes the name once only;
+- folders and files are for their owner alone, whatever the umask says;
 - an error of the disk is raised as it came. A failed `sync` has lost what was not yet on the
   disk, and a second try would report success for bytes that are gone: nobody here tries again.
 """
@@ -13,9 +14,11 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from ister.base.errors import StorageTakenError
@@ -121,7 +124,7 @@ class LocalDisk:
         a full disk shows here and not in the middle of a write. After an error the file is gone.
         """
         path = self._path_to_make(name)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        descriptor = new_file(path)
         try:
             allocate(descriptor, allocate_bytes)
             sync_all(descriptor)
@@ -149,9 +152,7 @@ class LocalDisk:
         """Make a whole file, durably, or raise `FileExistsError` with the other one untouched."""
         path = self._path_to_make(name)
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
-        descriptor = os.open(
-            temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE
-        )
+        descriptor = new_file(temporary)
         file = LocalFile(descriptor)
         try:
             file.write(0, [data])
@@ -180,31 +181,57 @@ class LocalDisk:
     def remove(self, name: str) -> None:
         """Remove a file, durably. It may be missing."""
         path = self._path(name)
+        path.unlink(missing_ok=True)
+        # Also when it was missing: a `put` that could not sync the folder has unlinked it, and
+        # after a power cut it would be there.
+        with suppress(FileNotFoundError):
+            sync_folder(path.parent)
+
+    def room(self) -> tuple[int, int] | None:
+        """Return how many bytes are free, and of how many; `None` when that is not known."""
         try:
-            path.unlink()
-        except FileNotFoundError:
-            return
-        sync_folder(path.parent)
+            found = os.statvfs(self.root)
+        except OSError:
+            return None
+        total = found.f_blocks * found.f_frsize
+        return (found.f_bavail * found.f_frsize, total) if total else None
 
     def lock(self) -> None:
         """Make this process the owner of the folder until `unlock` or its end.
 
-        Raises `StorageTakenError` with the owner's process number. What an earlier owner left
-        half-made is removed.
+        Raises `StorageTakenError` with the owner's process number, and `OSError` with nothing
+        locked. What an earlier owner left half-made is removed.
         """
         path = self._path_to_make(LOCK_NAME)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        # No link is followed: the number of our process would be written to any file.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, FILE_MODE)
+        try:
+            self._lock(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._lock_descriptor = descriptor
+        warn_if_open_to_others("data_folder_open_to_others", self.root, FOLDER_MODE)
+
+    def _lock(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        # A hard link is another name of a file that may be somebody's.
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            reason = "is not a file of its own: remove it if no broker uses the folder"
+            raise OSError(errno.EINVAL, reason, str(self.root / LOCK_NAME))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
             raise StorageTakenError(
                 str(self.root), f"process {owner}" if owner else "another process"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-        self._lock_descriptor = descriptor
+        own(descriptor, FILE_MODE)
+        # The number is for people: a full disk must not keep a broker from making room on it.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         for temporary in self.root.glob(f"*/{TEMPORARY_PREFIX}*"):
             temporary.unlink(missing_ok=True)
 
@@ -237,8 +264,48 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(FOLDER_MODE)
     except FileExistsError:
-        return
+        if path.is_dir():
+            return
+        raise
+    if stat.S_IMODE(path.stat().st_mode) != FOLDER_MODE:
+        with suppress(PermissionError):
+            path.chmod(FOLDER_MODE)
     sync_folder(path.parent)
+
+
+def new_file(path: Path) -> int:
+    """Make a file for its owner alone and return its descriptor, or raise `FileExistsError`."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    own(descriptor, FILE_MODE)
+    return descriptor
+
+
+def own(descriptor: int, mode: int) -> None:
+    """Give a file its mode: a umask takes rights away, also those of the owner."""
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+        # Some file systems have modes of their own, and allow no others.
+        with suppress(PermissionError):
+            os.fchmod(descriptor, mode)
+
+
+def warn_if_open_to_others(event: str, path: Path, mode: int) -> None:
+    """Write a line to the log when others than the owner have rights; `mode` is what it should."""
+    try:
+        found = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return  # Whoever uses it says it better.
+    if found & 0o077:
+        # Not refused: volumes and secrets of a container are often mounted so, for one user.
+        warn(event, path=str(path), mode=f"{found:o}", hint=f"chmod {mode:o} {path}")
+
+
+def warn(event: str, **fields: str) -> None:
+    """Write a line to the log."""
+    # Not at the top: processes that have nothing to say start in half the time without it, and
+    # need a third of the memory less.
+    import structlog
+
+    structlog.get_logger("objects").warning(event, **fields)
 
 
 def sync_folder(path: Path) -> None:

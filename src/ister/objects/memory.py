@@ -96,6 +96,10 @@ class MemoryDisk:
         """Remove a file; who has it open can still read it. It may be missing."""
         self._files.pop(name, None)
 
+    def room(self) -> tuple[int, int] | None:
+        """Tell nothing: memory has other limits."""
+        return None
+
     def _add(self, name: str, file: MemoryFile) -> MemoryFile:
         # One step, so that of two threads only one makes it.
         if self._files.setdefault(name, file) is not file:

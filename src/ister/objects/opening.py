@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from ister.base import without_secrets
 from ister.base.errors import ConfigError, ObjectExistsError
 from ister.objects.folder import LocalStore
 from ister.objects.local import LocalDisk
@@ -14,6 +15,10 @@ from ister.objects.memory import MemoryDisk
 if TYPE_CHECKING:
     from ister.objects.remote import RemoteStore
 
+NO_SECRETS = (
+    "credentials and options in the URL are ignored by object stores: set environment variables "
+    "instead (AWS_ACCESS_KEY_ID, AZURE_STORAGE_SAS_TOKEN, ...)"
+)
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 
@@ -22,13 +27,17 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "LocalStor
 
     `options` are those of the kind of store, such as `endpoint`, `region`, `access_key_id` and
     `secret_access_key`; without them the usual environment variables and machine roles count.
-    Nothing is asked of a remote store yet. A mistake is a `ConfigError`.
+    No request is sent to a remote store yet. Raises `ConfigError` for a bad URL, and for one with
+    credentials: stores ignore them there, and logs and process lists would show them.
     """
+    told = without_secrets(url)
+    if told != url and not url.startswith("file:"):
+        raise ConfigError([f"store {told}: {NO_SECRETS}"])
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
             if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-                raise ConfigError([f"store {url}: write three slashes, `file:///path/to/folder`"])
+                raise ConfigError([f"store {told}: write three slashes, `file:///path/to/folder`"])
             return LocalStore(LocalDisk(Path(unquote(parts.path))))
         case "memory":
             return LocalStore(MemoryDisk(url))
@@ -38,7 +47,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> "LocalStor
 
             return open_remote(url, options or {})
     known = ", ".join(f"{scheme}://" for scheme in ("file", "memory", *REMOTE_SCHEMES))
-    raise ConfigError([f"store {url}: use one of {known}"])
+    raise ConfigError([f"store {told}: use one of {known}"])
 
 
 def store_options(environment: Mapping[str, str]) -> dict[str, str]:

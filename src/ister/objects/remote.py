@@ -8,6 +8,10 @@ Always true:
 A write whose answer is lost may have happened. The next attempt then finds an object; if it has
 the very bytes, it is our own. The first attempt knows no such doubt, so a rival that writes the
 same bytes is noticed as long as nothing is retried.
+
+S3 answers a conditional write with 412 when the object exists, and with 409 when another request
+for the same name is under way: then it asks for a repetition. `obstore` raises the same error for
+both, so "exists" is believed only once the object has been read.
 """
 
 import errno
@@ -28,6 +32,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from ister.base import hide_secrets
 from ister.base.errors import ConfigError, ObjectExistsError
 
 Buffer = bytes | bytearray | memoryview
@@ -121,10 +126,14 @@ class RemoteStore:
             try:
                 client.put(name, data, mode="create")
                 return
-            except (AlreadyExistsError, PreconditionError):
-                if doubt is None or not self._holds(name, data):
+            except (AlreadyExistsError, PreconditionError) as error:
+                found = self._find(name)
+                if found is None:
+                    doubt = storage_failure(error, name)
+                elif doubt is not None and found == data:
+                    return
+                else:
                     raise ObjectExistsError(name) from None
-                return
             except (GenericError, JoinError) as error:
                 doubt = storage_failure(error, name)
             except BaseError as error:
@@ -171,11 +180,11 @@ class RemoteStore:
     def close(self) -> None:
         """Do nothing: connections end by themselves."""
 
-    def _holds(self, name: str, data: Buffer) -> bool:
+    def _find(self, name: str) -> bytes | None:
         try:
-            return self.get(name) == data
+            return self.get(name)
         except FileNotFoundError:
-            return False
+            return None
 
 
 def open_remote(url: str, options: Mapping[str, str]) -> RemoteStore:
@@ -239,4 +248,4 @@ def storage_failure(error: BaseError, name: str) -> OSError:
 
 def first_line(error: Exception) -> str:
     # What follows is for people who debug `obstore`.
-    return str(error).strip().partition("\n")[0]
+    return hide_secrets(str(error).strip().partition("\n")[0])

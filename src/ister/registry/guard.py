@@ -31,9 +31,10 @@ from ister.base.errors import (
     BadSchemaError,
     ExtraMissingError,
     SchemaNotFoundError,
+    SchemaTooComplexError,
     SchemaViolationError,
 )
-from ister.base.limits import CHECK_WORK_MAX
+from ister.base.limits import CHECK_BYTES_MAX, CHECK_COUNT_MAX, CHECK_WORK_MAX
 from ister.codec import Batch
 from ister.registry.records import Binding
 from ister.registry.shelf import Contents, Shelf
@@ -129,8 +130,14 @@ class Guard:
         if number not in contents.versions:
             return 0
         schema = self._shelf.find_parsed(number)
-        weight = schema.weight if schema is not None else None
-        return UNREADY_WEIGHT if weight is None else weight
+        if schema is None or schema.weight is None:
+            return UNREADY_WEIGHT
+        size_bytes = max(batch.size_bytes, batch.columns_bytes)
+        is_small = batch.count <= CHECK_COUNT_MAX and size_bytes <= CHECK_BYTES_MAX
+        # Else it is for a thread in any case, which is to unpack the columns as well.
+        if is_small and not schema.knows(batch.payloads):
+            return UNREADY_WEIGHT
+        return schema.weight
 
     def _find_fault(self, batch: Batch) -> str | None:
         binding, contents = self._binding, self._shelf.contents
@@ -157,7 +164,12 @@ class Guard:
         try:
             version = contents.get(number)
             faults = self._shelf.schema(version).validator().check(batch.payloads)
-        except (BadSchemaError, ExtraMissingError, SchemaNotFoundError) as error:
+        except (
+            BadSchemaError,
+            ExtraMissingError,
+            SchemaNotFoundError,
+            SchemaTooComplexError,
+        ) as error:
             # Stored by a broker that could read it: unchecked messages are not good messages.
             return f"they cannot be checked: {error}"
         if not faults:

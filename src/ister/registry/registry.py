@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from ister.base import parse_topic
+from ister.base import check_not_reserved, parse_topic
 from ister.base.errors import (
     BadRequestError,
     IsterError,
@@ -117,19 +117,25 @@ class Registry:
         return [shelves[name].report() for name in names[:limit]]
 
     async def check(
-        self, subject: str, type: str, definition: bytes, *, mode: str | None = None
+        self,
+        subject: str,
+        type: str,
+        definition: bytes,
+        *,
+        mode: str | None = None,
+        keep_required: bool = False,
     ) -> list[str]:
         """Return what a definition would break as the next version; empty when nothing.
 
-        `mode` is asked for instead of the subject's own.
+        `mode` is asked for instead of the subject's own; `keep_required` as in `register`.
         """
         wanted = None if mode is None else parse_mode(mode)
-        schema = await self._aside.run(parse_schema, parse_type(type), definition)
+        schema = await self._parse(parse_type(type), definition)
 
         async def step() -> list[str]:
             shelf = self._holdings.get(subject)
             asked = wanted or shelf.contents.record.mode
-            return await self._aside.run(breaks, shelf, shelf.contents, schema, asked)
+            return await self._breaks(shelf, schema, asked, keep_required=keep_required)
 
         return await self._holdings.change(subject, step)
 
@@ -145,11 +151,13 @@ class Registry:
         created_by: str = "",
         tags: Sequence[str] = (),
         mode: str | None = None,
+        keep_required: bool = False,
     ) -> Registered:
         """Make `definition` the next version of a subject, and the subject if need be.
 
         A definition that means the same as some version is that version. `mode` is the subject's
-        from now on; `None` leaves it as it is, which is `backward` for a new one.
+        from now on; `None` leaves it as it is, which is `backward` for a new one. `keep_required`
+        asks for Danube's rule about required properties of a JSON Schema, this time.
 
         Raises `BadSchemaError`, `SchemaIncompatibleError`, `LimitReachedError`.
         """
@@ -158,7 +166,7 @@ class Registry:
         same = self._find_same(subject, parse_type(type), definition)
         if same is not None and wanted is None:
             return registered(same, is_new=False)
-        schema = await self._aside.run(parse_schema, parse_type(type), definition)
+        schema = await self._parse(parse_type(type), definition)
         draft = SubjectVersion(
             subject=subject,
             schema_id=0,
@@ -171,7 +179,9 @@ class Registry:
             tags=list(tags),
             created_ms=self._now_ms(),
         )
-        return await self._holdings.change(subject, lambda: self._register(draft, schema, wanted))
+        return await self._holdings.change(
+            subject, lambda: self._register(draft, schema, wanted, keep_required=keep_required)
+        )
 
     async def set_mode(self, subject: str, mode: str) -> None:
         """Set which readers the next versions of a subject must not break."""
@@ -239,6 +249,7 @@ class Registry:
         Raises `SchemaNotFoundError` when the subject, or a version that is asked for, is not there.
         """
         name = parse_topic(topic)
+        check_not_reserved(name)
         wanted = parse_policy(policy)
         if version < 0 or min_version < 0 or (version and min_version):
             raise BadRequestError("give one of `version` and `min_version`, 0 or more")
@@ -254,6 +265,8 @@ class Registry:
                 min_version=min_version,
                 schema_id=shelf.contents.record.schema_id,
             )
+            if replace or self.find_binding(name) is None:
+                await self._prepare(shelf, binding)
             async with self._holdings.bindings_lock:
                 return await self._bind(binding, shelf, replace=replace)
 
@@ -269,16 +282,25 @@ class Registry:
         subject = self.binding(topic).subject
 
         async def step() -> Binding:
+            shelf = self._holdings.get(subject)
+            await self._prepare(
+                shelf, self._with_policy(topic, subject, wanted, validate_payload=validate_payload)
+            )
             async with self._holdings.bindings_lock:
-                former = self.binding(topic)
-                if former.subject != subject:
-                    raise SchemaMismatchError(former.topic, former.subject)
-                binding = msgspec.structs.replace(
-                    former, policy=wanted, validate_payload=validate_payload
+                binding = self._with_policy(
+                    topic, subject, wanted, validate_payload=validate_payload
                 )
-                return await self._bind(binding, self._holdings.get(subject), replace=True)
+                return await self._bind(binding, shelf, replace=True)
 
         return await self._holdings.change(subject, step)
+
+    def _with_policy(
+        self, topic: str, subject: str, policy: Policy, *, validate_payload: bool
+    ) -> Binding:
+        former = self.binding(topic)
+        if former.subject != subject:
+            raise SchemaMismatchError(former.topic, former.subject)
+        return msgspec.structs.replace(former, policy=policy, validate_payload=validate_payload)
 
     async def unbind(self, topic: str) -> None:
         """Let any message into a topic that is bound itself, not as a partition of another.
@@ -322,10 +344,38 @@ class Registry:
         versions = shelf.contents.versions.values()
         return next((one for one in versions if one.definition == definition), None)
 
+    async def _parse(self, type: SchemaType, definition: bytes) -> Schema:
+        return await self._aside.run(
+            lambda steps: parse_schema(type, definition, steps), size_bytes=len(definition)
+        )
+
+    async def _breaks(
+        self, shelf: Shelf, schema: Schema, mode: Mode, *, keep_required: bool
+    ) -> list[str]:
+        contents = shelf.contents
+        return await self._aside.run(
+            lambda steps: breaks(shelf, contents, schema, mode, steps, keep_required=keep_required),
+            size_bytes=len(schema.definition),
+        )
+
+    async def _prepare(self, shelf: Shelf, binding: Binding) -> None:
+        """Have the payloads of a topic ready to be checked: who binds it hears if they cannot be.
+
+        Not with the lock of the bindings held, for which everybody would wait.
+        """
+        if binding.policy is Policy.NONE or not binding.validate_payload:
+            return
+        if not is_satisfiable(binding, shelf.contents.record.versions):
+            raise SchemaNotFoundError(binding.subject, binding.version or binding.min_version)
+        version = shelf.contents.get(binding.version)
+        await self._aside.run(
+            lambda steps: prepare(shelf, version, steps), size_bytes=len(version.definition)
+        )
+
     # How subjects change. These are called with the subject's lock held.
 
     async def _register(
-        self, draft: SubjectVersion, schema: Schema, mode: Mode | None
+        self, draft: SubjectVersion, schema: Schema, mode: Mode | None, *, keep_required: bool
     ) -> Registered:
         shelf = self._holdings.shelves.get(draft.subject)
         if shelf is None:
@@ -337,11 +387,11 @@ class Registry:
             await self._set_mode(shelf, mode or record.mode)
             return registered(found, is_new=False)
         wanted = mode or record.mode
-        reasons = await self._aside.run(breaks, shelf, shelf.contents, schema, wanted)
+        reasons = await self._breaks(shelf, schema, wanted, keep_required=keep_required)
         if reasons:
             raise SchemaIncompatibleError(draft.subject, wanted.value, reasons)
         if shelf.topics:
-            await self._aside.run(warm, schema)
+            await self._aside.run(lambda _: warm(schema), size_bytes=len(draft.definition))
         return await self._add_version(shelf, draft, schema, wanted)
 
     async def _add_subject(self, draft: SubjectVersion, mode: Mode) -> Registered:
@@ -467,9 +517,6 @@ class Registry:
         bindings_max = self._holdings.limits.bindings_max
         if bound is None and len(self._holdings.bindings) >= bindings_max:
             raise LimitReachedError("topics bound to schemas", bindings_max)
-        if binding.policy is not Policy.NONE and binding.validate_payload:
-            # Whoever binds is told when payloads cannot be checked here.
-            await self._aside.run(prepare, shelf, contents.get(binding.version))
 
         def on_written(revision: int) -> None:
             self._holdings.place(Contents(contents.record, revision, contents.versions))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ister.base.errors import SchemaNotFoundError
 from ister.registry.records import SubjectRecord, SubjectReport, SubjectVersion
-from ister.schemas import Schema, SchemaType, parse_schema
+from ister.schemas import Schema, SchemaType, Steps, parse_schema
 
 # Versions that producers of one subject use at the same time, during a slow roll-out and more. A
 # parsed schema with its validator takes about 20 times its definition.
@@ -64,14 +64,15 @@ class Shelf:
     _parsed: OrderedDict[int, Schema] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def schema(self, version: SubjectVersion) -> Schema:
+    def schema(self, version: SubjectVersion, steps: Steps | None = None) -> Schema:
         """Return the schema of a version, from any thread.
 
-        Takes as long as parsing does when it is not in use yet. Raises `ExtraMissingError`.
+        Takes as long as parsing does when it is not in use yet. Raises `ExtraMissingError`, and
+        `SchemaTooComplexError` when that takes more steps than there are.
         """
         schema = self.find_parsed(version.version)
         if schema is None:
-            schema = parse_schema(version.type, version.definition)
+            schema = parse_schema(version.type, version.definition, steps)
             self.keep(version.version, schema)
         return schema
 

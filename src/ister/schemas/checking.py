@@ -25,6 +25,10 @@ class Validator(Protocol):
         """How many times the work of a simple JSON Schema it may take for each byte, about."""
         ...
 
+    def knows(self, payloads: Sequence[Payload]) -> bool:
+        """Whether these can be checked without parsing a schema that one of them brings along."""
+        ...
+
     def check(self, payloads: Sequence[Payload]) -> list[Fault]:
         """Return the faults of the first bad payloads, at most `FAULTS_MAX`; none if all are good.
 
@@ -38,6 +42,9 @@ class AnyBytes:
 
     weight = 1
 
+    def knows(self, payloads: Sequence[Payload]) -> bool:
+        return True
+
     def check(self, payloads: Sequence[Payload]) -> list[Fault]:
         return []
 
@@ -46,6 +53,9 @@ class Utf8:
     """A payload is text."""
 
     weight = 1
+
+    def knows(self, payloads: Sequence[Payload]) -> bool:
+        return True
 
     def check(self, payloads: Sequence[Payload]) -> list[Fault]:
         return each(payloads, _text_fault)
@@ -59,6 +69,9 @@ class Sized:
     def __init__(self, sizes: tuple[int, ...], what: str) -> None:
         self._sizes = sizes
         self._what = what
+
+    def knows(self, payloads: Sequence[Payload]) -> bool:
+        return True
 
     def check(self, payloads: Sequence[Payload]) -> list[Fault]:
         return each(payloads, self._fault)

@@ -4,11 +4,12 @@ Always true of a `Schema`: its definition was parsed within the bounds of `bound
 it and checking payloads by it take bounded time; two with the same fingerprint mean the same.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ister.base.errors import BadSchemaError
-from ister.schemas.bounds import check_size
-from ister.schemas.checking import Validator, plain_validator
+from ister.schemas.bounds import Steps, check_size, parse_steps
+from ister.schemas.checking import Payload, Validator, plain_validator
 from ister.schemas.kinds import SchemaType
 
 
@@ -45,6 +46,10 @@ class Schema:
         """The weight of its validator; `None` before that is made, which takes a while."""
         return self._validator.weight if self._validator is not None else None
 
+    def knows(self, payloads: Sequence[Payload]) -> bool:
+        """Whether payloads can be checked without parsing anything first."""
+        return self._validator is not None and self._validator.knows(payloads)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
             return NotImplemented
@@ -68,35 +73,36 @@ class PlainModel:
         return plain_validator(self._type)
 
 
-def parse_schema(type: SchemaType, definition: bytes) -> Schema:
+def parse_schema(type: SchemaType, definition: bytes, steps: Steps | None = None) -> Schema:
     """Return the schema that `definition` describes.
 
-    Raises `BadSchemaError` for a definition that is broken, too large, or would take unbounded
-    time, and `ExtraMissingError` when the library for its type is not installed. Nothing outside
-    the definition is read or fetched.
+    Raises `BadSchemaError` for a definition that is broken or too large, `SchemaTooComplexError`
+    for one that takes more than `PARSE_STEPS_MAX` steps, or more than `steps` has left, and
+    `ExtraMissingError` when the library for its type is not installed. Nothing outside the
+    definition is read or fetched.
     """
     definition = bytes(definition)
     check_size(definition)
     try:
-        return Schema(type, definition, _model(type, definition))
+        return Schema(type, definition, _model(type, definition, parse_steps(steps)))
     except RecursionError:
         # Bounds on nesting are checked before this can happen on a default stack; a caller may
         # already be deep in its own.
         raise BadSchemaError("the definition is nested too deeply") from None
 
 
-def _model(type: SchemaType, definition: bytes) -> Model:
+def _model(type: SchemaType, definition: bytes, steps: Steps) -> Model:
     # Each type is loaded when it is met: a broker that meets none starts sooner.
     if type is SchemaType.JSON_SCHEMA:
         from ister.schemas.json.model import parse_json_schema
 
-        return parse_json_schema(definition)
+        return parse_json_schema(definition, steps)
     if type is SchemaType.AVRO:
         from ister.schemas.avro.model import parse_avro
 
-        return parse_avro(definition)
+        return parse_avro(definition, steps)
     if type is SchemaType.PROTOBUF:
         from ister.schemas.protobuf.model import parse_protobuf
 
-        return parse_protobuf(definition)
+        return parse_protobuf(definition, steps)
     return PlainModel(type)

@@ -8,7 +8,6 @@ Always true:
 
 import os
 import ssl
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -23,15 +22,6 @@ logger = structlog.get_logger("security")
 PEM_BYTES_MAX = 4 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Pem:
-    """The content of the files, for libraries with a TLS of their own."""
-
-    cert: bytes
-    key: bytes = field(repr=False)
-    client_ca: bytes | None = None
-
-
 class Certificate:
     """What the doors show, read again when its files have changed."""
 
@@ -42,7 +32,7 @@ class Certificate:
         self._stamps = self._find_stamps()
         # What was wrong with the files at the last look, and told.
         self._mistakes: list[str] = []
-        self.context, self.pem = load_tls(cert, key, client_ca)
+        self.context, self.http2_context = load_tls(cert, key, client_ca)
 
     def look(self) -> None:
         """Read the files again if they have changed. Takes milliseconds, and is rare."""
@@ -51,7 +41,7 @@ class Certificate:
             self._mistakes = []
             return
         try:
-            self.context, self.pem = load_tls(*self._files)
+            self.context, self.http2_context = load_tls(*self._files)
         except (ConfigError, OSError) as error:
             # Tried again at the next look: of two files that are replaced, one is the first.
             mistakes = error.mistakes if isinstance(error, ConfigError) else [str(error)]
@@ -66,16 +56,32 @@ class Certificate:
         return [find_stamp(path) for path in self._files if path is not None]
 
 
-def load_tls(cert: Path, key: Path, client_ca: Path | None) -> tuple[ssl.SSLContext, Pem]:
-    """Read the files, or raise `ConfigError` with what is wrong with them."""
+def load_tls(
+    cert: Path, key: Path, client_ca: Path | None
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return what connections are secured by, and the same for doors that speak HTTP/2 only.
+
+    Raises `ConfigError` with what is wrong with the files.
+    """
     mistakes: list[str] = []
-    cert_pem, _ = _read("--tls-cert", cert, mistakes)
-    key_pem, key_mode = _read("--tls-key", key, mistakes)
-    ca_pem = None
+    _check_file("--tls-cert", cert, mistakes)
+    key_mode = _check_file("--tls-key", key, mistakes)
     if client_ca is not None:
-        ca_pem, _ = _read("--tls-client-ca", client_ca, mistakes)
+        _check_file("--tls-client-ca", client_ca, mistakes)
+    contexts = [] if mistakes else [_make_context(cert, key, client_ca, mistakes) for _ in "12"]
     if mistakes:
-        raise ConfigError(mistakes)
+        # Each once: the contexts are made of the same files.
+        raise ConfigError(list(dict.fromkeys(mistakes)))
+    context, http2_context = contexts
+    # Clients of gRPC end a connection on which the server does not choose it.
+    http2_context.set_alpn_protocols(["h2"])
+    _warn_if_open_to_others(key, key_mode)
+    return context, http2_context
+
+
+def _make_context(
+    cert: Path, key: Path, client_ca: Path | None, mistakes: list[str]
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Else a client of TLS 1.2 could have us do the costly part over and over.
@@ -83,16 +89,13 @@ def load_tls(cert: Path, key: Path, client_ca: Path | None) -> tuple[ssl.SSLCont
     _take_certificate(context, cert, key, mistakes)
     if client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        # One that is not at the top counts as well: gRPC's own TLS knows it no other way.
+        # One that is not at the top counts as well.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
             context.load_verify_locations(cafile=client_ca)
         except (ssl.SSLError, ValueError):
             mistakes.append(f"--tls-client-ca {client_ca}: has no certificates in PEM")
-    if mistakes:
-        raise ConfigError(mistakes)
-    _warn_if_open_to_others(key, key_mode)
-    return context, Pem(cert_pem, key_pem, ca_pem)
+    return context
 
 
 def _take_certificate(context: ssl.SSLContext, cert: Path, key: Path, mistakes: list[str]) -> None:
@@ -129,10 +132,11 @@ class _EncryptedKeyError(Exception):
     """A key asks for its password."""
 
 
-def _read(flag: str, path: Path, mistakes: list[str]) -> tuple[bytes, int]:
-    """Return the content of a file and its mode."""
+def _check_file(flag: str, path: Path, mistakes: list[str]) -> int:
+    """Return the mode of a file that can be read."""
     try:
-        return read_file(path, PEM_BYTES_MAX)
+        _, mode = read_file(path, PEM_BYTES_MAX)
     except ConfigError as error:
         mistakes += [f"{flag} {mistake}" for mistake in error.mistakes]
-        return b"", 0
+        return 0
+    return mode

@@ -4,6 +4,7 @@ A setting is looked for in this order: flag, `ISTER_*` variable, TOML file, defa
 of every source is found before any is reported, as one `ConfigError`.
 """
 
+import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,10 +26,13 @@ from ister.server.settings import (
     database_url,
     duration_ms,
     folder,
+    host_name,
     resolve,
     setting,
     settings_of,
     size,
+    store_url,
+    switch,
     text,
 )
 
@@ -62,7 +66,7 @@ class NativeConfig:
         default="127.0.0.1",
         metadata=setting(
             flag="--host",
-            parse=text,
+            parse=host_name,
             why="Address to listen on; this machine only by default. For others, see --tls-cert.",
         ),
     )
@@ -101,7 +105,7 @@ class HttpConfig:
         default="",
         metadata=setting(
             flag="--http-host",
-            parse=text,
+            parse=host_name,
             why="Address of the HTTP door; that of --host unless given.",
         ),
     )
@@ -111,6 +115,14 @@ class HttpConfig:
             flag="--http-port",
             parse=count(0, PORT_MAX),
             why="Port for /metrics, /healthz and /readyz; 0 picks a free one.",
+        ),
+    )
+    allowed_hosts: str = field(
+        default="",
+        metadata=setting(
+            flag="--http-allowed-hosts",
+            parse=text,
+            why="More host names to accept in HTTP requests, separated by commas; * accepts any.",
         ),
     )
 
@@ -124,14 +136,14 @@ class GrpcConfig:
         metadata=setting(
             flag="--grpc",
             parse=choice("auto", "on", "off"),
-            why="Whether the gRPC doors are opened; auto opens them if grpcio is installed.",
+            why="Whether the gRPC doors are opened; auto opens them if ister[grpc] is installed.",
         ),
     )
     host: str = field(
         default="",
         metadata=setting(
             flag="--grpc-host",
-            parse=text,
+            parse=host_name,
             why="Address of the gRPC doors; that of --host unless given.",
         ),
     )
@@ -198,16 +210,18 @@ class StorageConfig:
         default="",
         metadata=setting(
             flag="--object-store",
-            parse=text,
+            parse=store_url,
             why="URL of the store for topics with durability 'object': s3://bucket/folder, ...",
+            secret=True,
         ),
     )
     tier: str = field(
         default="",
         metadata=setting(
             flag="--tier",
-            parse=text,
+            parse=store_url,
             why="URL of a store that sealed segments of the data folder are moved to.",
+            secret=True,
         ),
     )
     tier_after_ms: int = field(
@@ -225,6 +239,14 @@ class StorageConfig:
             flag="--key-file",
             parse=folder,
             why="Keys for encryption at rest; see `ister keys`. New files are encrypted with it.",
+        ),
+    )
+    accept_unencrypted: bool = field(
+        default=False,
+        metadata=setting(
+            flag="--accept-unencrypted",
+            parse=switch,
+            why="Start with --key-file although what is stored was written without keys.",
         ),
     )
     timelines: str = field(
@@ -317,6 +339,13 @@ class ServerConfig:
     def http_host(self) -> str:
         """The address of the HTTP door."""
         return self.http.host or self.native.host
+
+    @property
+    def http_names(self) -> list[str]:
+        """The host names that are accepted in HTTP requests. IP addresses are always accepted."""
+        machine = socket.gethostname()
+        own = ["localhost", self.http_host, machine, machine.partition(".")[0]]
+        return [*own, *self.http.allowed_hosts.split(",")]
 
     @property
     def grpc_host(self) -> str:
@@ -447,7 +476,9 @@ def _variable_source(
 
 def _blame(one: Setting, name: str, value: str) -> str:
     """Return the words to blame a setting with."""
-    return name if one.secret else name + value
+    # A URL in place of a path may contain a password.
+    is_hidden = one.secret or (one.parse is folder and "://" in value)
+    return name if is_hidden else name + value
 
 
 def _file_source(settings: list[Setting], file: Path | None, mistakes: list[str]) -> Source:

@@ -22,6 +22,8 @@ def contradictions(config: "ServerConfig") -> list[str]:
             f"limits: queue_bytes_max ({size_text(limits.queue_bytes_max)}) is above "
             f"queues_bytes_max ({size_text(limits.queues_bytes_max)}), which bounds all queues"
         )
+    if config.storage.accept_unencrypted and config.storage.key_file is None:
+        found.append("--accept-unencrypted is given without --key-file: nothing would be encrypted")
     return found + _shared_ports(config) + _shared_places(config) + _half_secured(config)
 
 

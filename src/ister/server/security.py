@@ -21,11 +21,10 @@ from ister.base.errors import ConfigError, UnauthenticatedError
 from ister.server.certificates import Certificate
 from ister.server.settings import folder, setting
 from ister.server.tokens import Stamp, Tokens, digest_of, find_stamp, load_tokens
+from ister.telemetry import Occasional
 
 # How often the files of tokens and TLS may be looked at.
 LOOK_MS = 1_000
-# How often refusals are logged; those between are counted.
-TELL_MS = 1_000
 
 NO_TOKEN = "no token was given: this broker asks for one"
 UNKNOWN_TOKEN = "the token is none that this broker knows"
@@ -195,25 +194,6 @@ class Guard:
         self._tokens, self._empty = tokens, False
         self._stamp, self._mistakes = stamp, []
         self._logger.info("tokens_read", file=str(file), tokens=len(self._tokens.names))
-
-
-class Occasional:
-    """Lets a log tell of many like things in few lines."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._told_ms: int | None = None
-        self._times = 0
-
-    def times(self) -> int:
-        """Count one more. Return how many there were since the last line, 0 to write none now."""
-        self._times += 1
-        now_ms = self._now_ms()
-        if self._told_ms is not None and now_ms - self._told_ms < TELL_MS:
-            return 0
-        self._told_ms = now_ms
-        times, self._times = self._times, 0
-        return times
 
 
 def open_guard(config: SecurityConfig, now_ms: Callable[[], int]) -> Guard:

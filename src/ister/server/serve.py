@@ -1,19 +1,21 @@
 """Start-up and shutdown of a broker process.
 
 Start: file limit, storage (the journal is replayed), metadata with the schema registry, broker,
-native door, HTTP door, gRPC doors, ready file. Only then is the broker ready, and whoever waits
-for the file finds every door open.
+object store, native door, HTTP door, gRPC doors, ready file. Only then is the broker ready, and
+whoever waits for the file finds every door open.
 
     STARTING --doors open--> READY --first signal--> CLOSING --drained or deadline--> end
     STARTING --first signal--> end at once
     CLOSING --second signal--> end at once
 
-Always true: a ready file names a process that was ready; it is removed when that process closes.
+Always true:
+- a ready file names a process that was ready; it is removed when that process closes;
+- the object store is taken from the broker that runs on it only when all else has succeeded and the
+  ports are free.
 """
 
 import asyncio
 import contextlib
-import errno
 import gc
 import json
 import os
@@ -31,14 +33,17 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ister.base import Clock
-from ister.base.errors import ConfigError
+from ister.base.errors import ConfigError, StorageFailedError
 from ister.broker import Broker
 from ister.codec import keep_freed_memory
 from ister.metadata import Metadata, SqliteMetadata
+from ister.objects import make_folder
+from ister.server.addresses import check_addresses, explain
 from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
 from ister.server.security import Guard, open_guard
 from ister.server.storage import Storage, in_thread
+from ister.server.threads import DaemonExecutor
 from ister.telemetry import SystemClock
 
 if TYPE_CHECKING:
@@ -51,6 +56,9 @@ logger = structlog.get_logger("serve")
 # Objects made and not freed before the collector looks for cycles among them. There are hardly any:
 # with Python's own 700, a busy broker spent 2.5 % of its time on looking, up to 4 ms at once.
 GC_THRESHOLDS = (10_000, 20, 50)
+# How long a thread that computes keeps the interpreter when the event loop wants it. With Python's
+# own 5 ms, eight threads that check messages against schemas held up everybody for 0.1 to 0.4 s.
+SWITCH_S = 0.0005
 # "Every address of this machine" is fine to listen on, but nothing to connect to.
 _REACHED_BY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
@@ -94,7 +102,9 @@ def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.get_loop().set_default_executor(DaemonExecutor())
         runner.run(run_server(config, on_ready=on_ready))
 
 
@@ -102,7 +112,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     """As `run_broker`, inside a running event loop whose signals are ours."""
     # Here, because whoever needs only the native door should not pay for a web server.
     from ister.server.admin import Admin
-    from ister.server.http import App, HttpDoor
+    from ister.server.http import App, HttpDoor, Sites
 
     keep_freed_memory()
     loop = asyncio.get_running_loop()
@@ -137,7 +147,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         registry=registry,
         guard=guard,
     )
-    doors = Doors(native, HttpDoor(App(broker, native, admin, guard)))
+    doors = Doors(native, HttpDoor(App(broker, native, admin, guard, Sites(config.http_names))))
     try:
         if grpc_door is not None:
             doors.grpc = grpc_door(
@@ -176,14 +186,27 @@ class Doors:
 async def _open_storage(
     config: ServerConfig, broker: Broker, storage: Storage, metadata: Metadata, clock: Clock
 ) -> "tuple[Registry, type[GrpcDoor] | None]":
-    """Open everything that was kept, and load what the gRPC doors need while the disk works."""
+    """Open everything that was kept, and load what the gRPC doors need while the disk works.
+
+    The object store comes last.
+    """
     from ister.registry import Registry
 
+    opened = asyncio.ensure_future(storage.open(broker))
+
+    async def open_registry() -> Registry:
+        try:
+            return await Registry.open(metadata, now_ms=clock.now_ms)
+        except StorageFailedError:
+            # On a full disk there is room only when the journal has let go of some.
+            await opened
+            return await Registry.open(metadata, now_ms=clock.now_ms)
+
     _, registry, grpc_door = await asyncio.gather(
-        storage.open(broker),
-        Registry.open(metadata, now_ms=clock.now_ms),
-        in_thread(lambda: _import_grpc(config.grpc)),
+        opened, open_registry(), in_thread(lambda: _import_grpc(config.grpc))
     )
+    await _check_ports(config, with_grpc=grpc_door is not None)
+    await storage.take_over(broker)
     return registry, grpc_door
 
 
@@ -191,8 +214,6 @@ def _import_grpc(config: GrpcConfig) -> "type[GrpcDoor] | None":
     """Return the gRPC doors, if they are wanted and can be had. Takes 0.1 s."""
     if not config.wanted:
         return None
-    # What it writes to stderr is no line of our log; what matters of it comes as an error.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from ister.server.grpc import GrpcDoor
     except ImportError as error:
@@ -204,30 +225,45 @@ def _import_grpc(config: GrpcConfig) -> "type[GrpcDoor] | None":
     return GrpcDoor
 
 
+async def _check_ports(config: ServerConfig, *, with_grpc: bool) -> None:
+    """Raise one error that names each port that cannot be opened."""
+    mistakes = []
+    for flag, host, port in _ports(config, with_grpc=with_grpc).values():
+        try:
+            await check_addresses(host, port)
+        except OSError as error:
+            mistakes.append(f"{flag} {port}: {explain(error, host, port)}")
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _ports(config: ServerConfig, *, with_grpc: bool) -> dict[str, tuple[str, str, int]]:
+    """Return the option, host and port of each door, by its name."""
+    ports = {
+        "native": ("--port", config.native.host, config.native.port),
+        "http": ("--http-port", config.http_host, config.http.port),
+    }
+    if with_grpc:
+        ports["grpc"] = ("--grpc-port", config.grpc_host, config.grpc_port)
+        ports["admin"] = ("--admin-port", config.grpc_host, config.admin_port)
+    return ports
+
+
 async def _open_doors(config: ServerConfig, doors: Doors, guard: Guard) -> Addresses:
     """Open every door, or raise one error that names each that could not be opened."""
     mistakes = []
     bound = {}
-    wanted: list[tuple[str, str, str, int, Listen]] = [
-        ("native", "--port", config.native.host, config.native.port, doors.native.listen),
-        ("http", "--http-port", config.http_host, config.http.port, doors.http.listen),
-    ]
+    listeners: dict[str, Listen] = {"native": doors.native.listen, "http": doors.http.listen}
     if doors.grpc is not None:
         await doors.grpc.load()
-        host, grpc = config.grpc_host, doors.grpc
-        clients: Listen = partial(grpc.listen, advertise=config.grpc.advertise)
-        wanted += [
-            ("grpc", "--grpc-port", host, config.grpc_port, clients),
-            ("admin", "--admin-port", host, config.admin_port, grpc.listen_admin),
-        ]
-    for name, flag, host, port, listen in wanted:
+        listeners["grpc"] = partial(doors.grpc.listen, advertise=config.grpc.advertise)
+        listeners["admin"] = doors.grpc.listen_admin
+    ports = _ports(config, with_grpc=doors.grpc is not None)
+    for name, (flag, host, port) in ports.items():
         try:
-            bound[name] = _address_text(await listen(host, port))
+            bound[name] = _address_text(await listeners[name](host, port))
         except OSError as error:
-            mistakes.append(f"{flag} {port}: {_explain(error, host, port)}")
-        except ConfigError as error:
-            # Both gRPC doors say the same.
-            mistakes += [mistake for mistake in error.mistakes if mistake not in mistakes]
+            mistakes.append(f"{flag} {port}: {explain(error, host, port)}")
     if mistakes:
         raise ConfigError(mistakes)
     return Addresses(pid=os.getpid(), tls=guard.tls is not None, **bound)
@@ -290,7 +326,7 @@ def _prepare_files(config: ServerConfig) -> None:
     mistakes = []
     if config.data is not None:
         try:
-            config.data.mkdir(parents=True, exist_ok=True)
+            make_folder(config.data)
             if not os.access(config.data, os.W_OK | os.X_OK):
                 mistakes.append(f"--data {config.data}: cannot be written to")
         except OSError as error:
@@ -330,8 +366,8 @@ def _remove_ready_file(path: Path | None) -> None:
 def _grpc_connections_max(wanted: int, files_max: int | None) -> int:
     """Return what each of the two gRPC doors takes.
 
-    A quarter of the open files for each: gRPC knows nobody before they make a call, so strangers
-    may fill its doors, and are to leave files to the other doors and to the storage.
+    A quarter of the open files for each: they are to leave files to the other doors and to the
+    storage.
     """
     return wanted if files_max is None else max(1, min(wanted, files_max // 4))
 
@@ -356,18 +392,6 @@ def _raise_file_limit(wanted: int) -> int | None:
     if soft < wanted:
         logger.warning("file_limit_low", files_max=soft, files_wanted=wanted)
     return soft
-
-
-def _explain(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"{host}:{port} is taken: stop who has it, or choose another port (0 picks one)"
-    if error.errno == errno.EACCES:
-        return f"{host}:{port} is not allowed for this user: choose a port above 1023"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host!r} is no address of this machine"
-    if isinstance(error, socket.gaierror):
-        return f"host {host!r} is not known: {error.strerror}"
-    return f"{host}:{port}: {error.strerror or error}"
 
 
 def _address_text(address: tuple[str, int]) -> str:

@@ -11,7 +11,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ister.base import parse_size, parse_span, size_text
+from ister.base import parse_size, parse_span, size_text, without_secrets
+from ister.objects import NO_SECRETS
 
 Value = str | int | float | Path
 Parse = Callable[[object], Value]
@@ -110,11 +111,32 @@ def text(raw: object) -> str:
     return raw
 
 
+def store_url(raw: object) -> str:
+    """The URL of an object store, without credentials; `open_store` checks the rest."""
+    url = text(raw)
+    if without_secrets(url) != url and not url.startswith("file:"):
+        raise ValueError(NO_SECRETS)
+    return url
+
+
 def database_url(raw: object) -> str:
     """The URL of a database of PostgreSQL; whoever connects to it looks closer."""
     if not isinstance(raw, str) or not raw.startswith(("postgresql://", "postgres://")):
-        raise ValueError("is no URL of a database: write postgresql://user@host:5432/database")
+        raise ValueError("is no URL of a database: write postgresql://host:5432/database")
     return raw
+
+
+def host_name(raw: object) -> str:
+    """The name or the address of a host; whether it exists is found out when it is used."""
+    name = text(raw)
+    try:
+        # As the system's name look-up does, which raises the same error.
+        name.encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f"is not a host name: {error}") from None
+    if "\0" in name:
+        raise ValueError("is not a host name: it has a zero byte in it")
+    return name
 
 
 def folder(raw: object) -> Path:
@@ -122,7 +144,18 @@ def folder(raw: object) -> Path:
     path = text(raw)
     if "\0" in path:
         raise ValueError("has a zero byte in it, which no path has")
+    if "://" in path:
+        # Not quoted, here or later: a URL may contain a password.
+        raise ValueError("is a URL: write the path of a file or a folder")
     return Path(path).expanduser()
+
+
+def switch(raw: object) -> bool:
+    """Whether something is wanted: `true` or `false`."""
+    found = raw if isinstance(raw, bool) else {"true": True, "false": False}.get(str(raw).lower())
+    if found is None:
+        raise ValueError("is neither true nor false")
+    return found
 
 
 def choice(*words: str) -> Parse:

@@ -3,8 +3,11 @@
 The data folder is opened at the start when it was named or is there already; else when the first
 stream or timeline is made, so that a broker of live topics leaves no folder behind.
 
-Always true: what cannot be opened is told by the setting it comes from, with nothing changed; and
-the event loop never waits for a disk or a store, the making of a first stream apart.
+Always true:
+- what cannot be opened is reported with the setting it comes from, and nothing is changed;
+- the object store is taken over last. Whatever else can fail comes first, so that a start that
+  fails leaves the broker that runs on the store undisturbed;
+- the event loop never waits for a disk or a store, except while a first stream is made.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,8 +28,11 @@ from ister.base.errors import (
     IsterError,
     StorageFailedError,
 )
+from ister.base.limits import TIMELINE_RESERVE_BYTES
 from ister.broker import (
     Broker,
+    Budgets,
+    Ledger,
     Spool,
     Spooling,
     StoreWorker,
@@ -37,7 +44,14 @@ from ister.broker import (
     open_vault,
 )
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
-from ister.objects import FileKeyring, LocalDisk, open_store, store_options, verify_store
+from ister.objects import (
+    FileKeyring,
+    LocalDisk,
+    VerifiedStore,
+    open_store,
+    store_options,
+    verify_store,
+)
 from ister.server.config import ServerConfig
 from ister.server.store_places import StorePlaces
 from ister.server.store_process import StoreProcess
@@ -53,6 +67,19 @@ PROGRESS_MS = 2_000
 # How often a checkpoint that is under way is looked at while closing.
 CHECKPOINT_POLL_S = 0.01
 
+# How long a start waits for the tier to be verified: three requests of a slow store. A broker whose
+# data is local starts without it, and the tier is verified before the first upload.
+TIER_ANSWER_S = 10.0
+# How long the end of a broker waits for checkpoints, rewrites, uploads and reads under way. A last
+# checkpoint of 100,000 topics is 40 MB: two seconds to a store. With the 10 s for queues, and with
+# commits under way, it is well below the 30 s of Kubernetes.
+CLOSING_S = 5.0
+
+ABANDONED = (
+    "a disk or a store does not answer; everything acknowledged is stored, and the next start "
+    "replays what the last checkpoint does not have"
+)
+
 _T = TypeVar("_T")
 
 
@@ -60,22 +87,33 @@ class Storage:
     """The vaults of one broker process."""
 
     def __init__(
-        self, config: ServerConfig, clock: Clock, *, environment: Mapping[str, str]
+        self,
+        config: ServerConfig,
+        clock: Clock,
+        *,
+        environment: Mapping[str, str],
+        closing_s: float = CLOSING_S,
     ) -> None:
         self._folder = config.data_folder
         self._named = config.data is not None
         self._config = config.storage
         self._clock = clock
+        self._closing_s = closing_s
         self._store_options = store_options(environment)
         self._loop = asyncio.get_running_loop()
         self._budget = TailBudget(self._config.memory_bytes)
+        self._budgets = Budgets(config.limits)
         self._disk: LocalDisk | None = None
+        self._tier: VerifiedStore | None = None
         self._vaults: list[Vault] = []
         self._keyring: FileKeyring | None = None
         self._timelines = open_timelines(self._config.timelines, self._folder / FILE_NAME)
+        self._timeline_rows: list[TopicRow] = []
         self._store_process: StoreProcess | None = None
         # Of staging, which has none before it is used, and of timelines.
         self._threads: list[ThreadWorker] = []
+        # Of all vaults on disks, and of all in stores: for reading, upkeep and compaction.
+        self._shared: dict[str, list[ThreadWorker]] = {}
 
     @property
     def spooling(self) -> Spooling:
@@ -96,7 +134,7 @@ class Storage:
         file = self._folder / FILE_NAME
         self._store_process = StoreProcess(file)
         # One that the process has had is not made anew.
-        self._timelines = SqliteStore(file, was_there=True)
+        self._timelines = SqliteStore(file, was_there=True, reserve_bytes=TIMELINE_RESERVE_BYTES)
         here = WithStore(self._timelines, self._new_worker("timelines", 1))
         return StorePlaces(
             self._store_process,
@@ -107,20 +145,30 @@ class Storage:
         )
 
     async def open(self, broker: Broker) -> None:
-        """Open what is there, and have the broker take it over.
+        """Open all but the object store, and have the broker take it over.
 
-        Raises `ConfigError`, `StorageTakenError`, `CorruptedError`, `EncryptionKeyError`, or an
+        Raises `ConfigError`, `CorruptedError`, `EncryptionKeyError`, `NotEncryptedError`, or an
         `OSError` that names the setting.
         """
-        local, remote = await in_thread(self._load)
+        local = await in_thread(self._load)
         if local is not None:
             broker.adopt(local)
-        if remote is not None:
+        self._timeline_rows = await in_thread(self._load_timelines)
+        self._check_names(broker.catalog.is_taken, str(self._folder))
+
+    async def take_over(self, broker: Broker) -> None:
+        """Take the object store over from the broker that has it, then begin with the timelines.
+
+        To be called after `open`, and when nothing else of the start can fail: if the other broker
+        still runs, it has lost the object store after this.
+        Raises what `open` does, and `StorageTakenError`, without taking over the store.
+        """
+        if self._config.object_store:
+            remote = await in_thread(lambda: self._take_over_store(broker))
             broker.adopt(remote, is_object=True)
-        timelines = await in_thread(self._load_timelines)
-        self._check_names(broker, timelines)
         worker = self._new_store_worker(broker)
-        broker.adopt_timelines(worker, timelines, call_soon=self._loop.call_soon)
+        # Last: delayed messages may be for topics in the object store.
+        broker.adopt_timelines(worker, self._timeline_rows, call_soon=self._loop.call_soon)
 
     def open_local(self) -> Vault:
         """Open the data folder for a first stream. Raises what `open` does, as an `IsterError`."""
@@ -139,7 +187,16 @@ class Storage:
         broker.timelines.close()
 
     async def close(self) -> None:
-        """Commit what is under way, leave a checkpoint for a quick start, and let go of it all."""
+        """Commit what is under way, leave a checkpoint for a quick start, and let go of it all.
+
+        Commits are waited for. Everything else has `CLOSING_S`, all together: a store that does
+        not answer keeps the process no longer, and costs the next start a replay.
+        """
+        ends_s = self._loop.time() + self._closing_s
+
+        def left_s() -> float:
+            return max(0.0, ends_s - self._loop.time())
+
         for worker in self._threads:
             await in_thread(worker.close)
         try:
@@ -150,32 +207,49 @@ class Storage:
         if self._store_process is not None:
             await self._store_process.close()
         for vault in self._vaults:
-            await self._settle(vault)
+            await self._settle(vault, left_s)
             try:
-                await in_thread(vault.close)
+                if not await in_thread(partial(vault.close, left_s())):
+                    logger.warning("upkeep_abandoned", journal=vault.name, hint=ABANDONED)
             except OSError as error:
                 # Whatever was acknowledged is on the disk; the rest was promised to nobody.
                 logger.warning("storage_not_closed", journal=vault.name, reason=str(error))
+        for shared in self._shared.values():
+            for worker in shared:
+                await in_thread(partial(worker.close, left_s()))
         if self._disk is not None:
             self._disk.unlock()
 
     # Opening
 
-    def _load(self) -> tuple[Vault | None, Vault | None]:
-        """Open what is to be opened at the start. Runs in a thread."""
+    def _load(self) -> Vault | None:
+        """Open the tier, and the data folder if it is to be opened. Runs in a thread."""
         config = self._config
         if config.key_file is not None:
             self._keyring = FileKeyring.open(config.key_file)
-        local = remote = None
+        if config.tier:
+            # Here, and not with the first stream: that one is made in the event loop.
+            with blamed_on(f"--tier {config.tier}"):
+                self._tier = VerifiedStore(open_store(config.tier, self._store_options))
+                verify_tier(self._tier)
         if self._named or (self._folder / "segments").is_dir():
-            local = self._open_folder()
-        if config.object_store:
-            with blamed_on(f"--object-store {config.object_store}"):
-                store = open_store(config.object_store, self._store_options)
-                # Two owners of one journal are told apart by this alone: never take it on trust.
-                verify_store(store)
-                remote = self._open(ChunkBackend(store), None, config.object_store)
-        return local, remote
+            return self._open_folder()
+        return None
+
+    def _take_over_store(self, broker: Broker) -> Vault:
+        """Open the object store. Runs in a thread, while nothing else uses the broker."""
+        url = self._config.object_store
+
+        def check(ledger: Ledger) -> None:
+            broker.catalog.check_adoptable(ledger)
+            names = ledger.names()
+            self._check_names(lambda name: name in names, url)
+
+        with blamed_on(f"--object-store {url}"):
+            store = open_store(url, self._store_options)
+            # Two owners of one journal are told apart by this alone: never take it on trust.
+            verify_store(store)
+            return self._open(ChunkBackend(store), None, url, before_take_over=check)
 
     def _load_timelines(self) -> list[TopicRow]:
         """Return the timelines there are. Runs in a thread."""
@@ -195,75 +269,113 @@ class Storage:
         self._timelines.close()
         return topics
 
-    def _check_names(self, broker: Broker, timelines: list[TopicRow]) -> None:
-        """Raise `ConfigError` for timelines that do not belong to the streams of this folder."""
-        taken = [row.name for row in timelines if broker.catalog.is_taken(row.name)]
+    def _check_names(self, is_stream: Callable[[str], bool], streams: str) -> None:
+        """Raise `ConfigError` for timelines that do not belong to the streams of a place."""
+        taken = [row.name for row in self._timeline_rows if is_stream(row.name)]
         if taken:
             place = "--timelines" if self._config.timelines else FILE_NAME
-            mistake = f"{place}: {taken[0]!r} is a stream in {self._folder} as well"
+            mistake = f"{place}: {taken[0]!r} is a stream in {streams} as well"
             raise ConfigError([f"{mistake}: use the one that belongs to this folder"])
 
     def _open_folder(self) -> Vault:
-        """Open the data folder, making it if it is missing."""
-        tier: Store | None = None
-        if self._config.tier:
-            with blamed_on(f"--tier {self._config.tier}"):
-                tier = open_store(self._config.tier, self._store_options)
+        """Open the data folder, making it if it is missing. Asks nothing of the tier."""
         with blamed_on(f"--data {self._folder}"):
             disk = LocalDisk(self._folder)
             disk.lock()
             try:
-                vault = self._open(FileBackend(disk), tier, str(self._folder))
-                check_tier(vault, tier, self._folder)
+                vault = self._open(FileBackend(disk), self._tier, str(self._folder))
+                check_tier(vault, self._tier, self._folder)
             except BaseException:
                 disk.unlock()
                 raise
         self._disk = disk
         return vault
 
-    def _open(self, backend: FileBackend | ChunkBackend, tier: Store | None, place: str) -> Vault:
+    def _open(
+        self,
+        backend: FileBackend | ChunkBackend,
+        tier: Store | None,
+        place: str,
+        *,
+        before_take_over: Callable[[Ledger], object] = lambda _: None,
+    ) -> Vault:
         options = LogOptions(
             segment_bytes=self._config.segment_bytes,
             remote=tier,
             ciphers=self._keyring,
+            accept_plain=self._config.accept_unencrypted,
             now_ms=self._clock.now_ms,
         )
+        kind = "store" if isinstance(backend, ChunkBackend) else "disk"
         vault = open_vault(
             backend,
             options,
-            workers=self._workers,
+            workers=lambda: self._workers(kind),
             clock=self._clock,
             budget=self._budget,
+            budgets=self._budgets,
             call_soon=self._loop.call_soon,
             upload_after_ms=self._config.tier_after_ms,
             on_entry=Replaying(place, self._clock, logger.info).on_entry,
+            before_take_over=before_take_over,
         )
         self._vaults.append(vault)
         tell_opened(vault, place)
+        if self._keyring is not None and vault.log.was_plain:
+            # An encrypted manifest that says which files are not: then the setting can go.
+            vault.trimmed = True
+            logger.warning(
+                "log_not_encrypted",
+                place=place,
+                hint="the stored data is not encrypted, only new data will be; leave "
+                "--accept-unencrypted out from the next start on",
+            )
         return vault
 
-    def _workers(self) -> Workers:
-        call_soon = self._loop.call_soon_threadsafe
+    def _workers(self, place: str) -> Workers:
+        """Return the threads of a vault: its own for writing, for the rest those of its `place`.
+
+        Disks and stores have some each, and so has the tier of a disk: a store that does not answer
+        keeps nobody from reading the disk.
+        """
+        shared = self._shared.get(place)
+        if shared is None:
+            call_soon = self._loop.call_soon_threadsafe
+            shared = self._shared[place] = [
+                ThreadWorker(f"{place}-{name}", threads, call_soon)
+                for name, threads in (
+                    ("read", READING_THREADS),
+                    ("tier", READING_THREADS),
+                    ("upkeep", 1),
+                    ("compactor", 1),
+                )
+            ]
+        reading, reading_remote, housekeeping, compacting = shared
         return Workers(
-            writing=ThreadWorker("journal", 1, call_soon),
-            reading=ThreadWorker("read", READING_THREADS, call_soon),
-            housekeeping=ThreadWorker("housekeeping", 1, call_soon),
-            compacting=ThreadWorker("compactor", 1, call_soon),
+            writing=ThreadWorker(f"{place}-journal", 1, self._loop.call_soon_threadsafe),
+            reading=reading.share(),
+            reading_remote=reading_remote.share() if place == "disk" else None,
+            housekeeping=housekeeping.share(),
+            compacting=compacting.share(),
         )
 
     # Closing
 
-    async def _settle(self, vault: Vault) -> None:
+    async def _settle(self, vault: Vault, left_s: Callable[[], float]) -> None:
         idle: asyncio.Future[None] = self._loop.create_future()
         vault.committer.kick()
         vault.committer.on_idle(lambda: finish(idle))
         await idle
-        while vault.checkpointing:  # noqa: ASYNC110 - once in the life of a broker
-            await asyncio.sleep(CHECKPOINT_POLL_S)
-        if vault.committer.error is None:
-            written: asyncio.Future[None] = self._loop.create_future()
-            vault.checkpoint(lambda _: finish(written))
-            await written
+        try:
+            async with asyncio.timeout(left_s()):
+                while vault.checkpointing:  # noqa: ASYNC110 - once in the life of a broker
+                    await asyncio.sleep(CHECKPOINT_POLL_S)
+                if vault.committer.error is None:
+                    written: asyncio.Future[None] = self._loop.create_future()
+                    vault.checkpoint(lambda _: finish(written))
+                    await written
+        except TimeoutError:
+            logger.warning("checkpoint_abandoned", journal=vault.name, hint=ABANDONED)
 
 
 class Replaying:
@@ -295,11 +407,45 @@ class Replaying:
 def open_timelines(url: str, file: Path) -> TimelineStore:
     """Return the place of timelines, which nobody has connected to yet."""
     if not url:
-        return SqliteStore(file)
+        return SqliteStore(file, reserve_bytes=TIMELINE_RESERVE_BYTES)
     try:
         return postgres_timelines(url, alone=True)
     except BadRequestError as error:
         raise ConfigError([f"--timelines: {error.reason}"]) from None
+
+
+def verify_tier(tier: VerifiedStore, *, answer_s: float = TIER_ANSWER_S) -> None:
+    """Verify a tier, if it answers in time: it must not replace a segment of another broker.
+
+    Raises `ConfigError` for a store that does. One that does not answer, or refuses the
+    credentials of this broker, is logged and verified before the first upload: credentials expire
+    by themselves, and that must not keep a broker whose data is local from starting again.
+    """
+    failures: list[Exception] = []
+    reason = f"no answer within {answer_s:g} s"
+
+    def verify() -> None:
+        try:
+            tier.verify()
+        except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
+            failures.append(error)
+
+    thread = threading.Thread(target=verify, name="ister-tier", daemon=True)
+    thread.start()
+    thread.join(answer_s)
+    if not thread.is_alive():
+        if not failures:
+            return
+        if not isinstance(failures[0], OSError):
+            raise failures[0]
+        reason = str(failures[0])
+    logger.error(
+        "tier_not_verified",
+        tier=tier.url,
+        reason=reason,
+        hint="the broker starts with its local data; no segment is moved to the tier, and segments "
+        "there cannot be read, until the tier answers and accepts the credentials",
+    )
 
 
 def check_tier(vault: Vault, tier: Store | None, folder: Path) -> None:

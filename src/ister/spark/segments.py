@@ -51,7 +51,7 @@ class Access:
     """What a reader of segments needs beside their addresses. Goes to executors as it is."""
 
     # As in `open_store`; empty: environment variables and machine roles.
-    store_options: Mapping[str, str] = field(default_factory=dict)
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     # Of an encrypted broker; empty: encrypted segments are read from the broker.
     key_file: str = ""
 

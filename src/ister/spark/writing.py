@@ -20,6 +20,7 @@ from ister.base.limits import (
     PARTITIONS_MAX,
     STAGE_KEEP_MS_MAX,
     STAGE_KEEP_MS_MIN,
+    STAGE_TOPICS_MAX,
 )
 from ister.client import sync
 from ister.codec import Codec, available
@@ -43,9 +44,6 @@ STAGE_BYTES = 256 * MIB
 # What is no more than this in the end goes to the broker in one step: the only event of a
 # micro-batch takes one round trip, and one change of threads.
 SMALL_BYTES = 64 * KIB
-
-# The names of a stage's streams go in one command: 4,096 of 255 B are half of what it holds.
-STAGE_STREAMS = 4_096
 
 # Partitions that are added are written to after so long; until then a key stays where it was.
 KNOWN_S = 10.0
@@ -201,7 +199,7 @@ class _Staging:
             for row in self._first:
                 self._open.add(*row)
             self._first.clear()
-        if self._bytes >= STAGE_BYTES or len(self._streams) >= STAGE_STREAMS:
+        if self._bytes >= STAGE_BYTES or len(self._streams) >= STAGE_TOPICS_MAX:
             self.close()
 
     def close(self) -> None:

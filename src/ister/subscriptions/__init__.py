@@ -1,25 +1,31 @@
 """Rules of subscriptions: who gets which message. Values in, values out."""
 
 from ister.subscriptions.cursor import Cursor
-from ister.subscriptions.deliveries import Deliveries, Expired, NewRun, Redelivery
-from ister.subscriptions.filters import Filter, check_globs
+from ister.subscriptions.deliveries import Deliveries
+from ister.subscriptions.fence import Confirmations, LeasedRun
+from ister.subscriptions.filters import Filter, check_globs, piece_end
 from ister.subscriptions.interest import limits_end, settled_end
 from ister.subscriptions.kinds import SubscriptionType
 from ister.subscriptions.leases import Lease
 from ister.subscriptions.offsets import OffsetSet
 from ister.subscriptions.ordered import Admission, KeyGate
-from ister.subscriptions.ring import KeyMatcher, Ring, keys_of
+from ister.subscriptions.portions import Expired, InCommit, NewRun, Redelivery
+from ister.subscriptions.ring import OWNER_WEIGHT, KeyMatcher, Ring, keys_of
 from ister.subscriptions.sharing import Policy, Share, in_turn, to_least_loaded
 
 __all__ = [
+    "OWNER_WEIGHT",
     "Admission",
+    "Confirmations",
     "Cursor",
     "Deliveries",
     "Expired",
     "Filter",
+    "InCommit",
     "KeyGate",
     "KeyMatcher",
     "Lease",
+    "LeasedRun",
     "NewRun",
     "OffsetSet",
     "Policy",
@@ -31,6 +37,7 @@ __all__ = [
     "in_turn",
     "keys_of",
     "limits_end",
+    "piece_end",
     "settled_end",
     "to_least_loaded",
 ]

@@ -74,6 +74,11 @@ class Cursor:
             return 0
         return next_offset - self.floor - self.acked.count_within(self.floor, next_offset)
 
+    def unacked_within(self, start: int, end: int) -> int:
+        """Return how many messages of a range are not acknowledged."""
+        start = max(start, self.floor)
+        return end - start - self.acked.count_within(start, end) if start < end else 0
+
     @property
     def is_plain(self) -> bool:
         """Whether there is no more to say than `floor`: nothing else acknowledged or failed."""
@@ -193,6 +198,12 @@ class Cursor:
             for failures, offsets in self.by_failures(changed)
             for start, end in offsets.runs()
         ]
+
+    def without_failures(self) -> "Cursor":
+        """Return a cursor with the same acknowledgements, which shares them with this one."""
+        cursor = Cursor(self.floor)
+        cursor.acked = self.acked
+        return cursor
 
     # Bytes.
 

@@ -5,6 +5,8 @@ The state of each message from `cursor.floor` up to `position` is exactly one of
     state      how it gets there                               what happens next
     acked      ack, ack_through, skip                          nothing, ever
     leased     lease                                           ack, nack, or its deadline passes
+    in commit  begin_commit: a transaction acknowledges it     end_commit: acked; undo_commit:
+                                                               leased again, or waiting
     waiting    nack, expire: after a delay; release: at once   due, then lease
     held       hold: the caller has set it aside               lease, or free: waiting again
     exhausted  as waiting, after `max_deliveries` failures     skip, as a dead letter or dropped;
@@ -17,18 +19,23 @@ The attempt of a delivery is the count of failures before it, plus one. A nack a
 deadline are failures; a release is none. Failures are kept in the cursor and survive a restart,
 the rest of this does not: what was handed out then is handed out again.
 
+A message in commit belongs to its transaction until that is decided: it is in no lease, so that no
+deadline, no nack, no acknowledgement and no consumer that leaves can move it. It stays in commit
+when every lease becomes void.
+
 Work is done by runs. Nothing here is slower for 16,384 messages in a row than for one.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from ister.base import AckSettings, Poison
 from ister.base.limits import ACK_TIMEOUT_MS_MAX, NACK_DELAY_MS_MAX
 from ister.subscriptions.cursor import Cursor
+from ister.subscriptions.fence import LOST_LEASES_MAX, Fence, merge_runs
 from ister.subscriptions.leases import Lease, Leases
 from ister.subscriptions.offsets import OFFSET_END_MAX, OffsetSet, Run
+from ister.subscriptions.portions import Expired, InCommit, NewRun, Redelivery
 from ister.subscriptions.waiting import Waiting
 
 # One call looks at no more than this many runs of new messages: a topic may hold millions of
@@ -36,37 +43,20 @@ from ister.subscriptions.waiting import Waiting
 NEW_RUNS_MAX = 64
 # About 2 ms of work, at 7 µs for a lease of one message among very many.
 EXPIRED_LEASES_MAX = 256
-
-
-class NewRun(NamedTuple):
-    """Messages not handed out yet. `attempt` is above 1 when they failed before a restart."""
-
-    start: int
-    end: int
-    attempt: int
-
-
-class Redelivery(NamedTuple):
-    """Messages to be handed out again, rising: a range when they are one run."""
-
-    offsets: range | list[int]
-    attempt: int
-
-
-class Expired(NamedTuple):
-    """A run that was not acknowledged in time."""
-
-    consumer: Hashable
-    start: int
-    end: int
-    attempt: int
+# At most this many runs are listed when one run is refused. Each gap between acknowledged messages
+# that is examined for it takes 3 µs, and a run may lie across hundreds of thousands of gaps.
+REFUSED_RUNS_MAX = 16
+GAPS_LOOKED_AT_MAX = 128
 
 
 class Deliveries:
     """See the module. `numbers` counts the leases of all topics of the subscription."""
 
     __slots__ = (
+        "_committing",
+        "_committing_bytes",
         "_exhausted",
+        "_fence",
         "_held",
         "_leases",
         "_waiting",
@@ -78,7 +68,14 @@ class Deliveries:
         "settings",
     )
 
-    def __init__(self, cursor: Cursor, settings: AckSettings, numbers: Iterator[int]) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        settings: AckSettings,
+        numbers: Iterator[int],
+        *,
+        lost_leases_max: int = LOST_LEASES_MAX,
+    ) -> None:
         self.cursor = cursor
         self.settings = settings
         # The next offset never handed out.
@@ -90,19 +87,22 @@ class Deliveries:
         # Counts `seek` and `clear`: what was read for an earlier epoch is not to be leased.
         self.epoch = 0
         self._leases = Leases(numbers)
+        self._fence = Fence(leases_max=lost_leases_max)
         self._waiting = Waiting()
         self._held = OffsetSet()
+        self._committing = OffsetSet()
+        self._committing_bytes = 0
         self._exhausted = self._failed_for_good()
 
     @property
     def in_flight(self) -> int:
-        """Messages in leases."""
-        return self._leases.count
+        """Messages in leases and in commits."""
+        return self._leases.count + self._committing.count
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of messages in leases."""
-        return self._leases.size_bytes
+        """Bytes of messages in leases and in commits."""
+        return self._leases.size_bytes + self._committing_bytes
 
     @property
     def unsettled(self) -> int:
@@ -126,7 +126,7 @@ class Deliveries:
 
     def next_new(self, limit_end: int, *, runs_max: int = NEW_RUNS_MAX) -> list[NewRun]:
         """Return the first runs from `position` on, below `limit_end`, that can be handed out."""
-        if self.cursor.is_plain:
+        if self.cursor.is_plain and not self._committing:
             start = max(self.position, self.cursor.floor)
             return [NewRun(start, limit_end, 1)] if start < limit_end else []
         # Each step is taken only when it is asked for: there may be millions of runs.
@@ -134,7 +134,8 @@ class Deliveries:
             NewRun(start, end, failures + 1)
             for gap in self.cursor.iter_gaps(self.position, limit_end)
             for free in self._exhausted.gaps(*gap)
-            for start, end, failures in self.cursor.iter_by_failures(*free)
+            for open_ in self._committing.gaps(*free)
+            for start, end, failures in self.cursor.iter_by_failures(*open_)
         )
         return list(islice(runs, runs_max))
 
@@ -164,6 +165,7 @@ class Deliveries:
             unacked.count == wanted.count
             and known == below.count
             and not wanted.intersection(self._exhausted)
+            and not wanted.intersection(self._committing)
         )
 
     def lease(
@@ -184,13 +186,15 @@ class Deliveries:
         self._claim(leased)
         if attempt > 1:
             self.redelivered += leased.count
-        return self._leases.open(
+        lease = self._leases.open(
             leased,
             consumer=consumer,
             attempt=attempt,
             deadline_ms=now_ms + self.settings.ack_timeout_ms,
             size_bytes=size_bytes,
         )
+        self._fence.on_lease(lease.number)
+        return lease
 
     def hold(self, offsets: range | Sequence[int]) -> None:
         """Set messages aside that could be leased now; the caller remembers them."""
@@ -218,7 +222,9 @@ class Deliveries:
             self.position = max(self.position, end)
 
     # Coming back. A run is named by the number of its lease; the runs returned are those refused:
-    # in no lease of this number, and not acknowledged either.
+    # in no lease of this number, and not acknowledged either, or not under this lease. There are
+    # `REFUSED_RUNS_MAX` at most, of which the last then reaches to the end of the run asked for:
+    # too much, never too little.
 
     def ack(self, number: int, start: int, end: int) -> list[Run]:
         """Acknowledge a run of a lease and return what is refused."""
@@ -227,33 +233,52 @@ class Deliveries:
         if self._leases.take_whole(number, start, end):
             self.cursor.ack(start, end)
             return []
+        taken = OffsetSet()
         lease = self._leases.find(number)
         if lease is not None:
             taken = self._leases.take(lease, start, end)
             for run_start, run_end in taken.runs():
                 self.cursor.ack(run_start, run_end)
-        return self._refuse(start, end, OffsetSet())
+        refused = self._refuse(start, end, OffsetSet())
+        stale = self._fence.stale_runs(number, start, end, held=taken)
+        return merge_runs([*refused, *stale]) if stale else refused
 
     def ack_through(self, number: int, end: int) -> bool:
         """Acknowledge everything below `end`; return whether the lease was good for that.
 
-        It is when it has not ended and reaches as far as `end`, or when nothing is left to do.
+        It is when it has not ended and reaches as far as `end`, or when nothing is left to do and
+        it has not lost the last message.
+        Messages in a commit are left to it.
         """
-        if end <= self.cursor.floor:
+        last = max(0, end - 1)
+        if end <= self.cursor.floor and not self._fence.stale_runs(
+            number, last, end, held=OffsetSet()
+        ):
             return True
         lease = self._leases.find(number)
         if lease is None or end > lease.end:
             self.refused += 1
             return False
         self._drop_below(end)
-        self.cursor.ack(self.cursor.floor, end)
+        for run in self._committing.gaps_within(self.cursor.floor, end):
+            self.cursor.ack(*run)
         return True
 
     def refusals(self, number: int, start: int, end: int) -> list[Run]:
         """Return what `ack` would refuse, and change nothing."""
         lease = self._leases.find(number)
         covered = OffsetSet() if lease is None else lease.within(start, end)
-        return self._missing(start, end, covered)
+        stale = self._fence.stale_runs(number, start, end, held=covered)
+        return merge_runs([*self._missing(start, end, covered), *stale])
+
+    def left_of(self, number: int, start: int, end: int) -> list[Run]:
+        """Return what of a run is in that lease."""
+        lease = self._leases.find(number)
+        return [] if lease is None else lease.within(start, end).runs()
+
+    def is_holding(self, consumer: Hashable) -> bool:
+        """Tell whether a consumer has messages."""
+        return self._leases.has_any(consumer)
 
     def is_leased(self, number: int, start: int, end: int) -> bool:
         """Tell whether all of a run is in that lease, which has not ended.
@@ -262,6 +287,55 @@ class Deliveries:
         """
         lease = self._leases.find(number)
         return lease is not None and 0 < end - start == lease.within(start, end).count
+
+    # Transactions.
+
+    def begin_commit(self, number: int, start: int, end: int) -> InCommit:
+        """Take a run for which `is_leased` holds out of its lease, until its commit is decided."""
+        lease = self._leases.find(number)
+        assert lease is not None, "committed without a lease"
+        size_bytes = lease.size_bytes
+        taken = self._leases.take(lease, start, end)
+        assert taken.count == end - start, "committed without a lease"
+        size_bytes -= lease.size_bytes
+        self._committing.add(start, end)
+        self._committing_bytes += size_bytes
+        return InCommit(start, end, number, lease.consumer, lease.attempt, size_bytes, self.epoch)
+
+    def end_commit(self, commit: InCommit) -> None:
+        """The journal has a transaction: what it acknowledges is done."""
+        self._leave_commit(commit)
+        self.cursor.ack(commit.start, commit.end)
+
+    def undo_commit(self, commit: InCommit, *, deadline_ms: int | None) -> None:
+        """The journal does not have a transaction: its messages are to be settled otherwise.
+
+        They are in their lease again until `deadline_ms`. Without one, or when the lease is void,
+        they are due at once. No attempt is burnt.
+        """
+        offsets = self._leave_commit(commit)
+        self.cursor.subtract_acked(offsets)
+        if not offsets:
+            return
+        if deadline_ms is None or commit.epoch != self.epoch:
+            self._fence.on_lost(commit.number, offsets)
+            # The others are new again.
+            self._waiting.ready.update(offsets.within(0, self.position))
+            return
+        self._leases.put_back(
+            commit.number,
+            offsets,
+            consumer=commit.consumer,
+            attempt=commit.attempt,
+            deadline_ms=deadline_ms,
+            # Without the share of what retention has removed meanwhile.
+            size_bytes=commit.size_bytes * offsets.count // (commit.end - commit.start),
+        )
+
+    def _leave_commit(self, commit: InCommit) -> OffsetSet:
+        """Return what of a commit retention has not removed meanwhile."""
+        self._committing_bytes -= commit.size_bytes
+        return self._committing.take(commit.start, commit.end)
 
     def nack(
         self, number: int, start: int, end: int, *, now_ms: int, delay_ms: int | None = None
@@ -275,6 +349,7 @@ class Deliveries:
         if lease is not None:
             taken = self._leases.take(lease, start, end)
             self._fail(taken, lease.attempt, now_ms=now_ms, delay_ms=delay_ms)
+            self._fence.on_lost(number, taken)
         return [] if taken.is_run(start, end) else self._refuse(start, end, taken)
 
     def extend(
@@ -286,6 +361,10 @@ class Deliveries:
         if lease is not None:
             deadline_ms = now_ms + max(0, min(extension_ms, ACK_TIMEOUT_MS_MAX))
             moved = self._leases.extend(lease, start, end, deadline_ms=deadline_ms)
+        if self._committing:
+            # Clients renew whole leases: what is in a commit needs no renewal, and is not late.
+            moved = moved.copy()
+            moved.update(self._committing.within(start, end))
         return [] if moved.is_run(start, end) else self._refuse(start, end, moved)
 
     # Time, and consumers that leave.
@@ -299,6 +378,7 @@ class Deliveries:
         by_attempt: dict[int, OffsetSet] = {}
         for lease, offsets in self._leases.take_expired(now_ms, leases_max):
             self.cursor.subtract_acked(offsets)
+            self._fence.on_lost(lease.number, offsets)
             expired += [Expired(lease.consumer, *run, lease.attempt) for run in offsets.runs()]
             by_attempt.setdefault(lease.attempt, OffsetSet()).update(offsets)
         for attempt, offsets in by_attempt.items():
@@ -324,10 +404,13 @@ class Deliveries:
         Or from one that came back and holds only some of its leases, `besides` those. No attempt
         is burnt. Returns how many messages that are.
         """
-        released = self._leases.take_all(consumer, besides=besides)
-        self.cursor.subtract_acked(released)
-        self._waiting.ready.update(released)
-        return released.count
+        count = 0
+        for number, released in self._leases.take_all(consumer, besides=besides):
+            self.cursor.subtract_acked(released)
+            self._fence.on_lost(number, released)
+            self._waiting.ready.update(released)
+            count += released.count
+        return count
 
     def lost(self, consumer: Hashable, *, now_ms: int, grace_ms: int) -> None:
         """End the leases of a consumer whose connection is gone `grace_ms` from now at the latest.
@@ -385,30 +468,49 @@ class Deliveries:
         """Forget what retention has removed: everything below `first_offset`."""
         if first_offset > self.cursor.floor:
             self._drop_below(first_offset)
+            self._committing.discard(0, first_offset)
             self.cursor.trim(first_offset)
 
     def seek(self, offset: int) -> None:
         """Go to `offset`. Every lease is void: acknowledgements of them are refused."""
         self.cursor.seek(offset)
+        self._forget_commits()
         self.clear()
 
-    def use(self, cursor: Cursor) -> None:
-        """Go on with another cursor. Every lease is void, as after `seek`."""
+    def use(self, cursor: Cursor, dead: OffsetSet | None = None) -> None:
+        """Go on with a cursor. Every lease is void, as after `seek`.
+
+        Those of `dead` stay exhausted, whatever the settings say by now. Commits belong to the
+        cursor they began under: another one knows nothing of them.
+        """
+        if cursor is not self.cursor:
+            self._forget_commits()
         self.cursor = cursor
         self.clear()
+        if dead is not None:
+            self._exhausted.update(dead)
 
     def clear(self) -> None:
-        """Void every lease and hand out anew all that is not acknowledged."""
+        """Void every lease and hand out anew all that is not acknowledged, nor in a commit."""
         self.epoch += 1
+        self._fence.begin()
         self._leases.clear()
         self._waiting.clear()
         self._held.clear()
         self._exhausted = self._failed_for_good()
         self.position = self.cursor.floor
 
+    def _forget_commits(self) -> None:
+        self._committing.clear()
+        self._committing_bytes = 0
+
     def _failed_for_good(self) -> OffsetSet:
         deliveries_max = self.settings.max_deliveries
-        return self.cursor.failed(deliveries_max) if deliveries_max else OffsetSet()
+        if not deliveries_max:
+            return OffsetSet()
+        failed = self.cursor.failed(deliveries_max)
+        failed.subtract(self._committing)
+        return failed
 
     def _ready(self, now_ms: int) -> OffsetSet:
         self._waiting.advance(now_ms)
@@ -433,6 +535,7 @@ class Deliveries:
             passed = OffsetSet(self.position, end)
             passed.subtract(offsets)
             passed.subtract(self._exhausted)
+            passed.subtract(self._committing)
             self.cursor.subtract_acked(passed)
             self._waiting.ready.update(passed)
         self.position = end
@@ -455,12 +558,32 @@ class Deliveries:
 
     def _refuse(self, start: int, end: int, covered: OffsetSet) -> list[Run]:
         refused = self._missing(start, end, covered)
-        # Beyond `position` nothing was handed out: a wild number must not spoil the count.
-        self.refused += sum(max(0, min(end, self.position) - start) for start, end in refused)
+        if refused:
+            # Beyond `position` nothing was handed out: a wild number must not spoil the count.
+            end = min(end, self.position)
+            count = self.cursor.unacked_within(start, end) - covered.count_within(start, end)
+            self.refused += max(0, count)
         return refused
 
     def _missing(self, start: int, end: int, covered: OffsetSet) -> list[Run]:
         """Return the runs that are neither acknowledged nor in `covered`."""
         if start >= end or covered.is_run(start, end):
             return []
-        return [run for gap in self.cursor.gaps(start, end) for run in covered.gaps(*gap)]
+        if covered and self.cursor.acked:
+            covered = covered.copy()
+            self.cursor.subtract_acked(covered)
+        if self.cursor.unacked_within(start, end) == covered.count_within(start, end):
+            return []
+        runs: list[Run] = []
+        for _ in range(GAPS_LOOKED_AT_MAX):
+            gap = next(self.cursor.iter_gaps(start, end), None)
+            if gap is None:
+                return runs
+            missing = next(covered.gaps(*gap), None)
+            if missing is not None:
+                if len(runs) == REFUSED_RUNS_MAX:
+                    start = runs.pop()[0]
+                    break
+                runs.append(missing)
+            start = gap[1] if missing is None else missing[1]
+        return [*runs, (start, end)] if start < end else runs

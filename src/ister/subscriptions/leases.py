@@ -150,9 +150,49 @@ class Leases:
         self._watch(deadline_ms, number)
         return lease
 
+    def put_back(
+        self,
+        number: int,
+        offsets: OffsetSet,
+        *,
+        consumer: Hashable,
+        attempt: int,
+        deadline_ms: int,
+        size_bytes: int,
+    ) -> None:
+        """Give messages that were taken out of a lease back to it, also when it has ended since.
+
+        What is left of the lease lasts until `deadline_ms` as well.
+        """
+        lease = self._by_number.get(number)
+        if lease is None:
+            lease = self._by_number[number] = Lease(
+                number=number,
+                offsets=offsets,
+                consumer=consumer,
+                attempt=attempt,
+                deadline_ms=deadline_ms,
+                size_bytes=size_bytes,
+            )
+            self._by_consumer.setdefault(consumer, {})[number] = lease
+        else:
+            lease.offsets.update(offsets)
+            lease.count += offsets.count
+            lease.size_bytes += size_bytes
+            lease.end = max(lease.end, offsets.end)
+            lease.deadline_ms = max(lease.deadline_ms, deadline_ms)
+        self.count += offsets.count
+        self.size_bytes += size_bytes
+        heappush(self._starts, (lease.first, number))
+        self._watch(lease.deadline_ms, number)
+
     def find(self, number: int) -> Lease | None:
         """Return a lease that has not ended."""
         return self._by_number.get(number)
+
+    def has_any(self, consumer: Hashable) -> bool:
+        """Tell whether a consumer has a lease."""
+        return consumer in self._by_consumer
 
     def take_whole(self, number: int, start: int, end: int) -> bool:
         """Take a range that is not empty out of a lease if all of it is there; tell whether.
@@ -173,9 +213,11 @@ class Leases:
         self._shrink(lease, taken.count)
         return taken
 
-    def take_all(self, consumer: Hashable, *, besides: Collection[int] = frozenset()) -> OffsetSet:
-        """End every lease of a consumer, `besides` some, and return what was left of them."""
-        taken = OffsetSet()
+    def take_all(
+        self, consumer: Hashable, *, besides: Collection[int] = frozenset()
+    ) -> list[tuple[int, OffsetSet]]:
+        """End every lease of a consumer, `besides` some, and return what was left of each."""
+        ended: list[tuple[int, OffsetSet]] = []
         leases = self._by_consumer.pop(consumer, {})
         kept = {number: lease for number, lease in leases.items() if number in besides}
         if kept:
@@ -183,12 +225,13 @@ class Leases:
         for number, lease in leases.items():
             if number in kept:
                 continue
-            taken.update(lease.offsets)
+            taken = lease.offsets.copy()
             for part in lease.parts:
                 taken.update(part.offsets)
+            ended.append((number, taken))
             del self._by_number[number]
             self._count_out(lease, lease.count)
-        return taken
+        return ended
 
     def drop_below(self, end: int) -> None:
         """Take everything below `end` out of all leases."""

@@ -2,15 +2,20 @@
 
 Always true:
 - lines go to stderr, because stdout carries data;
-- tracebacks show code, never the values of variables: those may be payloads.
+- tracebacks show code, never the values of variables: those may be payloads;
+- an event is one line, with control characters escaped: a client chooses its own names;
+- text that looks like a password or a key is hidden: errors of libraries may contain one.
 """
 
+import io
 import logging
 import sys
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 import structlog
+
+from ister.base import hide_secrets, printable, printable_lines
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -34,15 +39,18 @@ def configure_log(*, level: str, format: str, stream: TextIO | None = None) -> N
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if format == "console" or (format == "auto" and is_terminal):
+        processors.append(_hide_secrets)
+        processors.append(_escape_controls)
         processors.append(
             structlog.dev.ConsoleRenderer(
                 colors=is_terminal,
-                exception_formatter=structlog.dev.plain_traceback,
+                exception_formatter=_write_traceback,
                 pad_event_to=24,
             )
         )
     else:
         processors.append(structlog.processors.format_exc_info)
+        processors.append(_hide_secrets)
         processors.append(structlog.processors.JSONRenderer())
     structlog.configure(
         processors=processors,
@@ -81,6 +89,27 @@ class _Bridge(logging.Handler):
         logger = structlog.get_logger(record.name)
         exc_info = record.exc_info if record.exc_info and record.exc_info[0] else None
         logger.log(record.levelno, record.getMessage(), exc_info=exc_info)
+
+
+def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = hide_secrets(value)
+    return event
+
+
+def _escape_controls(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape control characters in texts. Other values are shown by `repr`, which escapes them."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = printable(value)
+    return event
+
+
+def _write_traceback(out: TextIO, exc_info: Any) -> None:
+    shown = io.StringIO()
+    structlog.dev.plain_traceback(shown, exc_info)
+    out.write(printable_lines(hide_secrets(shown.getvalue())))
 
 
 def _add_logger(logger: Any, _: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -7,6 +7,7 @@ installation; see `pytest_ister`.
 from ister.objects import MemoryDisk
 from ister.testing.clock import VirtualClock, VirtualTimer, settle
 from ister.testing.disk import Crash, Fault, FaultyDisk, Keep, Operation
+from ister.testing.full import SmallDisk
 from ister.testing.memory import MemoryBroker
 from ister.testing.threaded import ThreadedBroker
 from ister.testing.transport import MemoryTransport, connect_pair
@@ -20,6 +21,7 @@ __all__ = [
     "MemoryDisk",
     "MemoryTransport",
     "Operation",
+    "SmallDisk",
     "ThreadedBroker",
     "VirtualClock",
     "VirtualTimer",

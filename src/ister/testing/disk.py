@@ -7,8 +7,9 @@ It keeps apart what a program sees and what would be found after a power cut. Th
   power cut interrupts happened or did not;
 - un-synced writes reach the platter in sectors, in any order: each is found as it was after the
   last sync or after any later write to it;
-- a failed `sync` (or `truncate`) has lost what was un-synced, as on Linux: it is still seen, a
-  second `sync` reports success, and after a power cut it is gone;
+- a failed `sync` (or `truncate`) leaves what was un-synced in doubt, as on Linux: it is still seen,
+  and a second `sync` reports success without it. After a power cut each sector of it is there or
+  not, as of what nobody has tried to sync;
 - a failed `write` has written its first half.
 
 Only operations that change the disk are counted: a power cut during a read is found as one before
@@ -89,7 +90,9 @@ class Content:
     seen: MemoryFile = field(default_factory=MemoryFile)
     durable: MemoryFile = field(default_factory=MemoryFile)
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
-    # The size of a `truncate` that a power cut interrupted.
+    # Older writes whose sync has failed: no later sync makes them durable.
+    doubtful: list[tuple[int, bytes]] = field(default_factory=list)
+    # The size of a `truncate` that failed, or that a power cut interrupted.
     cut: int | None = None
 
     def write(self, position: int, data: bytes) -> None:
@@ -99,8 +102,17 @@ class Content:
 
     def sync(self) -> None:
         """Make what was written durable."""
+        if self.cut is not None:
+            self.durable.truncate(self.cut)
+            self.cut = None
         for position, data in self.unsynced:
             self.durable.write(position, [data])
+            self.doubtful = without(self.doubtful, position, position + len(data))
+        self.unsynced.clear()
+
+    def fail_sync(self) -> None:
+        """Leave what was written in doubt."""
+        self.doubtful += self.unsynced
         self.unsynced.clear()
 
     def truncate(self, size_bytes: int) -> None:
@@ -108,12 +120,14 @@ class Content:
         self.sync()
         self.seen.truncate(size_bytes)
         self.durable.truncate(size_bytes)
+        end = max((position + len(data) for position, data in self.doubtful), default=0)
+        self.doubtful = without(self.doubtful, size_bytes, end)
 
     def after_crash(self, keep: Keep, chance: random.Random, sector_bytes: int) -> MemoryFile:
         """Return the file as it is found."""
         found = self.durable.copy()
         kept = 1.0 if keep == "all" else chance.choice((0.1, 0.5, 0.9))
-        writes = [] if keep == "none" else self.unsynced
+        writes = [] if keep == "none" else [*self.doubtful, *self.unsynced]
         lost: set[int] = set()
         for position, data in writes:
             for start, piece in sectors(position, data, sector_bytes):
@@ -128,6 +142,22 @@ class Content:
         if self.cut is not None and keep != "none" and chance.random() < kept:
             found.truncate(self.cut)
         return found
+
+
+def without(writes: list[tuple[int, bytes]], start: int, end: int) -> list[tuple[int, bytes]]:
+    """Return writes without what they wrote from `start` to `end`."""
+    kept = []
+    for position, data in writes:
+        before = data[: max(start - position, 0)]
+        behind = data[max(end - position, 0) :]
+        if position + len(data) <= start or position >= end:
+            kept.append((position, data))
+            continue
+        if before:
+            kept.append((position, before))
+        if behind:
+            kept.append((position + len(data) - len(behind), behind))
+    return kept
 
 
 def sectors(position: int, data: bytes, sector_bytes: int) -> list[tuple[int, bytes]]:
@@ -148,6 +178,7 @@ class FaultyFile:
         self._disk = disk
         self._name = name
         self._content = content
+        disk.open_files.add(self)
 
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Write all of `parts` one after the other from `position` on."""
@@ -169,7 +200,7 @@ class FaultyFile:
         self._disk.change(
             Operation("sync", self._name),
             act=self._content.sync,
-            fail=self._content.unsynced.clear,
+            fail=self._content.fail_sync,
         )
 
     def size(self) -> int:
@@ -186,7 +217,8 @@ class FaultyFile:
         def fail() -> None:
             # Its second half, the sync, has failed.
             self._content.seen.truncate(size_bytes)
-            self._content.unsynced.clear()
+            self._content.fail_sync()
+            self._content.cut = size_bytes
 
         self._disk.change(
             Operation("truncate", self._name),
@@ -196,7 +228,8 @@ class FaultyFile:
         )
 
     def close(self) -> None:
-        """Do nothing, also after a crash: clean-up code runs through here."""
+        """Do nothing else, also after a crash: clean-up code runs through here."""
+        self._disk.open_files.discard(self)
 
 
 def nothing() -> None:
@@ -212,6 +245,8 @@ class FaultyDisk:
         # Every change asked for, those that failed included; the slot is the operation's number.
         self.operations: list[Operation] = []
         self.crashed = False
+        # Those that nobody has closed.
+        self.open_files: set[FaultyFile] = set()
         self._crash_at: int | None = None
         self._faults: list[Fault] = []
         self._contents: dict[str, Content] = {}
@@ -289,6 +324,10 @@ class FaultyDisk:
     def remove(self, name: str) -> None:
         """Remove a file. It may be missing."""
         self._name(Operation("remove", name), None)
+
+    def room(self) -> tuple[int, int] | None:
+        """Tell nothing: this disk is never full. See `SmallDisk`."""
+        return None
 
     # Between the disk and its files
 

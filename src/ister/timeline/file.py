@@ -12,9 +12,11 @@ from ister.base.limits import KIB, MIB
 # The pages that a batch of puts, leases and ends touches again and again are those of the last
 # few seconds in each index: some megabytes. The operating system has the rest.
 CACHE_KIB = 24 * MIB // KIB
+# What SQLite takes by itself.
+PAGE_BYTES = 4 * KIB
 # Whoever fills the write-ahead log copies it into the file, and waits for that: 4 MiB take some
 # 5 ms. With 16 MiB nothing was faster, and the longest waits were longer.
-CHECKPOINT_PAGES = 4 * MIB // (4 * KIB)
+CHECKPOINT_PAGES = 4 * MIB // PAGE_BYTES
 # The log is cut to this when a long one has been copied into the file.
 WAL_BYTES_KEPT = 16 * MIB
 

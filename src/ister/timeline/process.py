@@ -6,19 +6,25 @@ back for every row, and each time the event loop would have to be waited for.
 Run by the broker, with a socket as standard input: each frame is a pickled call, and is answered by
 what it returned or raised. It ends when the socket does, that is with its broker, whichever way
 that ends. Signals are the broker's to act on.
+
+A killed broker leaves calls in the socket, and a process that may only just have started. No call
+is made once the broker is gone: the next broker may have opened the file since.
 """
 
 import gc
 import os
+import select
 import signal
 import socket
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ister.base.errors import IsterError
+from ister.base.limits import TIMELINE_RESERVE_BYTES
 from ister.timeline.calls import as_ister_error
 from ister.timeline.frames import WAS_THERE, Frames, encode
 from ister.timeline.port import Store
@@ -32,7 +38,17 @@ def serve(connection: socket.socket, store: Store) -> None:
     frames = Frames()
     while data := connection.recv(1 << 20):
         for call in frames.add(data):
+            exit_without_broker(connection)
             connection.sendall(answer(call, store))
+
+
+def exit_without_broker(connection: socket.socket) -> None:
+    """End this process if the other side of the socket is closed, whatever is left to read."""
+    poll = select.poll()
+    # No events: a closed socket is reported all the same, bytes to read are not.
+    poll.register(connection, 0)
+    if poll.poll(0):
+        os._exit(0)
 
 
 def answer(call: Any, store: Store) -> bytes:
@@ -64,8 +80,13 @@ def main() -> None:
     # Nothing of what was imported is ever garbage.
     gc.freeze()
     give_way()
-    store = SqliteStore(Path(sys.argv[1]), was_there=WAS_THERE in sys.argv[2:])
     connection = socket.socket(fileno=sys.stdin.fileno())
+    store = SqliteStore(
+        Path(sys.argv[1]),
+        was_there=WAS_THERE in sys.argv[2:],
+        reserve_bytes=TIMELINE_RESERVE_BYTES,
+        on_locked=partial(exit_without_broker, connection),
+    )
     with suppress(ConnectionError):
         serve(connection, store)
     # The broker has had the store closed, or it has crashed: then the file is left as it is.

@@ -7,7 +7,8 @@ Always true:
   itself does not keep;
 - nothing of a message is in memory between two calls, but for what the log of puts has alone;
 - after an error of the storage nothing is remembered: the next call opens the file again, so that
-  what it finds is what the disk has.
+  what it finds is what the disk has;
+- on a full disk messages are refused, and all else goes on with a reserve (`reserve.py`).
 
 A topic that is deleted is gone at once, its messages a few with each `apply` that comes after:
 millions of them would hold up everybody else for minutes.
@@ -15,28 +16,32 @@ millions of them would hold up everybody else for minutes.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
-from ister.base.errors import CorruptedError, IsterError, StorageFailedError, TopicExistsError
+from ister.base.errors import (
+    CorruptedError,
+    DiskFullError,
+    IsterError,
+    StorageFailedError,
+    TopicExistsError,
+)
 from ister.database import transaction, translated
 from ister.objects import LocalDisk
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
-from ister.timeline.file import open_file
+from ister.timeline.file import CHECKPOINT_PAGES, PAGE_BYTES, open_file
 from ister.timeline.model import Bury, Changed, Done, Lease, Put, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
-from ister.timeline.put_log import SUFFIX, Logged, PutLog, load_puts
-from ister.timeline.sheet import UNREAD, Sheet, Writes
+from ister.timeline.put_log import SUFFIX, PutLog, load_puts
+from ister.timeline.reserve import SPARED_PAGES, Reserve, Sparing, with_reserve
+from ister.timeline.sheet import UNREAD, Sheet
 from ister.timeline.sqlite_runs import (
-    ADD,
     ALL,
     AMONG,
     FIND_SEQS,
-    LEASE,
     SLIM,
     SLIM_KINDS,
     WHOLE,
@@ -48,13 +53,16 @@ from ister.timeline.sqlite_runs import (
     listed,
     new_row,
     put_all,
-    put_row,
 )
+from ister.timeline.sqlite_writes import checkpoint, fold, write
 
 if TYPE_CHECKING:
     from ister.log import Disk
 
 FILE_NAME = "timelines.db"
+# A killed broker leaves its process behind for as long as that takes to start and to see so: some
+# tenths of a second, or seconds where processors are few. A restart waits for it.
+BUSY_TIMEOUT_S = 15.0
 BEFORE_ALL = (-NUMBER_MAX, 0)
 # Versions are taken from the file so many at a time, or each commit would write a page more for
 # that. Those that were not given when it is opened again never are.
@@ -106,11 +114,6 @@ HELD = (
     " WHERE l.topic = ? AND l.holder = ? AND (l.position, l.seq) > (?, ?)"
     " ORDER BY l.position, l.seq LIMIT ?"
 )
-CHANGE = "UPDATE messages SET version = ?, due = ?, leases = ? WHERE seq = ?"
-UPDATE = "UPDATE messages SET payload = ?, attributes = ?, crc = ? WHERE seq = ?"
-MOVE = "UPDATE messages SET topic = ?, id = ?, level = ? WHERE seq = ?"
-REMOVE = "DELETE FROM messages WHERE seq = ?"
-FREE_AGAIN = "DELETE FROM leases WHERE seq = ?"
 CLEAR = (
     "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY message_order"
     " WHERE topic = ? LIMIT ?)"
@@ -128,17 +131,26 @@ class SqliteStore:
         self,
         file: Path,
         *,
-        busy_timeout_s: float = 5.0,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
         was_there: bool = False,
         disk: "Disk | None" = None,
+        reserve_bytes: int = 0,
+        on_locked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`disk` is where the log of puts is, if not beside the file."""
+        """Keep timelines in `file`, which is opened by the first call.
+
+        `disk` is where the log of puts is, if not beside the file. `reserve_bytes` of it are kept
+        for when it is full. `on_locked` is called whenever the file has been locked, before
+        anything in it is changed.
+        """
         self._file = file.absolute()
         self._log_name = f"{file.name}{SUFFIX}"
         self._disk = disk or LocalDisk(self._file.parent)
+        self._reserve = Reserve(self._disk, self._file.parent, file.name, reserve_bytes)
         self._busy_timeout_s = busy_timeout_s
         self._connection: sqlite3.Connection | None = None
         self._was_there = was_there
+        self._on_locked = on_locked
         # Of the file that is open.
         self._topics: dict[int, TopicRow] = {}
         self._remains: set[int] = set()
@@ -147,11 +159,13 @@ class SqliteStore:
         self._reserved = 0
         self._log: PutLog | None = None
 
+    @with_reserve
     def topics(self) -> list[TopicRow]:
         """See `Store`."""
         with self._opened():
             return list(self._topics.values())
 
+    @with_reserve
     def create_topic(self, name: str, kind: str, settings: bytes) -> TopicRow:
         """See `Store`."""
         with self._opened() as connection:
@@ -165,6 +179,7 @@ class SqliteStore:
             self._topics[number] = topic
             return topic
 
+    @with_reserve
     def delete_topic(self, number: int) -> None:
         """See `Store`."""
         with self._folded() as connection:
@@ -177,7 +192,30 @@ class SqliteStore:
             self._remains.add(number)
 
     def apply(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
-        """See `Store`."""
+        """See `Store`. On a full disk, changes that store more get `DiskFullError`."""
+        reserve = self._reserve
+        # Twice: a file that was opened again has given back the room of its write-ahead log.
+        for _ in range(2):
+            if not reserve.is_whole:
+                self._look_for_room()
+            if reserve.is_full:
+                break
+            try:
+                return self._commit(now_ms, work)
+            except DiskFullError:
+                reserve.is_full, reserve.is_whole = True, False
+        sparing = Sparing(
+            lambda part: self._commit(now_ms, [part])[0],
+            lambda part: self._commit_reserved(now_ms, [part])[0],
+            leases=not reserve.spares_leases,
+        )
+        return [sparing.make(piece) for piece in work]
+
+    @with_reserve
+    def _commit_reserved(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
+        return self._commit(now_ms, work)
+
+    def _commit(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
         if len(work) == 1 and len(work[0].changes) == 1:
             changed = self._log_put(work[0].changes[0])
             if changed is not None:
@@ -202,6 +240,14 @@ class SqliteStore:
             self._remains -= cleared
             self._on_folded()
             return outcomes
+
+    @with_reserve
+    def _look_for_room(self) -> None:
+        """Take messages again, if there is room for them by now."""
+        with self._opened() as connection:
+            (pages,) = connection.execute("PRAGMA freelist_count").fetchone()
+            self._reserve.look(pages * PAGE_BYTES)
+            self._set_checkpoints(connection)
 
     def _make(
         self,
@@ -231,6 +277,7 @@ class SqliteStore:
         write(connection, sheet.writes())
         return outcomes
 
+    @with_reserve
     def scan(
         self, topic: int, level: int, after: tuple[int, int], until_ms: int, limit: int
     ) -> list[Slot]:
@@ -250,6 +297,7 @@ class SqliteStore:
                 del slots[limit:]
             return slots
 
+    @with_reserve
     def levels(self, topic: int) -> dict[int, int]:
         """See `Store`."""
         with self._folded() as connection:
@@ -263,6 +311,7 @@ class SqliteStore:
                 for level in self._levels(connection, topic)
             }
 
+    @with_reserve
     def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
         with self._folded() as connection:
@@ -270,6 +319,7 @@ class SqliteStore:
                 return []
             return self._whole(connection.execute(HELD, (topic, holder, *after, limit)))
 
+    @with_reserve
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
         with self._folded() as connection:
@@ -277,6 +327,7 @@ class SqliteStore:
                 return None
             return self._find(connection, topic, id)
 
+    @with_reserve
     def page(
         self, topic: int, start_ms: int, end_ms: int, after: tuple[int, int], limit: int
     ) -> list[Row]:
@@ -293,6 +344,7 @@ class SqliteStore:
                 del found[limit:]
             return found
 
+    @with_reserve
     def count(self, topic: int, start_ms: int, end_ms: int) -> int:
         """See `Store`. Takes longer the more there are: a second for 2 to 5 million."""
         with self._folded() as connection:
@@ -306,6 +358,7 @@ class SqliteStore:
                 count += all_ - left + leased
             return count
 
+    @with_reserve
     def close(self) -> None:
         """See `Store`."""
         if self._connection is not None:
@@ -345,8 +398,11 @@ class SqliteStore:
             is_taken = key in log.ids or connection.execute(HAS_ID, key).fetchone()
             if is_taken or not log.add(version, put):
                 return None
-        except (sqlite3.Error, OSError):
+        except (sqlite3.Error, OSError) as error:
             with self._closed_on_failure():
+                if isinstance(error, OSError):
+                    # Also when the disk is full: the put may be in the log.
+                    raise StorageFailedError(f"{self._log_name}: {error.strerror}") from error
                 raise
         self._version = version
         return Changed(put.id, version, version, put.due_ms, put.due_ms)
@@ -462,6 +518,7 @@ class SqliteStore:
             raise StorageFailedError(f"{self._file} is gone: put it back")
         if self._connection is None:
             self._connection = open_file(self._file, busy_timeout_s=self._busy_timeout_s)
+            self._on_locked()
             self._was_there = True
             self._begin(self._connection)
         return self._connection
@@ -469,6 +526,8 @@ class SqliteStore:
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Read what is known of a file while it is open."""
         checkpoint(connection)
+        self._reserve.open()
+        self._set_checkpoints(connection)
         topics = connection.execute("SELECT number, name, kind, settings FROM topics")
         self._topics = {row[0]: TopicRow(*row) for row in topics}
         self._remains = {row[0] for row in connection.execute("SELECT number FROM remains")}
@@ -479,6 +538,11 @@ class SqliteStore:
             case _:
                 raise self._damage("the last version is not what was written")
         self._begin_log(connection, logged)
+
+    def _set_checkpoints(self, connection: sqlite3.Connection) -> None:
+        """Say how long the write-ahead log may become before it is copied into the file."""
+        pages = SPARED_PAGES if self._reserve.is_full else CHECKPOINT_PAGES
+        connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
     def _begin_log(self, connection: sqlite3.Connection, logged: int) -> None:
         """Have the tables take what a crash has left in the log of puts, and begin another."""
@@ -505,62 +569,3 @@ class SqliteStore:
             connection.execute("DELETE FROM remains WHERE number = ?", (number,))
             return {number}
         return set()
-
-
-def checkpoint(connection: sqlite3.Connection) -> None:
-    """Have on the disk what the write-ahead log has, or raise.
-
-    A commit whose sync failed, or that was killed before it, is found there and counts, though
-    nobody knows whether it would outlive a power cut. What was only copied into it must not be
-    removed elsewhere before that is known.
-    """
-    (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    if busy:
-        raise StorageFailedError("the write-ahead log of timelines is in use")
-
-
-def fold(connection: sqlite3.Connection, logged: Sequence[Logged]) -> None:
-    """Have the tables take what was logged; their head says so."""
-    if logged:
-        connection.executemany(ADD, [put_row(put, version) for version, put in logged])
-        connection.execute("UPDATE head SET logged = ?", (logged[-1].version,))
-
-
-def write(connection: sqlite3.Connection, writes: Writes) -> None:
-    """Do to the file what was decided."""
-    if writes.removed:
-        connection.executemany(REMOVE, [(seq,) for seq in writes.removed])
-    if writes.freed:
-        connection.executemany(FREE_AGAIN, [(seq,) for seq in writes.freed])
-    if writes.moved:
-        connection.executemany(
-            MOVE, [(row.topic, row.id, row.level, row.seq) for row in writes.moved]
-        )
-    if writes.changed:
-        connection.executemany(
-            CHANGE, [(row.version, row.due_ms, row.leases, row.seq) for row in writes.changed]
-        )
-    if writes.updated:
-        connection.executemany(
-            UPDATE,
-            [(row.payload, row.attributes, checksum(row), row.seq) for row in writes.updated],
-        )
-    if writes.added:
-        connection.executemany(
-            ADD, [(*row[:6], row.group, *row[9:], checksum(row)) for row in writes.added]
-        )
-    if writes.leased:
-        connection.executemany(
-            LEASE,
-            [
-                (seq, topic, level, due_ms, position_ms, version, holder, leases)
-                for topic, seq, _, version, level, due_ms, position_ms, _, holder, leases, _, _ in (
-                    writes.leased
-                )
-            ],
-        )
-
-
-def checksum(row: Row) -> int:
-    """Return the checksum of what a message carries."""
-    return crc32(row[11], crc32(row[10]))

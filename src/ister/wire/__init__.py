@@ -101,6 +101,7 @@ from ister.wire.layouts import (
     StreamLocated,
     WatchStreams,
 )
+from ister.wire.requests import decode_request
 from ister.wire.schemas import (
     BindSchema,
     CheckSchema,
@@ -311,6 +312,7 @@ __all__ = [
     "credit_frame",
     "crons_of",
     "decode_command",
+    "decode_request",
     "deliver_frame",
     "error_of",
     "error_reply",

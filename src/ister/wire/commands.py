@@ -5,9 +5,10 @@ or by `ErrorReply`. A command from the broker with sequence 0 is a notice. Decod
 type; names and ranges are checked by the broker, which knows the rules.
 """
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from ister.base import (
     LATEST,
@@ -20,16 +21,19 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
+from ister.base.limits import IN_FLIGHT_COUNT_MAX, KEPT_COUNT_MAX
 from ister.wire.cron import CronCommand
 from ister.wire.delayed import SendDelayed
 from ister.wire.layouts import LayoutCommand
 from ister.wire.schemas import SchemaCommand
 from ister.wire.staging import StagingCommand
-from ister.wire.tagged import Tagged
+from ister.wire.tagged import Listed, Mapped, Tagged
 from ister.wire.timelines import TimelineCommand
 
 PROTOCOL_VERSION_MIN = 1
 PROTOCOL_VERSION_MAX = 1
+# Of what is wrong with a command, as the error tells it.
+ERROR_CHARS_MAX = 200
 
 
 # The handshake
@@ -38,18 +42,21 @@ PROTOCOL_VERSION_MAX = 1
 class Hello(Tagged):
     """First frame of a client."""
 
-    # A random word that stays the same over reconnects: a consumer that comes back takes its
-    # place again, although the broker has not yet noticed that its old connection is dead.
+    # A random word that stays the same over reconnects. Others may learn of it.
     client_id: str
     version_min: int = PROTOCOL_VERSION_MIN
     version_max: int = PROTOCOL_VERSION_MAX
     agent: str = ""
-    codecs: list[str] = msgspec.field(default_factory=list)
+    codecs: Listed[str] = msgspec.field(default_factory=list)
     # Who it is, for a broker that asks.
     token: str = ""
+    # At least 128 random bits, sent only to the broker. A consumer that reconnects with the same
+    # secret replaces its old connection, even if the broker has not yet noticed that this is dead.
+    # Without a secret, no connection can be taken over.
+    secret: str = ""
 
     def __repr__(self) -> str:
-        # Without the token: a hello may come to stand in a log.
+        # Without token and secret: a hello may come to stand in a log.
         return f"Hello(client_id={self.client_id!r}, agent={self.agent!r})"
 
 
@@ -179,8 +186,8 @@ class Subscribe(Tagged):
     channel: int
     type: str = "exclusive"
     policy: str = "least_loaded"
-    key_filters: list[str] = msgspec.field(default_factory=list)
-    filters: dict[str, str] = msgspec.field(default_factory=dict)
+    key_filters: Listed[str] = msgspec.field(default_factory=list)
+    filters: Mapped[str] = msgspec.field(default_factory=dict)
     # What `subscribed` said, when the client comes back after a lost connection.
     partitions: int = 0
     # On streams: where a subscription that does not exist yet begins, and how it treats acks.
@@ -188,7 +195,7 @@ class Subscribe(Tagged):
     acks: AckSettings | None = None
     # Of a client that comes back: the leases it still holds. What else it was sent got lost on
     # the way, and is delivered again at once. Absent: it does not say.
-    held: list[int] | None = None
+    held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
 
 
 class Subscribed(Tagged):
@@ -212,7 +219,7 @@ class CloseConsumer(Tagged):
 
     channel: int
     # The ids of messages that the application has.
-    kept: list[str] | None = None
+    kept: Annotated[list[str], Meta(max_length=KEPT_COUNT_MAX)] | None = None
 
 
 class DeleteSubscription(Tagged):
@@ -309,8 +316,8 @@ class CommitTransaction(Tagged):
     """
 
     channel: int
-    topics: list[str]
-    acks: list[tuple[int, int, int, int]] = msgspec.field(default_factory=list)
+    topics: Listed[str]
+    acks: Listed[tuple[int, int, int, int]] = msgspec.field(default_factory=list)
 
 
 class TransactionCommitted(Tagged):
@@ -370,9 +377,15 @@ class ReaderEnded(Tagged):
 
 
 class ConsumerClosed(Tagged):
-    """The broker closed the consumer on this frame's channel."""
+    """The broker closed the consumer on this frame's channel.
+
+    `code` is 0, or that of the error that closed it, as in `ErrorReply`.
+    """
 
     reason: str
+    code: int = 0
+    text: str = ""
+    fields: dict[str, FieldValue] = msgspec.field(default_factory=dict)
 
 
 # Listings
@@ -490,7 +503,9 @@ def decode_command(body: bytes | memoryview) -> Command:
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"control frame is no known command: {error}") from error
+        # It may quote all that a stranger has sent, and goes into the log.
+        shown = str(error)[:ERROR_CHARS_MAX]
+        raise ProtocolError(f"control frame is no known command: {shown}") from error
 
 
 def error_reply(error: IsterError) -> ErrorReply:
@@ -498,6 +513,6 @@ def error_reply(error: IsterError) -> ErrorReply:
     return ErrorReply(code=error.code, text=str(error), fields=error.fields())
 
 
-def error_of(reply: ErrorReply | ReaderEnded) -> IsterError:
-    """Return the error in a peer's `ErrorReply`, or in a `ReaderEnded` whose code is not 0."""
+def error_of(reply: ErrorReply | ReaderEnded | ConsumerClosed) -> IsterError:
+    """Return the error in a peer's `ErrorReply`, or in a notice whose code is not 0."""
     return from_wire(reply.code, reply.fields, reply.text)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from ister.base.errors import ProtocolError, VersionError
+from ister.base.limits import NAME_BYTES_MAX
 from ister.wire.commands import (
     PROTOCOL_VERSION_MAX,
     PROTOCOL_VERSION_MIN,
@@ -178,6 +179,10 @@ def accept_hello(frame: Frame) -> tuple[Hello, int]:
     if not command.client_id:
         # Two clients without an id would take each other's consumers for their own.
         raise ProtocolError("a client needs an id of its own")
+    if len(command.client_id.encode(errors="replace")) > NAME_BYTES_MAX:
+        raise ProtocolError(f"client_id is longer than {NAME_BYTES_MAX} bytes")
+    if len(command.secret.encode(errors="replace")) > NAME_BYTES_MAX:
+        raise ProtocolError(f"secret is longer than {NAME_BYTES_MAX} bytes")
     version = min(command.version_max, PROTOCOL_VERSION_MAX)
     if version < max(command.version_min, PROTOCOL_VERSION_MIN):
         raise VersionError(

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ister.wire.tagged import Tagged
+from ister.wire.tagged import Listed, Tagged
 
 
 class SendDelayed(Tagged):
@@ -18,5 +18,5 @@ class SendDelayed(Tagged):
     word: str
     # Unstamped and not numbered, as in PUBLISH.
     batch: bytes
-    due_ms: list[int] = msgspec.field(default_factory=list)
-    delays_ms: list[int] = msgspec.field(default_factory=list)
+    due_ms: Listed[int] = msgspec.field(default_factory=list)
+    delays_ms: Listed[int] = msgspec.field(default_factory=list)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ister.wire.tagged import Tagged
+from ister.wire.tagged import Listed, Mapped, Tagged
 
 
 class StreamHead(msgspec.Struct, frozen=True):
@@ -27,8 +27,8 @@ class WatchStreams(Tagged):
     comes after `wait_ms` at the latest; with 0 at once.
     """
 
-    topics: list[str]
-    beyond: dict[str, int] = msgspec.field(default_factory=dict)
+    topics: Listed[str]
+    beyond: Mapped[int] = msgspec.field(default_factory=dict)
     wait_ms: int = 0
 
 

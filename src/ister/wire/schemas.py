@@ -5,7 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 from ister.base import SchemaBinding, SchemaSubject, SchemaVersion
-from ister.wire.tagged import Tagged
+from ister.wire.tagged import Listed, Tagged
 
 
 class RegisterSchema(Tagged):
@@ -20,7 +20,7 @@ class RegisterSchema(Tagged):
     definition: bytes
     description: str = ""
     created_by: str = ""
-    tags: list[str] = msgspec.field(default_factory=list)
+    tags: Listed[str] = msgspec.field(default_factory=list)
     mode: str = ""
 
 

@@ -5,7 +5,7 @@ What is staged outlives the connection that did it. Spec: docs/protocol.md.
 
 from typing import TypeAlias
 
-from ister.wire.tagged import Tagged
+from ister.wire.tagged import Listed, Tagged
 
 
 class OpenStage(Tagged):
@@ -27,7 +27,7 @@ class CloseStage(Tagged):
     """
 
     channel: int
-    topics: list[str]
+    topics: Listed[str]
 
 
 class StageClosed(Tagged):
@@ -43,7 +43,7 @@ class PublishStages(Tagged):
     Nothing is done when that number of the series, or a higher one, was published before.
     """
 
-    stages: list[str]
+    stages: Listed[str]
     series: str
     number: int
 
@@ -60,7 +60,7 @@ class StagesPublished(Tagged):
 class DropStages(Tagged):
     """Forget what some stages have; those that do not exist do not matter."""
 
-    stages: list[str]
+    stages: Listed[str]
 
 
 StagingCommand: TypeAlias = (

@@ -12,7 +12,7 @@ import msgspec
 
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
 from ister.base.limits import TIMELINE_CHANGES_MAX
-from ister.wire.tagged import Tagged
+from ister.wire.tagged import Listed, Tagged
 
 # What a change is, one byte each. Of the owner:
 PUT, MOVE, UPDATE, DELETE = range(4)
@@ -44,12 +44,12 @@ class ChangeTimeline(Tagged):
     topic: str
     group: str
     kinds: bytes
-    ids: list[str]
-    due_ms: list[int] = msgspec.field(default_factory=list)
-    payloads: list[bytes] = msgspec.field(default_factory=list)
-    attributes: list[bytes] = msgspec.field(default_factory=list)
-    levels: list[int] = msgspec.field(default_factory=list)
-    versions: list[int] = msgspec.field(default_factory=list)
+    ids: Listed[str]
+    due_ms: Listed[int] = msgspec.field(default_factory=list)
+    payloads: Listed[bytes] = msgspec.field(default_factory=list)
+    attributes: Listed[bytes] = msgspec.field(default_factory=list)
+    levels: Listed[int] = msgspec.field(default_factory=list)
+    versions: Listed[int] = msgspec.field(default_factory=list)
     atomic: bool = False
 
 
@@ -163,10 +163,10 @@ class FinishLeases(Tagged):
 
     channel: int
     kinds: bytes
-    ids: list[str]
-    versions: list[int]
-    times_ms: list[int] = msgspec.field(default_factory=list)
-    lateness_us: list[int] = msgspec.field(default_factory=list)
+    ids: Listed[str]
+    versions: Listed[int]
+    times_ms: Listed[int] = msgspec.field(default_factory=list)
+    lateness_us: Listed[int] = msgspec.field(default_factory=list)
 
 
 class RevokeLeases(Tagged):
@@ -180,9 +180,9 @@ class LeasesRevoked(Tagged):
     """The answer to `RevokeLeases`: which of the messages the application has already."""
 
     channel: int
-    ids: list[str]
-    versions: list[int]
-    kept: list[bool]
+    ids: Listed[str]
+    versions: Listed[int]
+    kept: Listed[bool]
 
 
 class AskTime(Tagged, omit_defaults=True):

@@ -2,19 +2,23 @@
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ister.base.errors import StorageTakenError
 from ister.log.ports import Buffer, Disk
-from ister.objects import LocalDisk, MemoryDisk
-from ister.testing import FaultyDisk
+from ister.metadata import Put, SqliteMetadata
+from ister.objects import FileKeyring, LocalDisk, MemoryDisk, make_folder
+from ister.testing import FaultyDisk, SmallDisk
+from ister.timeline.sqlite import SqliteStore
 
 
 class DiskContract(ABC):
@@ -174,7 +178,37 @@ class TestFaultyDisk(DiskContract):
         return FaultyDisk()
 
 
+class TestSmallDisk(DiskContract):
+    """The disk that is full at some point, before that."""
+
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return SmallDisk(2**30)
+
+
 # What only a real folder has.
+
+
+def test_a_folder_tells_how_much_room_there_is(tmp_path: Path) -> None:
+    disk = LocalDisk(tmp_path)
+    room = disk.room()
+
+    assert room is not None
+    assert 0 < room[0] <= room[1]
+    # Not made yet.
+    assert LocalDisk(tmp_path / "later").room() is None
+
+
+def test_a_lock_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    disk = LocalDisk(tmp_path)
+    disk.lock()
+
+    with pytest.raises(StorageTakenError):
+        LocalDisk(tmp_path).lock()
 
 
 def test_short_writes_of_the_system_are_continued(
@@ -257,6 +291,31 @@ def test_a_put_whose_sync_fails_leaves_nothing(
     assert disk.open("manifests/2").read(0, 10) == b"again"
 
 
+def test_removing_what_a_failed_put_has_unlinked_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalDisk(tmp_path)
+    disk.put("manifests/1", b"one")
+    synced: list[int] = []
+
+    def broken(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        if synced[-1] == folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    folder = (tmp_path / "manifests").stat().st_ino
+    with monkeypatch.context() as patched:
+        patched.setattr("ister.objects.local.sync_all", broken)
+        with pytest.raises(OSError, match="error"):
+            disk.put("manifests/2", b"two")
+    synced.clear()
+    monkeypatch.setattr("ister.objects.local.sync_all", lambda d: synced.append(os.fstat(d).st_ino))
+    disk.remove("manifests/2")
+    disk.remove("never/made")
+
+    assert synced == [folder]
+
+
 def test_a_failed_sync_is_raised(tmp_path: Path) -> None:
     # A pipe cannot be synced: a real error of the real call.
     reading, writing = os.pipe()
@@ -278,14 +337,129 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
             call(name)
 
 
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    disk = LocalDisk(tmp_path / "data")
-    disk.create("segments/1")
-    disk.put("manifests/1", b"")
+@pytest.fixture(params=[0o000, 0o022, 0o377], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A umask that takes no right away, the usual ones, or some of the owner's own."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
 
-    made = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
-    assert len(made) == 5
-    assert all(path.stat().st_mode & 0o077 == 0 for path in made)
+
+def modes(folder: Path) -> dict[str, int]:
+    """Return the rights of a folder and of all that is in it."""
+    found = [folder, *folder.rglob("*")]
+    return {path.name: path.stat().st_mode & 0o777 for path in found}
+
+
+@pytest.mark.usefixtures("umask")
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    disk = LocalDisk(tmp_path / "above" / "data")
+    disk.lock()
+    disk.create("segments/1")
+    disk.put("manifests/2", b"")
+
+    assert modes(tmp_path / "above") == {
+        "above": 0o700,
+        "data": 0o700,
+        "lock": 0o600,
+        "segments": 0o700,
+        "1": 0o600,
+        "manifests": 0o700,
+        "2": 0o600,
+    }
+
+
+@pytest.mark.usefixtures("umask")
+async def test_keys_and_databases_are_for_their_owner_alone(tmp_path: Path) -> None:
+    make_folder(tmp_path / "keys")
+    FileKeyring.create(tmp_path / "keys" / "keys.json").rotate()
+    table = SqliteMetadata(tmp_path / "data")
+    await table.write(Put("/a", b"b"))
+    store = SqliteStore(tmp_path / "data" / "timelines.db")
+    store.create_topic("/default/a", "timeline", b"")
+
+    found = modes(tmp_path / "keys") | modes(tmp_path / "data")
+    assert {"keys.json", "timelines.db", "timelines.db-wal"} <= set(found)
+    assert {name for name, mode in found.items() if mode != 0o600} == {"keys", "data"}
+    assert found["keys"] == found["data"] == 0o700
+    await table.close()
+    store.close()
+
+
+def test_a_folder_that_others_may_look_into_is_warned_of_and_not_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    with capture_logs() as lines:
+        LocalDisk(tmp_path).lock()
+    tmp_path.chmod(0o700)
+
+    [line] = lines
+    assert (line["event"], line["mode"]) == ("data_folder_open_to_others", "750")
+    assert line["hint"] == f"chmod 700 {tmp_path}"
+
+
+def test_the_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / "data").mkdir(0o700)
+    (tmp_path / "data" / "lock").symlink_to(other)
+
+    with pytest.raises(OSError, match="symbolic link"):
+        LocalDisk(tmp_path / "data").lock()
+    assert other.read_text() == "precious"
+
+
+@pytest.mark.parametrize("make", [os.link, lambda _, path: os.mkfifo(path)])
+def test_a_lock_that_is_not_a_file_of_its_own_is_refused(
+    make: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    other.chmod(0o640)
+    (tmp_path / "data").mkdir(0o700)
+    make(other, tmp_path / "data" / "lock")
+
+    with pytest.raises(OSError, match="not a file of its own"):
+        LocalDisk(tmp_path / "data").lock()
+    assert other.read_text() == "precious"
+    assert stat.S_IMODE(other.stat().st_mode) == 0o640
+
+
+def descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_a_full_disk_is_locked_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = descriptors()
+    disk = LocalDisk(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", no_room)
+        disk.lock()
+
+    with pytest.raises(StorageTakenError, match="another process"):
+        LocalDisk(tmp_path).lock()
+    disk.unlock()
+    assert descriptors() == before
+
+
+def test_a_lock_that_fails_leaves_nothing_open_and_nothing_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifests").mkdir()
+    half = tmp_path / "manifests" / ".new-0123"
+    half.mkdir()  # Cannot be removed as a file is.
+    before = descriptors()
+    for _ in range(3):
+        with pytest.raises(OSError, match=r"directory|permitted"):
+            LocalDisk(tmp_path).lock()
+    half.rmdir()
+
+    assert descriptors() == before
+    LocalDisk(tmp_path).lock()
 
 
 def test_a_locked_folder_names_its_owner(tmp_path: Path) -> None:

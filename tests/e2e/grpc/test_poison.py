@@ -81,6 +81,7 @@ async def test_a_dead_letter_tells_where_it_comes_from(
     assert found["x-original-subscription"] == "subscription"
     assert found["x-original-topic-offset"] == "0"
     assert found["x-delivery-attempt"] == "2"
+    assert found["x-failure-reason"] == "bad"
     assert found["x-poison-policy"] == "dead_letter"
     assert {"x-original-topic", "x-original-producer-id"} <= found.keys()
 

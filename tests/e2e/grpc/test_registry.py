@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 from grpc import StatusCode
 from tests.e2e.conftest import BrokerProcess, StartBroker
@@ -154,6 +155,37 @@ def test_the_mode_of_a_subject_decides_what_is_taken(port: Port, subject: str) -
     assert register(port, subject, BROKEN).version == 2
 
 
+# Without the property that V1 requires, and with one more that is required.
+LESS = b'{"type": "object", "properties": {"note": {"type": "string"}}}'
+MORE = (
+    b'{"type": "object", "properties": {"id": {"type": "integer"}, "note": {"type": "string"}},'
+    b' "required": ["id", "note"]}'
+)
+# All data can be read, and Danube refuses it all the same.
+REFUSED_BY_DANUBE = [
+    ("backward", LESS, "'id'"),
+    ("forward", MORE, "'note'"),
+    ("full", LESS, "'id'"),
+    ("full", MORE, "'note'"),
+]
+
+
+@pytest.mark.parametrize(("mode", "definition", "name"), REFUSED_BY_DANUBE)
+def test_required_properties_follow_danubes_rule(
+    port: Port, subject: str, mode: str, definition: bytes, name: str
+) -> None:
+    register(port, subject)
+    call(port, "SetCompatibilityMode", subject=subject, compatibility_mode=mode)
+
+    fields = {"subject": subject, "schema_type": "json_schema"}
+    told = call(port, "CheckCompatibility", new_schema_definition=definition, **fields)
+    assert not told.is_compatible
+    assert any(name in reason for reason in told.errors)
+    code = port.code("SchemaRegistry/RegisterSchema", schema_definition=definition, **fields)
+    assert code is StatusCode.INTERNAL
+    assert call(port, "GetLatestSchema", subject=subject).version == 1
+
+
 def test_a_version_is_deleted_once_or_twice(port: Port, subject: str) -> None:
     register(port, subject)
     register(port, subject, V2)
@@ -277,6 +309,27 @@ def test_a_call_that_fails_is_answered_as_danube_does(
     port: Port, method: str, fields: dict[str, Any], code: StatusCode
 ) -> None:
     assert port.code(f"SchemaRegistry/{method}", **fields) is code
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("GetSchema", {"schema_id": 1_000_000}),
+        ("GetLatestSchema", {"subject": "nothing"}),
+        ("ListVersions", {"subject": "nothing"}),
+        ("CheckCompatibility", {"subject": "nothing", "schema_type": "json_schema"}),
+        ("SetCompatibilityMode", {"subject": "nothing", "compatibility_mode": "full"}),
+    ],
+)
+def test_an_unknown_subject_is_not_found_in_so_many_words(
+    port: Port, method: str, fields: dict[str, Any]
+) -> None:
+    """Danube's own clients and tests look for the words."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call(port, method, **fields)
+
+    failed: Any = caught.value
+    assert "not found" in failed.details()
 
 
 def test_calls_on_what_exists_are_answered_as_danube_does(

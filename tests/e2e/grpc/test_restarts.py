@@ -209,17 +209,17 @@ async def test_closed_segments_are_told_with_their_offsets(start_broker: StartBr
     assert [one.segment_id for one in later] == [s.segment_id for s in found if s.end_offset > 2]
 
 
-# Without grpcio
+# Without the extra
 
 
 def run_without_grpc(*args: str) -> "subprocess.Popen[str]":
-    """Start a broker that cannot import grpcio."""
-    code = "import sys; sys.modules['grpc'] = None; from ister.cli import main; main()"
+    """Start a broker without the extra `grpc`."""
+    code = "import sys; sys.modules['hpack'] = None; from ister.cli import main; main()"
     command = [sys.executable, "-c", code, "serve", "--port", "0", "--http-port", "0", *args]
     return subprocess.Popen(command, env=plain_environment(), stderr=subprocess.PIPE, text=True)
 
 
-def test_a_broker_without_grpcio_says_so_and_runs(tmp_path: Path) -> None:
+def test_a_broker_without_the_extra_says_so_and_runs(tmp_path: Path) -> None:
     with run_without_grpc("--data", str(tmp_path)) as process:
         assert process.stderr is not None
         lines: list[str] = []
@@ -232,6 +232,23 @@ def test_a_broker_without_grpcio_says_so_and_runs(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert '"grpc"' not in line
     assert [n for n in lines if "door_missing" in n and "ister[grpc]" in n]
+
+
+def test_a_broker_needs_no_grpcio(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['grpc'] = None; from ister.cli import main; main()"
+    ports = ["--port", "0", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+    command = [sys.executable, "-c", code, "serve", *ports, "--data", str(tmp_path)]
+    with subprocess.Popen(
+        command, env=plain_environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        while "broker_ready" not in (line := process.stderr.readline()):
+            assert line
+        process.terminate()
+        process.stderr.read()
+
+    assert process.returncode == 0
+    assert '"grpc"' in line
 
 
 @pytest.mark.parametrize("args", [("--grpc-port", "0"), ("--admin-port", "0"), ("--grpc",)])

@@ -48,7 +48,7 @@ def read_answer(line: socket.socket) -> bytes:
 
 
 def head(method: str, target: str, *lines: str) -> bytes:
-    return "\r\n".join([f"{method} {target} HTTP/1.1", "Host: a", *lines, "", ""]).encode()
+    return "\r\n".join([f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", *lines, "", ""]).encode()
 
 
 JSON = "Content-Type: application/json"
@@ -148,3 +148,31 @@ def test_a_peer_is_told_to_go_on_only_if_its_body_is_wanted(line: socket.socket)
     line.sendall(head("PUT", ORDERS, JSON, f"Content-Length: {3 * MIB}", "Expect: 100-continue"))
 
     assert read_answer(line).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
+@pytest.mark.parametrize("more", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\r\n\r\n", b"x" * 100_000])
+def test_what_follows_the_last_request_of_a_connection_is_not_read(
+    line: socket.socket, host: str, more: bytes
+) -> None:
+    last = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    target = f"GET {API}/broker HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    for sent in (last, target):
+        with socket.create_connection(line.getpeername(), timeout=WAIT_S) as other:
+            other.sendall(sent.encode() + more)
+            text = read_all(other)
+
+        expected = b"200" if host == "127.0.0.1" or sent is last else b"421"
+        # A reset may have taken the answer away; there is never a second one.
+        assert [part[:3] for part in text.split(b"HTTP/1.1 ")[1:]] in ([expected], [])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
+@pytest.mark.parametrize("target", ["/healthz", f"{API}/broker", ORDERS])
+def test_a_request_with_a_bad_body_is_answered_once(
+    line: socket.socket, host: str, target: str
+) -> None:
+    lines = [f"PUT {target} HTTP/1.1", f"Host: {host}", JSON, "Transfer-Encoding: chunked"]
+    line.sendall("\r\n".join([*lines, "", "no chunk\r\n"]).encode())
+
+    assert read_all(line).count(b"HTTP/1.1 ") == 1

@@ -45,7 +45,16 @@ def damage(broker: BrokerProcess, *statements: str) -> None:
 def serve(broker: BrokerProcess) -> tuple[int, str]:
     """Start a broker that is not to come up; return its exit code and all it says."""
     with IsterProcess(
-        ["serve", "--data", str(broker.folder / "data"), "--port", "0", "--http-port", "0"],
+        [
+            "serve",
+            "--data",
+            str(broker.folder / "data"),
+            "--port",
+            "0",
+            "--http-port",
+            "0",
+            "--no-grpc",
+        ],
         env=plain_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

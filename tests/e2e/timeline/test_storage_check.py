@@ -76,4 +76,4 @@ def test_a_folder_that_has_timelines_alone_is_checked(tmp_path: Path) -> None:
     assert b"timelines.db is in use by a broker" in taken.stderr
     assert b"no problems in 1 files" in shell.run("storage", "check", str(tmp_path)).stderr
     (tmp_path / FILE_NAME).unlink()
-    assert b"is no data folder" in shell.run("storage", "check", str(tmp_path), code=64).stderr
+    assert b"is not a data folder" in shell.run("storage", "check", str(tmp_path), code=64).stderr

@@ -3,9 +3,13 @@
 import asyncio
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,8 @@ from tests.e2e.conftest import BrokerProcess
 
 import ister
 from ister.errors import MessageExistsError, StorageFailedError
+from ister.timeline import PROCESS_MODULE, SqliteStore, encode
+from ister.timeline.sqlite import FILE_NAME
 
 pytestmark = pytest.mark.e2e
 
@@ -160,3 +166,42 @@ async def test_a_broker_without_timelines_has_no_such_process(broker: BrokerProc
         await client.create_topic("/default/live")
 
     assert children_of(broker) == []
+
+
+def test_process_makes_no_call_once_its_broker_is_gone(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        # In the socket before the process has started, as a broker leaves it that is killed.
+        ours.sendall(encode(methodcaller("create_topic", TOPIC, "timeline", b"")))
+        ours.close()
+        command = [sys.executable, "-P", "-m", PROCESS_MODULE, str(tmp_path / FILE_NAME)]
+        process = subprocess.run(command, stdin=theirs.fileno(), timeout=WAIT_S, check=False)
+
+    assert process.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_process_that_waits_for_the_file_makes_no_call_once_its_broker_is_gone(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / FILE_NAME
+    next_broker = SqliteStore(file)
+    next_broker.topics()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-P", "-m", PROCESS_MODULE, str(file)]
+        process = subprocess.Popen(command, stdin=theirs.fileno())
+    with process:
+        ours.sendall(encode(methodcaller("create_topic", TOPIC, "timeline", b"")))
+        wait_until(lambda: has_open(process.pid, file))
+        ours.close()
+        next_broker.close()
+        code = process.wait(WAIT_S)
+
+    assert code == 0
+    assert SqliteStore(file).topics() == []
+
+
+def has_open(pid: int, file: Path) -> bool:
+    """Return whether a process has a file open."""
+    return any(link.resolve() == file for link in Path(f"/proc/{pid}/fd").iterdir())

@@ -168,12 +168,12 @@ def _stories(history: History) -> dict[str, Stories]:
     return stories
 
 
-def successors_of(numbers: Stories, number: int) -> list[Deed]:
-    """Return the acknowledged puts of the same id that came after a message."""
-    return [put for later, story in numbers.items() if later > number for put in story.made(PUT)]
+def successors_of(numbers: Stories, number: int) -> list[Story]:
+    """Return the stories of the same id that came after a message."""
+    return [story for later, story in numbers.items() if later > number]
 
 
-def _check_story(story: Story, successors: list[Deed]) -> Iterator[Anomaly]:
+def _check_story(story: Story, successors: list[Story]) -> Iterator[Anomaly]:
     for handover in story.handovers:
         yield from _check_early(handover)
         if is_expired(handover):
@@ -207,7 +207,7 @@ def _check_early(handover: Handover) -> Iterator[Anomaly]:
         yield Anomaly(Fault.EARLY, f"by {early_us} µs: {handover}")
 
 
-def _check_origin(story: Story, handover: Handover, successors: list[Deed]) -> Iterator[Anomaly]:
+def _check_origin(story: Story, handover: Handover, successors: list[Story]) -> Iterator[Anomaly]:
     puts = [put for put in story.possible(PUT) if put.began_us <= handover.at_us]
     if not puts:
         yield Anomaly(Fault.UNEXPECTED, str(handover))
@@ -216,9 +216,9 @@ def _check_origin(story: Story, handover: Handover, successors: list[Deed]) -> I
             yield Anomaly(Fault.CANCELLED, f"{handover}, after {end}")
     # Its id is free for another one as soon as it is a dead letter.
     left_us = story.buried_ms * 1000 if handover.letter else handover.at_us
-    for successor in successors:
-        if left_us > successor.ended_us:
-            yield Anomaly(Fault.CANCELLED, f"{handover}, after {successor}")
+    for put in (put for successor in successors for put in successor.made(PUT)):
+        if left_us > put.ended_us:
+            yield Anomaly(Fault.CANCELLED, f"{handover}, after {put}")
 
 
 def _check_outdated(story: Story, handover: Handover) -> Iterator[Anomaly]:
@@ -423,7 +423,7 @@ def _check_risen(story: Story) -> Iterator[Anomaly]:
 # What becomes of messages
 
 
-def _check_end(story: Story, successors: list[Deed]) -> Iterator[Anomaly]:
+def _check_end(story: Story, successors: list[Story]) -> Iterator[Anomaly]:
     puts = story.made(PUT)
     if not puts or story.possible(DELETE):
         return
@@ -439,8 +439,10 @@ def _check_end(story: Story, successors: list[Deed]) -> Iterator[Anomaly]:
     ]
     # Who comes too late finds a message gone, too, and has not finished it.
     finished = any(finish.made or (finish.may_be_made and in_time) for finish, in_time in tries)
-    # Who has finished a message, and asks again, may find the next one of that id.
-    if not finished and not (tries and successors):
+    # Who has finished a message, and asks again, may find the next one of that id: one that was
+    # acknowledged, or handed over though its owner was killed before it was told.
+    is_followed = any(other.made(PUT) or other.handovers for other in successors)
+    if not finished and not (tries and is_followed):
         yield Anomaly(Fault.LOST, f"nobody has finished it: {story.handovers[-1]}")
 
 

@@ -11,7 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -46,6 +48,12 @@ OWNER_TASKS = 4
 PAUSE_S = 0.02
 # Most are due within the time that consumers are sent them ahead; some wait in the window.
 DUE_S_MAX = 2.5
+# Owners put no more while so many messages wait. Four consumers may all be slow, and finish 30
+# a second: what waits is gone in 7 s, however fast the machine puts it. A message is a letter
+# at its third lease, and each comes behind all that wait: after 20 s.
+WAITING_MAX = 200
+# How often an owner looks for that, in acts.
+LOOKED_EVERY = 10
 LEASES_S = (0.5, 1.0, 2.0)
 PREFETCHES_S = (0.0, 0.5, 2.0)
 CREDITS = (1, 5, 50)
@@ -135,9 +143,21 @@ class Owner:
             (self._transact, 4),
         ]
         calls, weights = zip(*acts, strict=True)
-        while not self._diary.calm:
+        for number in count(1):
+            if self._diary.calm:
+                return
+            if number % LOOKED_EVERY == 0:
+                await self._await_consumers()
             await self._random.choices(calls, weights)[0]()
             await asyncio.sleep(self._random.uniform(0, 2 * PAUSE_S))
+
+    async def _await_consumers(self) -> None:
+        """Return when few enough messages wait to be consumed, or things come to an end."""
+        while not self._diary.calm:
+            with suppress(BusyError):
+                if await self._timeline.count() < WAITING_MAX:
+                    return
+            await asyncio.sleep(PAUSE_S)
 
     async def _put(self) -> None:
         await self._act([self._putting(self._new())])

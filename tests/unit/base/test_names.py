@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ister.base import (
+    compile_pattern,
     find_partition,
     is_wildcard,
     matches,
@@ -197,3 +198,23 @@ def test_any_text_is_a_name_or_a_typed_error(text: str) -> None:
             parse("/default/" + text)
         except BadNameError:
             pass
+
+
+_tokens = st.sampled_from(["a", "b", "a-part-0", "a-part-1", "a-part-01", "*"])
+
+
+@given(
+    pattern=st.lists(_tokens, min_size=1, max_size=3),
+    several=st.booleans(),
+    topic=st.lists(_tokens.filter(lambda token: token != "*"), min_size=1, max_size=4),
+    namespace=st.sampled_from(["n", "m"]),
+)
+@example(pattern=["*", "a-part-0"], several=False, topic=["b", "a-part-0"], namespace="n")
+@example(pattern=["a"], several=False, topic=["a-part-0-part-1"], namespace="n")
+def test_a_compiled_pattern_matches_as_the_rule_says(
+    pattern: list[str], several: bool, topic: list[str], namespace: str
+) -> None:
+    wanted = "/n/" + ".".join([*pattern, ">"] if several else pattern)
+    name = f"/{namespace}/" + ".".join(topic)
+
+    assert bool(compile_pattern(wanted)(name)) is matches(wanted, name)

@@ -28,6 +28,10 @@ class Message:
     offset: int
     key: str
     acked: bool = False
+    # The lease, if it was acknowledged under one since the last seek; and all that were ever told
+    # that it is.
+    acked_under: int = 0
+    confirmed: set[int] = field(default_factory=set)
     dead: bool = False
     failures: int = 0
     # To whom, under which number, until when.
@@ -193,8 +197,10 @@ class Model:
             for delivered in some:
                 message = self.messages[delivered.offset]
                 message.acked = True
+                message.acked_under = delivered.lease
+                message.confirmed.add(delivered.lease)
                 message.free()
-            assert member.ack(*some) == []
+            assert member.ack(*some, confirm=True) == []
 
     def ack_late(self) -> None:
         late = [d for d in self.held if not self.is_current(d)]
@@ -202,8 +208,10 @@ class Model:
             delivered = self.random.choice(late)
             member = self.members[self.random.choice(sorted(self.members))]
             refused = member.ack(delivered)
-            expected = [] if self.messages[delivered.offset].acked else [delivered.run]
-            if not self.messages[delivered.offset].dead:
+            # One that is acknowledged is refused as well, unless it was under this lease.
+            message = self.messages[delivered.offset]
+            expected = [] if delivered.lease in message.confirmed else [delivered.run]
+            if not message.dead and (not message.acked or message.acked_under):
                 assert refused == expected, (refused, expected)
 
     def ack_through(self) -> None:
@@ -257,7 +265,7 @@ class Model:
         for message in self.messages:
             message.acked = message.offset in acked or message.offset < self.first
             message.dead = False
-            message.failures = message.due_ms = 0
+            message.failures = message.due_ms = message.acked_under = 0
             message.free()
         for member in self.members.values():
             member.take()
@@ -279,7 +287,6 @@ class Model:
             message.due_ms = 0
         self.members.clear()
         self.lost.clear()
-        self.held.clear()
         self.join(self.random.choice("abc"))
 
     def purge(self) -> None:

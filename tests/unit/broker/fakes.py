@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ister.base import Timer
+from ister.base import Clock, Timer
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
 from ister.broker import Attachment, Broker, Producer, StreamTopic, SubscribeOptions, Topic
@@ -74,7 +74,9 @@ class FakeSink:
     def active_changed(self, channel: int, *, active: bool) -> None:
         self.active.append((channel, active))
 
-    def consumer_closed(self, channel: int, reason: str) -> None:
+    def consumer_closed(
+        self, channel: int, reason: str, *, error: IsterError | None = None
+    ) -> None:
         self.closed.append((channel, reason))
 
     def reply(self, batch: Batch) -> None:
@@ -96,10 +98,16 @@ class FakeSink:
 class Bench:
     """A broker with one line for each thing a test does to it."""
 
-    def __init__(self, *, random_slot: Callable[[int], int] = lambda _: 0, **limits: int) -> None:
+    def __init__(
+        self,
+        *,
+        random_slot: Callable[[int], int] = lambda _: 0,
+        clock: Clock | None = None,
+        **limits: int,
+    ) -> None:
         self.clock = FakeClock()
         self.broker = Broker(
-            name="test", limits=Limits(**limits), clock=self.clock, random_slot=random_slot
+            name="test", limits=Limits(**limits), clock=clock or self.clock, random_slot=random_slot
         )
         self._producers: dict[str, Producer] = {}
         self._channel = 0
@@ -152,7 +160,8 @@ class Bench:
             payloads, keys=keys, attributes=attributes, replies=replies, producer=b"p", codec=codec
         )
         batch = Batch(head + body)
-        self.broker.publish(self.producer(topic), batch)
+        for _ in self.broker.publish(self.producer(topic), batch) or ():
+            pass
         return batch
 
     def topic_report(self, topic: str = "/default/a") -> Any:

@@ -12,6 +12,7 @@ from ister.base.limits import Limits
 from ister.broker import (
     Attachment,
     Broker,
+    Budgets,
     InlineWorker,
     Producer,
     Spool,
@@ -28,7 +29,8 @@ from ister.broker import (
 from ister.broker.durable import DurableSubscription
 from ister.codec import Batch, encode
 from ister.log import ChunkBackend, FileBackend, LogOptions
-from ister.objects import open_store
+from ister.objects import LocalStore, open_store
+from ister.objects.remote import RemoteStore
 from ister.testing import FaultyDisk, VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.testing.disk import Keep
@@ -46,6 +48,12 @@ class BenchClock(VirtualClock):
     def __init__(self, now_ms: int, settle: Callable[[], object]) -> None:
         super().__init__(now_ms)
         self._settle = settle
+        # What each look at it takes.
+        self.tick_us = 0
+
+    def monotonic_ms(self) -> int:
+        self._elapsed_us += self.tick_us
+        return super().monotonic_ms()
 
     def call_later(self, delay_s: float, call: Callable[[], object]) -> VirtualTimer:
         def act() -> None:
@@ -53,6 +61,31 @@ class BenchClock(VirtualClock):
             self._settle()
 
         return super().call_later(delay_s, act)
+
+    def stop_for(self, ms: int) -> None:
+        """Move on without running what is due, as while the process is stopped."""
+        self._elapsed_us += ms * 1_000
+
+
+class HeldWorker(InlineWorker):
+    """Runs calls at once, unless it is told to hold them until later."""
+
+    def __init__(self, call_soon: Callable[..., object]) -> None:
+        super().__init__(call_soon)
+        self.holding = False
+        self._held: deque[tuple[Callable[[], Any], Callable[[Any], object]]] = deque()
+
+    def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        if self.holding:
+            self._held.append((call, done))
+        else:
+            super().run(call, done)
+
+    def release(self) -> None:
+        """Run what was held, and from now on everything at once."""
+        self.holding = False
+        while self._held:
+            super().run(*self._held.popleft())
 
 
 class Delivered(NamedTuple):
@@ -83,6 +116,7 @@ class LeaseSink:
         self.batches = 0
         self.active: list[bool] = []
         self.closed: list[str] = []
+        self.errors: list[IsterError | None] = []
         self.lives: list[int] = []
 
     def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
@@ -112,8 +146,11 @@ class LeaseSink:
     def active_changed(self, channel: int, *, active: bool) -> None:
         self.active.append(active)
 
-    def consumer_closed(self, channel: int, reason: str) -> None:
+    def consumer_closed(
+        self, channel: int, reason: str, *, error: IsterError | None = None
+    ) -> None:
         self.closed.append(reason)
+        self.errors.append(error)
 
     def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
         self.lives.append(leases)
@@ -177,19 +214,21 @@ class Member:
         self.attachment.consumer.grant(count, size_bytes)
         self.bench.settle()
 
-    def ack(self, *messages: Delivered) -> list[tuple[int, int, int]]:
-        refused = self.attachment.ack([message.run for message in messages])
+    def ack(self, *messages: Delivered, confirm: bool = False) -> list[tuple[int, int, int]]:
+        refused = self.attachment.ack([message.run for message in messages], confirm=confirm)
         self.bench.settle()
         return refused
 
     def ack_confirmed(self, *messages: Delivered) -> IsterError | None:
         """Acknowledge, and return what the confirmation says."""
-        refused = self.attachment.ack([message.run for message in messages])
+        refused = self.attachment.ack([message.run for message in messages], confirm=True)
         assert refused == []
         return self.bench.confirm()
 
-    def ack_through(self, message: Delivered) -> list[tuple[int, int, int]]:
-        refused = self.attachment.ack_through([message.run])
+    def ack_through(
+        self, message: Delivered, *, confirm: bool = False
+    ) -> list[tuple[int, int, int]]:
+        refused = self.attachment.ack_through([message.run], confirm=confirm)
         self.bench.settle()
         return refused
 
@@ -233,9 +272,11 @@ class StreamBench:
         random_slot: Callable[[int], int] = lambda _: 0,
         # Whether there is an object store as well, with a journal of its own.
         objects: bool = False,
+        # One that other brokers use as well.
+        store: LocalStore | RemoteStore | None = None,
         **limits: int,
     ) -> None:
-        self.store = open_store("memory://bench") if objects else None
+        self.store = store or (open_store("memory://bench") if objects else None)
         self.disk = FaultyDisk() if disk is None else disk
         self._tail_bytes = tail_bytes
         self._segment_bytes = segment_bytes
@@ -260,6 +301,7 @@ class StreamBench:
         self._ready.clear()
         self.clock = BenchClock(now_ms, self.settle)
         self._producers: dict[tuple[str, str], Producer] = {}
+        self._budgets = Budgets(self._limits)
         self.broker = Broker(
             name="bench",
             limits=self._limits,
@@ -276,12 +318,15 @@ class StreamBench:
 
     def _open(self, backend: ChunkBackend | None = None) -> Vault:
         worker = InlineWorker(self._call_soon)
+        # What a disk that is slow to write keeps waiting: see `hold_writes`.
+        self.writing = HeldWorker(self._call_soon)
         return open_vault(
             backend or FileBackend(self.disk),
             LogOptions(now_ms=self.clock.now_ms, segment_bytes=self._segment_bytes),
-            workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
+            workers=lambda: Workers(writing=self.writing, reading=worker, housekeeping=worker),
             clock=self.clock,
             budget=TailBudget(self._tail_bytes),
+            budgets=self._budgets,
             call_soon=self._call_soon,
         )
 

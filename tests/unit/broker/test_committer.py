@@ -5,7 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from ister.base.errors import IsterError, StorageFailedError
+from ister.base.errors import (
+    DiskFullError,
+    IsterError,
+    StorageFailedError,
+    StorageUncertainError,
+)
 from ister.broker.committer import COMMITTING_BYTES_MAX, RETRY_S, Committer
 from ister.broker.workers import Worker
 from ister.log import Group, Log
@@ -16,6 +21,7 @@ class FakeGroup:
         self.entries = entries
         self.size_bytes = len(entries)
         self.needs_sync = True
+        self.reached = False
 
 
 class FakeLog:
@@ -24,9 +30,14 @@ class FakeLog:
     def __init__(self) -> None:
         self.words: list[str] = []
         self.written: list[list[str]] = []
+        self.taken: list[FakeGroup] = []
         self.shown: list[str] = []
         self.error: OSError | None = None
         self.recoveries = 0
+        self.unrecoverable: OSError | None = None
+        self.voided = False
+        self.reaches = True
+        self.disk_full = False
         self.collecting_bytes = 0
 
     @property
@@ -35,10 +46,14 @@ class FakeLog:
 
     def take(self) -> FakeGroup | None:
         words, self.words = self.words, []
-        return FakeGroup(words) if words else None
+        if not words:
+            return None
+        self.taken.append(FakeGroup(words))
+        return self.taken[-1]
 
     def write(self, group: FakeGroup) -> None:
         self.written.append(group.entries)
+        group.reached = self.reaches
 
     def sync(self, group: FakeGroup) -> None:
         if self.error is not None:
@@ -54,6 +69,8 @@ class FakeLog:
         self.recoveries += 1
         if self.error is not None:
             raise self.error
+        if self.unrecoverable is not None:
+            raise self.unrecoverable
 
 
 class Bench:
@@ -172,18 +189,62 @@ def test_a_failed_sync_acknowledges_nothing_and_refuses_what_follows() -> None:
     bench.append("b")
     bench.work()
 
+    # Nobody is told before it was tried to make sure of what is said.
+    assert bench.told == []
+    assert bench.taken_back == 1
+    with pytest.raises(StorageFailedError, match="Input/output error"):
+        bench.append("c")
+    bench.work()
     assert bench.told == ["!a", "!b"]
     assert bench.log.shown == []
-    assert bench.taken_back == 1
     with pytest.raises(StorageFailedError, match="Input/output error"):
         bench.append("c")
 
 
+@pytest.mark.parametrize(
+    ("reached", "recovers", "voided", "expected"),
+    [
+        (False, False, False, StorageFailedError),
+        (True, True, False, StorageFailedError),
+        (True, False, True, StorageFailedError),
+        (True, False, False, StorageUncertainError),
+    ],
+    ids=["never written", "void", "cut off", "may be there"],
+)
+def test_what_failed_is_uncertain_unless_no_start_can_find_it(
+    reached: bool, recovers: bool, voided: bool, expected: type[IsterError]
+) -> None:
+    bench = Bench()
+    errors: list[IsterError | None] = []
+    bench.log.error = OSError(5, "Input/output error")
+    bench.log.words.append("a")
+    bench.committer.add(errors.append)
+    bench.turn()
+    call, done = bench.jobs.pop(0)
+    group = bench.log.taken[0]
+    with pytest.raises(OSError, match="Input/output"):
+        call()
+    group.reached = reached
+    done(bench.log.error)
+    bench.log.error = None
+    if reached:
+        if not recovers:
+            bench.log.unrecoverable = OSError("still not")
+        bench.log.voided = voided
+        assert errors == []
+        bench.work()
+
+    assert [type(error) for error in errors] == [expected]
+    assert (bench.committer.error is None) is recovers
+    assert bench.committer.resting
+
+
 def test_the_storage_is_tried_again_until_it_works() -> None:
     bench = Bench()
-    bench.log.error = OSError(28, "No space left on device")
+    bench.log.error = OSError(5, "Input/output error")
     bench.append("a")
     bench.turn()
+    bench.work()
     bench.work()
 
     for _ in range(2):
@@ -200,7 +261,42 @@ def test_the_storage_is_tried_again_until_it_works() -> None:
     bench.work()
 
     assert bench.told == ["!a", "b"]
-    assert bench.log.recoveries == 3
+    assert bench.log.recoveries == 4
+
+
+def test_a_full_disk_is_tried_again_at_once_and_then_every_second() -> None:
+    bench = Bench()
+    bench.log.reaches = False
+    bench.log.error = OSError(28, "No space left on device")
+    bench.append("a")
+    bench.turn()
+    bench.work()
+    with pytest.raises(DiskFullError, match="No space left on device"):
+        bench.append("b")
+    delays = []
+    for _ in range(3):
+        delay_s, retry = bench.later.pop()
+        delays.append(delay_s)
+        retry()
+        bench.work()
+
+    assert delays == [0.0, RETRY_S, RETRY_S]
+
+
+def test_changes_are_taken_and_messages_refused_while_there_is_only_the_reserve() -> None:
+    bench = Bench()
+    bench.log.disk_full = True
+    bench.append("a")
+    bench.turn()
+    bench.work()
+
+    assert bench.told == ["a"]
+    assert "purge or delete topics" in bench.committer.trouble
+    with pytest.raises(DiskFullError, match="no space left for messages"):
+        bench.committer.check_room()
+    bench.log.disk_full = False
+    bench.committer.check_room()
+    assert bench.committer.trouble == ""
 
 
 def test_a_closed_committer_writes_nothing_more() -> None:
@@ -247,8 +343,9 @@ def test_an_error_of_ours_is_told_in_its_own_words() -> None:
     bench.committer.add(errors.append)
     bench.turn()
     bench.work()
+    bench.work()
 
-    assert isinstance(errors[0], StorageFailedError)
+    assert isinstance(errors[0], StorageUncertainError)
     assert "disk on fire" in errors[0].reason
 
 
@@ -281,6 +378,7 @@ def test_a_group_that_fails_at_once_is_told_as_any_other() -> None:
     bench.log.error = OSError(5, "Input/output error")
     bench.append("a")
     bench.turn()
+    bench.work()
 
     assert bench.told == ["!a"]
     assert bench.committer.error is not None

@@ -9,10 +9,11 @@ from ister.base import StreamSettings
 from ister.base.errors import CorruptedError
 from ister.broker.compactor import LOOK_S, Compactor
 from ister.broker.ledger import Ledger, TopicRecord
+from ister.broker.workers import InlineWorker
 from ister.codec import Batch, encode
 from ister.log import FileBackend, Kind, LogOptions, Rewrite, open_log
-from ister.objects import MemoryDisk
-from ister.testing import VirtualClock
+from ister.objects import LocalStore, MemoryDisk
+from ister.testing import Fault, FaultyDisk, SmallDisk, VirtualClock
 
 TOPIC = 1
 KEYS = 10
@@ -28,9 +29,12 @@ class Bench:
             LogOptions(segment_bytes=1 << 16, now_ms=self.clock.now_ms),
             restore=lambda _: None,
             apply=lambda _: None,
+            reset=lambda: None,
         )
         self.ledger = Ledger()
-        self.record = TopicRecord(TOPIC, "/default/k", StreamSettings(retention="compact"))
+        self.record = TopicRecord(
+            TOPIC, "/default/k", StreamSettings(retention="compact"), self.ledger.budgets
+        )
         self.ledger.topics[TOPIC] = self.record
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
         self.compactor = Compactor(self.log, self.ledger, worker=self, clock=self.clock)
@@ -38,8 +42,9 @@ class Bench:
     def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
         self.jobs.append((call, done))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> bool:
         self.log.close()
+        return True
 
     def work(self) -> None:
         """Let the worker finish a job."""
@@ -180,3 +185,141 @@ def test_a_corrupt_segment_is_counted_and_left_alone(
 
     assert bench.compactor.figures.failures == 1
     assert bench.offsets() == before
+
+
+class Turns:
+    """A log with a tier that gets a new segment of mixed topics for each that is rewritten."""
+
+    TOPICS = 10
+
+    def __init__(self, disk: MemoryDisk | FaultyDisk, tier: MemoryDisk | FaultyDisk) -> None:
+        self.clock = VirtualClock()
+        self.log = open_log(
+            FileBackend(disk),
+            LogOptions(
+                segment_bytes=16_384,
+                now_ms=self.clock.now_ms,
+                remote=LocalStore(tier),
+            ),
+            restore=lambda _: None,
+            apply=lambda _: None,
+            reset=lambda: None,
+        )
+        self.ledger = Ledger()
+        for number in range(1, self.TOPICS + 1):
+            self.ledger.topics[number] = TopicRecord(
+                number, f"/default/{number}", StreamSettings(), self.ledger.budgets
+            )
+        worker = InlineWorker(lambda call, *args: call(*args))
+        self.compactor = Compactor(
+            self.log, self.ledger, worker=worker, clock=self.clock, upload_after_ms=0
+        )
+
+    def write_segment(self) -> None:
+        for _ in range(16):
+            for record in self.ledger.topics.values():
+                batch = Batch(b"".join(encode([bytes(100)])))
+                batch.stamp(record.next_offset, self.clock.now_ms())
+                self.log.append(
+                    Kind.BATCH,
+                    record.topic,
+                    (batch.stamp_bytes(), batch.tail),
+                    count=1,
+                    base_offset=batch.base_offset,
+                    time_ms=batch.publish_time_ms,
+                )
+                record.on_stored(batch)
+            group = self.log.take()
+            assert group is not None
+            self.log.write(group)
+            self.log.sync(group)
+            self.log.committed(group)
+
+    def turn(self) -> None:
+        self.write_segment()
+        self.look()
+
+    @property
+    def rewrites(self) -> dict[str, int]:
+        return {reason: row.rewrites for reason, row in self.compactor.figures.by_reason.items()}
+
+    def look(self) -> None:
+        self.clock.advance(LOOK_S + 1)
+        self.compactor.tend()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        horizon = {t.topic: t.first_offset for t in self.ledger.topics.values()}
+        plan = self.log.plan_checkpoint(b"", horizon)
+        plan.run()
+        self.log.checkpointed(plan)
+        plan.sweep()
+
+
+def test_uploads_take_their_turn_while_there_is_always_something_else_to_rewrite() -> None:
+    turns = Turns(MemoryDisk(), MemoryDisk())
+    for _ in range(12):
+        turns.turn()
+
+    assert turns.rewrites == {"interleaved": 9, "upload": 3}
+
+
+def test_a_tier_that_fails_does_not_keep_other_rewrites_waiting() -> None:
+    tier = FaultyDisk()
+    turns = Turns(MemoryDisk(), tier)
+    tier.fail(Fault(lasting=True))
+    for _ in range(12):
+        turns.turn()
+
+    assert turns.rewrites == {"interleaved": 9}
+    assert turns.compactor.figures.failures == 3
+
+    tier.heal()
+    for _ in range(4):
+        turns.turn()
+
+    assert turns.rewrites["upload"] == 1
+
+
+def test_a_full_disk_is_freed_of_what_has_expired_while_the_tier_fails() -> None:
+    tier = FaultyDisk()
+    turns = Turns(SmallDisk(4 << 20), tier)
+    tier.fail(Fault(lasting=True))
+    turns.write_segment()
+    turns.write_segment()
+    for record in turns.ledger.topics.values():
+        # Most of a segment, which has seven messages of each topic.
+        record.first_offset = 19
+    turns.checkpoint()
+    assert turns.log.space is not None
+    turns.log.space.is_full = True
+    for _ in range(2):
+        turns.look()
+
+    assert turns.rewrites == {"expired": 1}
+
+
+def test_a_rewrite_without_room_leaves_the_reserve_alone_and_messages_are_taken() -> None:
+    disk = SmallDisk(4 << 20)
+    turns = Turns(disk, MemoryDisk())
+    turns.write_segment()
+    reserve = disk.names("reserve")
+    disk.create("foreign/file", allocate_bytes=disk.free_bytes - 8_000)
+    turns.clock.advance(LOOK_S + 1)
+    turns.compactor.tend()
+
+    assert turns.compactor.figures.failures == 1
+    assert disk.names("reserve") == reserve
+    assert not turns.log.disk_full
+
+
+def test_plan_that_fails_is_counted_and_tried_again(bench: Bench) -> None:
+    bench.clock.advance(LOOK_S)
+    bench.compactor.tend()
+    _, done = bench.jobs.pop()
+    done(ZeroDivisionError())
+
+    assert bench.compactor.figures.failures == 1
+    bench.clock.advance(LOOK_S)
+    bench.compactor.tend()
+    assert len(bench.jobs) == 1

@@ -3,13 +3,22 @@
 import errno
 
 import pytest
-from tests.unit.broker.streambench import TOPIC, Member, StreamBench
+from tests.unit.broker.streambench import TOPIC, Member, Outcome, StreamBench
 
-from ister.base.errors import StorageFailedError
+from ister.base import AckSettings
+from ister.base.errors import (
+    BadNameError,
+    IsterError,
+    NamespaceNotFoundError,
+    ReservedNamespaceError,
+    StorageUncertainError,
+)
+from ister.base.limits import NACK_REASONS_MAX
 from ister.broker import default_dead_letter_topic
 from ister.broker.quarantine import BURY_AGAIN_MS
 from ister.codec import Batch, Column, encode
 from ister.testing import Crash, Fault, Keep
+from ister.wire import BACKOFF_DELAY
 
 LETTERS = f"{TOPIC}-s-dlq"
 KEEPS: tuple[Keep, ...] = ("none", "all", "torn")
@@ -92,6 +101,26 @@ def test_a_lost_consumer_counts_and_one_that_leaves_does_not(bench: StreamBench)
     bench.consume(acks={"max_deliveries": 1}).lose()
     bench.advance(5_000)
     assert payloads(bench) == [b"0"]
+
+
+def test_later_messages_are_delivered_when_keys_become_ordered_while_a_letter_is_written(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"bad", keys=["k"])
+    member = bench.consume(type="key_shared", acks={"max_deliveries": 1})
+    bench.writing.holding = True
+    fail(member, 1)
+    told = Outcome()
+    ordered = AckSettings(max_deliveries=1, ordered=True)
+    bench.broker.durables.set_acks(TOPIC, "s", ordered, told)
+    bench.settle()
+    bench.writing.release()
+    bench.settle()
+    assert told.error is None
+    bench.publish(b"next", keys=["k"])
+
+    assert member.payloads == [b"next"]
+    assert payloads(bench) == [b"bad"]
 
 
 def test_without_a_limit_a_message_is_delivered_for_ever(bench: StreamBench) -> None:
@@ -239,7 +268,7 @@ def test_while_storage_fails_a_dead_message_waits_and_is_not_delivered_again(
     (message,) = member.take()
     bench.disk.fail(Fault(lasting=True))
     sent = bench.send([b"1"])
-    assert isinstance(sent.error, StorageFailedError)
+    assert isinstance(sent.error, StorageUncertainError)
     member.nack(message)
     bench.advance(10_000)
     assert member.offsets == []
@@ -372,3 +401,96 @@ def test_a_message_waits_when_the_name_for_its_letter_is_too_long(bench: StreamB
     bench.consume(topic, "subscription", acks=acks)
     bench.advance(10)
     assert payloads(bench, "/default/dead") == [b"0"]
+
+
+def test_a_message_on_its_way_to_the_dead_letters_is_not_delivered_under_other_settings(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"0", b"1")
+    member = bench.consume(type="key_shared", acks={"max_deliveries": 1})
+    first, second = member.take()
+    # The topic of the letters is there from now on.
+    member.nack(first)
+    bench.writing.holding = True
+    member.nack(second)
+    # Leases are void, and messages may fail more often.
+    acks = AckSettings(max_deliveries=5, ordered=True)
+    bench.broker.durables.set_acks(TOPIC, "s", acks, lambda _: None)
+    bench.settle()
+
+    assert member.take() == []
+    bench.writing.release()
+    bench.settle()
+    assert [letter.payload for letter in bench.stored(LETTERS)] == [b"0", b"1"]
+    assert bench.lag() == 0
+    assert member.take() == []
+
+
+def test_messages_behind_one_on_its_way_to_the_dead_letters_come_when_keys_are_kept_in_order(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(type="key_shared", acks={"max_deliveries": 1})
+    bench.publish(b"0", keys=["k"])
+    bench.writing.holding = True
+    member.nack(*member.take())
+    settings = AckSettings(max_deliveries=1, ordered=True)
+    told: list[IsterError | None] = []
+    bench.broker.durables.set_acks(TOPIC, "s", settings, told.append)
+    bench.writing.release()
+    bench.advance(1_000)
+    assert told == [None]
+
+    bench.publish(b"1", keys=["k"])
+    bench.publish(b"2", keys=["j"])
+
+    assert member.payloads == [b"1", b"2"]
+    assert payloads(bench) == [b"0"]
+
+
+def test_a_dead_letter_says_why_its_message_was_given_back(bench: StreamBench) -> None:
+    bench.publish(b"told", b"not told", b"told at length")
+    member = bench.consume(acks={"max_deliveries": 1})
+    told, not_told, long = member.take()
+    for message, reason in ((told, "no such customer"), (not_told, ""), (long, "ä" * 1_000)):
+        member.attachment.nack([(*message.run, 0)], BACKOFF_DELAY, reason)
+    bench.advance(100)
+
+    reasons = [letter.attributes["x-failure-reason"] for letter in bench.stored(LETTERS)]
+    assert reasons == ["no such customer", "not acknowledged in 1 deliveries", "ä" * 512]
+
+
+def test_the_last_reason_counts_and_those_of_very_many_messages_are_forgotten(
+    bench: StreamBench,
+) -> None:
+    bench.publish_many(NACK_REASONS_MAX + 1, each=100)
+    member = bench.consume(acks={"max_deliveries": 2})
+    for reason in ("first", "last"):
+        for message in member.take():
+            member.attachment.nack([(*message.run, 0)], BACKOFF_DELAY, reason)
+        bench.advance(100)
+    bench.advance(10_000)
+
+    letters = sorted(bench.stored(LETTERS), key=lambda letter: int(letter.payload))
+    reasons = [letter.attributes["x-failure-reason"] for letter in letters]
+    assert len(reasons) == NACK_REASONS_MAX + 1
+    assert set(reasons[1:]) == {"last"}
+
+
+@pytest.mark.parametrize(
+    ("letters", "error"),
+    [
+        ("/system/letters", ReservedNamespaceError),
+        ("/nowhere/letters", NamespaceNotFoundError),
+        (f"{TOPIC}-part-1", BadNameError),
+    ],
+)
+def test_dead_letters_go_only_where_their_subscriber_could_publish(
+    bench: StreamBench, letters: str, error: type[IsterError]
+) -> None:
+    with pytest.raises(error):
+        bench.consume(acks={"max_deliveries": 1, "dead_letter_topic": letters})
+    bench.consume(acks={"max_deliveries": 1})
+    acks = AckSettings(max_deliveries=1, dead_letter_topic=letters)
+
+    with pytest.raises(error):
+        bench.change("set_acks", TOPIC, "s", acks)

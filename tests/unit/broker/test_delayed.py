@@ -20,8 +20,9 @@ from ister.base.errors import (
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB
 from ister.broker.delayed.envelope import Envelope, pack
 from ister.broker.timelines.pace import ROUND_COUNT_MAX
+from ister.broker.topic import SUBSCRIPTIONS_AT_ONCE
 from ister.client.session.delayed import ATTRIBUTE_BYTES, ENVELOPE_BYTES
-from ister.testing import Fault
+from ister.testing import Fault, Keep
 from ister.timeline import Put, Work
 
 LIVE = "/default/news"
@@ -98,6 +99,20 @@ def test_a_live_topic_gives_it_to_whoever_is_there_when_it_is_due() -> None:
 
     assert early.sink.live == []
     assert there.sink.live == [b"news"]
+    assert bench.waiting_rows() == 0
+
+
+def test_messages_due_for_very_many_subscriptions_are_published_in_order() -> None:
+    bench = DelayedBench()
+    members = [
+        bench.consume(LIVE, f"s{n}", start="latest") for n in range(SUBSCRIPTIONS_AT_ONCE + 1)
+    ]
+    for n in range(20):
+        bench.delay([b"%d" % n], 1_000 + n, topic=LIVE)
+    bench.clock.tick_us = 1_000
+    bench.advance(2_000)
+
+    assert all(member.sink.live == [b"%d" % n for n in range(20)] for member in members)
     assert bench.waiting_rows() == 0
 
 
@@ -246,7 +261,7 @@ def test_a_store_that_fails_when_messages_are_leased_loses_none(
 
 
 def test_what_a_stream_refuses_is_tried_again_until_it_takes_it(bench: DelayedBench) -> None:
-    bench.delay([b"a", b"b"], 1_000)
+    bench.delay([b"a", b"b"], [1_000, 2_000])
     bench.disk.fail(Fault(lasting=True))
     bench.advance(20_000)
     refused = bench.delays.refused
@@ -269,6 +284,28 @@ def test_a_broker_killed_while_a_stream_refuses_stores_each_message_once(
     bench.advance(120_000)
 
     assert bench.payloads() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("down_ms", [1, DAY_MS])
+@pytest.mark.parametrize("keep", ["none", "all"])
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_message_of_which_nobody_knows_whether_it_is_stored_is_there_once(
+    *, is_killed: bool, keep: Keep, down_ms: int
+) -> None:
+    bench = DelayedBench()
+    bench.create()
+    bench.delay([b"a", b"b"], [1_000, 1_500])
+    # The sync of what is written fails, and so does making another file.
+    bench.disk.fail(Fault(actions=["sync", "create"], lasting=True))
+    bench.advance(5_000)
+    if is_killed:
+        bench.disk.heal()
+        bench.restart(keep, after_ms=down_ms)
+    bench.disk.heal()
+    bench.advance(120_000)
+
+    assert sorted(bench.payloads()) == [b"a", b"b"]
+    assert bench.waiting_rows() == 0
 
 
 # What is gone

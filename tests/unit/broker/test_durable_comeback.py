@@ -1,6 +1,9 @@
 """A consumer that lost its connection and comes back: what it has, and what got lost on the way."""
 
-from tests.unit.broker.streambench import StreamBench
+import pytest
+from tests.unit.broker.streambench import TOPIC, StreamBench
+
+from ister.base import AckSettings
 
 
 def test_what_got_lost_on_the_way_is_delivered_again_at_once() -> None:
@@ -69,3 +72,112 @@ def test_another_consumer_of_the_same_client_keeps_what_it_holds() -> None:
     bench.consume(consumer="one", type="shared", held=[])
 
     assert other.ack(kept) == []
+
+
+@pytest.mark.parametrize("restart", ["never", "before", "after", "checkpoint", "twice"])
+def test_of_two_who_held_a_message_only_one_can_confirm_it(restart: str) -> None:
+    bench = StreamBench()
+    bench.create()
+    bench.publish(b"0")
+    first = bench.consume(consumer="a", type="shared")
+    [held] = first.take()
+    if restart in ("before", "twice"):
+        bench.restart("none")
+    else:
+        bench.advance(30_000)
+        first.leave()
+    second = bench.consume(consumer="b", type="shared")
+    assert second.ack_confirmed(*second.take()) is None
+    if restart == "checkpoint":
+        bench.vault.checkpoint(lambda _: None)
+        bench.settle()
+    if restart not in ("never", "before"):
+        bench.restart("none")
+    # What its client repeats on the next connection.
+    first = bench.consume(consumer="a", type="shared")
+
+    assert first.ack(held) == [held.run]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_confirmation_whose_answer_a_restart_has_lost_can_be_repeated(checkpoint: bool) -> None:
+    bench = StreamBench()
+    bench.create()
+    bench.publish(b"0")
+    first = bench.consume(consumer="a", type="shared")
+    [held] = first.take()
+    assert first.ack_confirmed(held) is None
+    if checkpoint:
+        bench.vault.checkpoint(lambda _: None)
+        bench.settle()
+    bench.restart("none")
+    back = bench.consume(consumer="a", type="shared")
+
+    assert back.ack(held) == []
+    assert back.messages == []
+
+
+def test_a_cumulative_acknowledgement_can_be_repeated_after_a_restart() -> None:
+    bench = StreamBench()
+    bench.create()
+    bench.publish(b"0", b"1", b"2")
+    first = bench.consume(consumer="a")
+    _, second, _ = first.take()
+    assert first.ack_through(second, confirm=True) == []
+    assert bench.confirm() is None
+    bench.restart("none")
+    back = bench.consume(consumer="a")
+
+    assert back.ack_through(second) == []
+
+
+def test_a_lease_from_before_a_restart_is_not_looked_up_in_another_topic() -> None:
+    bench = StreamBench()
+    bench.create("/default/a")
+    bench.create("/default/b")
+    first = bench.consume("/default/*", consumer="a")
+    bench.publish(b"0", topic="/default/b")
+    [held] = first.take()
+    assert first.ack_confirmed(held) is None
+    # The other topic has its place now.
+    bench.broker.delete_topic("/default/a")
+    bench.settle()
+    bench.restart("none")
+    back = bench.consume("/default/*", consumer="a")
+
+    assert back.ack(held) == []
+
+
+@pytest.mark.parametrize("type_", ["exclusive", "failover"])
+def test_a_consumer_whose_place_was_taken_cannot_confirm_what_the_other_confirmed(
+    type_: str,
+) -> None:
+    bench = StreamBench()
+    bench.create()
+    bench.publish(b"0")
+    first = bench.consume(consumer="a", type=type_)
+    [held] = first.take()
+    first.leave()
+    second = bench.consume(consumer="b", type=type_)
+    assert second.ack_confirmed(*second.take()) is None
+    second.leave()
+    first = bench.consume(consumer="a", type=type_)
+
+    assert first.ack(held) == [held.run]
+
+
+def test_a_change_of_the_order_does_not_let_a_late_consumer_confirm() -> None:
+    bench = StreamBench()
+    bench.create()
+    bench.publish(b"0")
+    first = bench.consume(consumer="a", type="key_shared")
+    [held] = first.take()
+    bench.advance(30_000)
+    first.leave()
+    second = bench.consume(consumer="b", type="key_shared")
+    [again] = second.take()
+    assert second.ack_confirmed(again) is None
+    bench.change("set_acks", TOPIC, "s", AckSettings(ordered=True))
+
+    assert second.ack(held) == [held.run]
+    assert second.ack(again) == []

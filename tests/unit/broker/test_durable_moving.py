@@ -285,11 +285,54 @@ def test_a_dropped_cursor_is_not_found(bench: StreamBench) -> None:
 def test_there_are_so_many_saved_cursors_and_no_more(bench: StreamBench) -> None:
     member = bench.consume()
     for number in range(SNAPSHOTS_MAX):
-        member.durable.record.saved[str(number)] = {}
+        member.durable.record.saved[str(number)] = b""
 
-    with pytest.raises(LimitReachedError):
-        bench.change("save_cursor", TOPIC, "s", "more")
+    assert isinstance(bench.change("save_cursor", TOPIC, "s", "more"), LimitReachedError)
     assert bench.change("save_cursor", TOPIC, "s", "7") is None
+
+
+def refused(bench: StreamBench, name: str, subscription: str = "s") -> str:
+    error = bench.change("save_cursor", TOPIC, subscription, name)
+    return error.limit if isinstance(error, LimitReachedError) else str(error)
+
+
+def test_the_saved_cursors_of_a_subscription_have_a_limit_in_bytes(
+    bench: StreamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.consume()
+    bench.change("save_cursor", TOPIC, "s", "one")
+    size_bytes = bench.vault.ledger.saved_bytes
+    monkeypatch.setattr("ister.broker.savedcursors.SAVED_CURSORS_BYTES_MAX", 2 * size_bytes)
+
+    # Those on their way to the journal count.
+    told: list[object] = []
+    for name in ("two", "three"):
+        bench.broker.durables.save_cursor(TOPIC, "s", name, told.append)
+    bench.settle()
+
+    assert sorted(str(type(error).__name__) for error in told) == ["LimitReachedError", "NoneType"]
+    assert refused(bench, "two") == "None"
+    assert refused(bench, "three") == "saved_cursors_bytes_max"
+    bench.restart()
+    assert bench.vault.ledger.saved_bytes == 2 * size_bytes
+    assert refused(bench, "three") == "saved_cursors_bytes_max"
+    bench.change("drop_cursor", TOPIC, "s", "one")
+    assert refused(bench, "three") == "None"
+
+
+def test_the_saved_cursors_of_all_subscriptions_have_a_limit_in_bytes(
+    bench: StreamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.consume()
+    bench.consume(subscription="other")
+    bench.change("save_cursor", TOPIC, "s", "one")
+    size_bytes = bench.vault.ledger.saved_bytes
+    monkeypatch.setattr("ister.broker.savedcursors.ALL_SAVED_CURSORS_BYTES_MAX", 2 * size_bytes)
+
+    assert refused(bench, "one", "other") == "None"
+    assert refused(bench, "two", "other") == "all_saved_cursors_bytes_max"
+    bench.change("delete", TOPIC, "s")
+    assert refused(bench, "two", "other") == "None"
 
 
 # Retention

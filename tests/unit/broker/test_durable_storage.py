@@ -7,7 +7,11 @@ import pytest
 from tests.unit.broker.streambench import TOPIC, Outcome, StreamBench, at_time, saved
 
 from ister.base import Position
-from ister.base.errors import StorageFailedError, SubscriptionNotFoundError
+from ister.base.errors import (
+    StorageFailedError,
+    StorageUncertainError,
+    SubscriptionNotFoundError,
+)
 from ister.testing import Crash, Fault, Keep
 from ister.testing.disk import Action
 
@@ -80,7 +84,7 @@ def test_what_was_confirmed_before_a_failure_stays_so(bench: StreamBench) -> Non
     first, second, _ = member.take()
     assert member.ack_confirmed(first) is None
     bench.disk.fail(Fault(lasting=True))
-    assert isinstance(member.ack_confirmed(second), StorageFailedError)
+    assert isinstance(member.ack_confirmed(second), StorageUncertainError)
     bench.disk.heal()
     bench.restart("none")
 

@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
 
 from ister.base import AckSettings, StreamSettings
 from ister.base.errors import CorruptedError
 from ister.broker.changes import (
     Acked,
     Change,
+    Confirmed,
     CursorDropped,
     CursorMoved,
     CursorSaved,
@@ -30,9 +32,9 @@ from ister.broker.changes import (
     decode_changes,
     encode_changes,
 )
-from ister.broker.idwindow import IdWindow
-from ister.broker.ledger import TRANSACTIONS_REMEMBERED_MAX, Ledger
-from ister.broker.producers import Producers
+from ister.broker.ledger import Ledger
+from ister.broker.producers import RUNS_REMEMBERED, ProducerRecord, Producers
+from ister.broker.sharedbudget import SharedBudget
 from ister.codec import Batch, encode
 from ister.log import Entry, Kind
 from ister.subscriptions import Cursor
@@ -62,9 +64,10 @@ CHANGES: list[Change] = [
     CursorMoved(3, 1, 4),
     CursorMoved(3, 2, 0),
     Acked(3, 1, [(4, 6), (8, 9)]),
+    Confirmed(3, [(70, 4, 6), (71, 8, 9)]),
     Failed(3, 1, [(6, 8, 2)]),
-    CursorSaved(3, "then", {1: Cursor(5).encode()}),
-    CursorSaved(3, "later", {1: Cursor(6).encode()}),
+    CursorSaved(3, "then", Raw(msgspec.msgpack.encode({1: Cursor(5).encode()}))),
+    CursorSaved(3, "later", Raw(msgspec.msgpack.encode({1: Cursor(6).encode()}))),
     CursorDropped(3, "later"),
     SubscriptionPaused(3, True),
     TransactionDone("word", [7, 8], 1_000),
@@ -112,9 +115,10 @@ def test_the_ledger_says_what_the_changes_said() -> None:
     assert list(ledger.subscriptions) == [3]
     assert (record.created, record.paused, list(record.saved)) == (SUBSCRIPTION, True, ["then"])
     assert list(record.cursors) == [1]
+    assert list(ledger.confirmations) == [(3, 70, 4, 6), (3, 71, 8, 9)]
     assert (record.cursors[1].floor, record.cursors[1].acked.runs()) == (6, [(8, 9)])
     assert record.cursors[1].failures_of(7) == 2
-    assert ledger.transactions == {"word": [7, 8]}
+    assert ledger.commits.find("word") == (1_000, [7, 8], {})
     assert list(ledger.series.items()) == [("other", (1, 1_500)), ("query", (4, 2_000))]
     assert (ledger.topic_number, ledger.subscription_number) == (2, 4)
 
@@ -152,7 +156,7 @@ def test_a_batch_stored_twice_counts_once() -> None:
     record = ledger.topics[1]
 
     assert record.next_offset == 3
-    assert record.producers.record("p").runs == [(0, 0, 3)]
+    assert runs_of(record.producers, "p") == [(0, 0, 3)]
 
 
 def test_what_is_said_of_topics_and_subscriptions_that_are_gone_is_of_no_interest() -> None:
@@ -199,16 +203,6 @@ def test_ack_settings_that_change_keep_the_cursors() -> None:
     assert ledger.subscriptions[3].cursors[1].floor == 6
 
 
-def test_the_oldest_transactions_are_forgotten() -> None:
-    ledger = Ledger()
-    for number in range(TRANSACTIONS_REMEMBERED_MAX + 2):
-        ledger.on_changes([TransactionDone(str(number), [number], 0)])
-
-    assert len(ledger.transactions) == TRANSACTIONS_REMEMBERED_MAX
-    assert "1" not in ledger.transactions
-    assert "2" in ledger.transactions
-
-
 def test_the_highest_number_of_a_series_stays_when_a_lower_one_is_replayed() -> None:
     ledger = ledger_of([SeriesPublished("s", 7, 2_000), SeriesPublished("s", 6, 1_000)])
 
@@ -247,73 +241,31 @@ def test_an_entry_that_makes_no_sense_is_corruption(kind: int) -> None:
         Ledger().apply(entry)
 
 
-# Producers and ids
+# Producers
+
+
+def runs_of(producers: Producers, name: str) -> list[tuple[int, int, int]]:
+    found = producers.find(name)
+    assert found is not None
+    return found.runs
 
 
 def test_the_producer_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ister.broker.producers.PRODUCERS_REMEMBERED_MAX", 2)
-    producers = Producers()
+    producers = Producers(SharedBudget(10**6))
     for name in ("a", "b", "a", "c"):
-        producers.record(name).on_stored(producers.next_sequence(name), 0, 1)
+        producers.on_stored(name, producers.next_sequence(name), 0, 1)
 
-    assert list(producers.records) == ["a", "c"]
+    assert [name for rows in producers.rows() for name, _ in rows] == ["a", "c"]
     assert producers.next_sequence("b") == 0
-
-
-def test_the_oldest_of_too_many_ids_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ister.broker.idwindow.DEDUP_IDS_MAX", 2)
-    window = IdWindow()
-    for offset, message_id in enumerate("abc"):
-        window.add(message_id, offset, 10)
-    window.forget(older_than_ms=0)
-
-    assert [window.find(i, newer_than_ms=0) for i in "abc"] == [None, 1, 2]
-
-
-def test_an_id_is_known_for_as_long_as_its_window() -> None:
-    window = IdWindow()
-    window.add("a", 5, 100)
-
-    assert window.find("a", newer_than_ms=99) == 5
-    assert window.find("a", newer_than_ms=100) is None
-    window.forget(older_than_ms=100)
-    assert len(window) == 1
-    window.forget(older_than_ms=101)
-    assert len(window) == 0
-
-
-def test_an_id_that_comes_again_after_its_time_is_known_for_as_long_as_the_second() -> None:
-    window = IdWindow()
-    window.add("a", 5, 100)
-    window.add("b", 6, 110)
-    window.add("a", 7, 200)
-    window.add("a", 7, 200)
-    window.forget(older_than_ms=150)
-
-    assert len(window) == 1
-    assert window.find("a", newer_than_ms=0) == 7
-    window.forget(older_than_ms=201)
-    assert len(window) == 0
-    assert list(window.rows()) == []
-
-
-def test_ids_are_gone_over_while_they_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 2)
-    window = IdWindow()
-    for number in range(6):
-        window.add(str(number), number, number)
-    rows = window.rows()
-    assert next(rows) == [("0", 0, 0), ("1", 1, 1)]
-    window.forget(older_than_ms=3)
-    window.add("6", 6, 6)
-
-    assert [row for some in rows for row in some] == [("3", 3, 3), ("4", 4, 4), ("5", 5, 5)]
 
 
 def test_a_ledger_that_changes_while_it_is_encoded_is_the_same_after_a_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ister.broker.ledger.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.ledger.WORK_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.producers.RUNS_AT_ONCE", 1)
     monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 1)
     ledger = Ledger()
     ledger.on_changes(begun())
@@ -373,3 +325,33 @@ def decoded(ledger: Ledger) -> dict[str, Any]:
     for name in ("topics", "subscriptions"):
         rows[name].sort(key=str)
     return rows
+
+
+def test_a_producer_that_fills_very_many_holes_takes_no_more_memory() -> None:
+    record = ProducerRecord()
+    record.on_stored(0, 0, 1)
+    record.on_stored(100_000, 1, 1)
+    filled = range(10_000, 1, -2)
+    for place, sequence in enumerate(filled):
+        if record.is_hole(sequence, 1):
+            record.on_stored(sequence, 2 + place, 1)
+        assert len(record.runs) <= 2 * RUNS_REMEMBERED
+
+    # None is taken for new again, remembered or not.
+    assert not any(record.is_hole(sequence, 1) for sequence in filled)
+    assert not record.is_hole(0, 1)
+    # A hole where an honest client may still fill one.
+    assert record.is_hole(99_000, 1)
+
+
+def test_commits_in_a_snapshot_of_the_first_versions_are_known() -> None:
+    ledger = ledger_of(CHANGES)
+    rows = msgspec.msgpack.decode(ledger.encode())
+    del rows["commits"]
+    rows |= {"transactions": [["a", [3]], ["b", [5]]], "transactions_each": {"b": {0: [~2, 5]}}}
+    restored = Ledger()
+
+    restored.restore(msgspec.msgpack.encode(rows), now_ms=7_000)
+
+    assert restored.commits.find("a") == (7_000, [3], {})
+    assert restored.commits.find("b") == (7_000, [5], {0: [~2, 5]})

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 from tests.unit.broker.streambench import TOPIC, Outcome, StreamBench
 
+from ister.base import without_secrets
 from ister.base.limits import LOCATED_ROWS_MAX
 from ister.broker import Page, locate
-from ister.broker.locating import without_secrets
 from ister.testing import FaultyDisk, VirtualClock
 
 EACH_BYTES = 1_000

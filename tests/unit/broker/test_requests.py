@@ -3,7 +3,13 @@
 import pytest
 from tests.unit.broker.fakes import Bench, FakeSink
 
-from ister.base.errors import BadBatchError, BatchTooLargeError, MessageTooLargeError
+from ister.base.errors import (
+    BadBatchError,
+    BatchTooLargeError,
+    LimitReachedError,
+    MessageTooLargeError,
+)
+from ister.base.limits import BATCH_REPLIES_MAX
 from ister.codec import Batch, Codec, available, encode
 
 ME, OTHER = 11, 22
@@ -142,3 +148,15 @@ def test_requests_are_shared_among_responders_with_their_addresses() -> None:
     bench.publish(b"1", b"2", replies=[(ME, 5), (ME, 6)])
 
     assert [c.sink.batches[0][2].replies for c in two] == [[(ME, 5)], [(ME, 6)]]
+
+
+def test_a_batch_with_more_addresses_than_allowed_is_refused() -> None:
+    bench, [me] = bench_with(ME)
+    most = [(ME, number) for number in range(BATCH_REPLIES_MAX)]
+    bench.broker.reply(answers(*[b""] * len(most), to=most))
+
+    with pytest.raises(LimitReachedError, match="batch_replies_max"):
+        bench.broker.reply(answers(*[b""] * (len(most) + 1), to=[*most, (ME, 0)]))
+    with pytest.raises(LimitReachedError, match="batch_replies_max"):
+        bench.publish(*[b""] * (len(most) + 1), replies=[*most, (ME, 0)])
+    assert [batch.count for batch in me.replies] == [BATCH_REPLIES_MAX]

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.broker.streambench import TOPIC, Outcome, StreamBench, _position
 
 from ister.base import StreamSettings
-from ister.base.errors import IsterError, StorageFailedError
-from ister.base.limits import BATCH_COUNT_MAX
+from ister.base.errors import IsterError, MessagesMissingError, StorageFailedError
+from ister.base.limits import BATCH_IDS_MAX
 from ister.broker import Broker, Reader, open_reader
 from ister.broker.window import READ_AHEAD_BYTES, READ_BYTES_MIN
 from ister.codec import Batch
@@ -57,6 +57,61 @@ def read_all(bench: StreamBench, *, credit: int = 1_000_000) -> ReaderSink:
     return sink
 
 
+def lose(bench: StreamBench, start: int, end: int | None) -> None:
+    """Have the index of the log forget messages of the topic, as only a bug or damage would."""
+    number = bench.topic().record.topic
+    bench.vault.log.index.replace(
+        number,
+        [
+            span
+            for span in bench.vault.log.index.spans(number)
+            if span.end_offset <= start or (end is not None and span.first_offset >= end)
+        ],
+    )
+
+
+def holed_bench(**settings: Any) -> StreamBench:
+    """Return a bench with a topic of 30 messages whose log lies in ten files."""
+    bench = StreamBench()
+    bench.create(**settings)
+    for _ in range(10):
+        bench.publish_many(3)
+        bench.restart()  # The next message goes to another file.
+    # The last file is closed as well.
+    bench.create("/default/other")
+    return bench
+
+
+@pytest.mark.parametrize("end", [15, None], ids=["in the middle", "at the end"])
+def test_reader_meets_a_hole_of_a_stream_that_is_not_compacted_with_an_error(
+    end: int | None,
+) -> None:
+    bench = holed_bench()
+    lose(bench, 6, end)
+    sink = read_all(bench)
+
+    assert sink.offsets == list(range(6))
+    [error] = sink.ended
+    assert isinstance(error, MessagesMissingError)
+    assert (error.topic, error.start, error.end) == (TOPIC, 6, end or 30)
+
+
+def test_consumer_is_not_given_what_lies_behind_a_hole() -> None:
+    bench = holed_bench()
+    lose(bench, 6, 15)
+
+    assert bench.consume().offsets == list(range(6))
+
+
+def test_reader_passes_over_the_holes_of_a_compacted_stream() -> None:
+    bench = holed_bench(retention="compact")
+    lose(bench, 6, 15)
+    sink = read_all(bench)
+
+    assert sink.offsets == [*range(6), *range(15, 30)]
+    assert sink.ended == [None]
+
+
 def test_a_batch_of_as_many_ids_as_fit_does_not_stop_the_broker(bench: StreamBench) -> None:
     bench.create()
 
@@ -66,9 +121,9 @@ def test_a_batch_of_as_many_ids_as_fit_does_not_stop_the_broker(bench: StreamBen
         bench.publish(*([b""] * count), ids=ids)
         return process_time() - start_s
 
-    few_s = max(seconds(BATCH_COUNT_MAX // 16), 0.01)
+    few_s = max(seconds(BATCH_IDS_MAX // 16), 0.01)
 
-    assert seconds(BATCH_COUNT_MAX) < 48 * few_s
+    assert seconds(BATCH_IDS_MAX) < 48 * few_s
 
 
 def test_the_second_of_two_with_one_id_is_told_the_offset_of_the_first(bench: StreamBench) -> None:
@@ -208,8 +263,9 @@ class Jobs:
     def run(self, call: Any, done: Any) -> None:
         self._jobs.append((call, done))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> bool:
         """Nothing is under way."""
+        return True
 
 
 def test_ids_are_forgotten_after_their_time_also_where_nothing_more_is_published(

@@ -20,6 +20,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
+from ister.base.limits import STAGE_TOPICS_MAX
 from ister.broker import Spool, Stage
 from ister.broker import staging as module
 from ister.codec import Batch, encode
@@ -288,6 +289,12 @@ def test_a_stage_of_more_batches_than_are_published_at_once_is_refused(
     bench.broker.staging.add(stage, 0, batch_of(b"b"))
 
     assert isinstance(close(bench, stage), StageTooLargeError)
+
+
+def test_a_stage_is_for_so_many_topics(bench: StreamBench) -> None:
+    for count, refused in ((STAGE_TOPICS_MAX, False), (STAGE_TOPICS_MAX + 1, True)):
+        stage = opened(bench, f"word{count}", b"a")
+        assert isinstance(close(bench, stage, *[TOPIC] * count), StageTooLargeError) is refused
 
 
 def test_all_stages_together_are_bounded_and_room_comes_back(

@@ -11,12 +11,13 @@ from ister.base.errors import (
     ProducerFencedError,
     SequenceError,
     StorageFailedError,
+    StorageUncertainError,
     TopicNotFoundError,
     WrongKindError,
 )
 from ister.broker.producers import OFFSET_UNKNOWN, RUNS_REMEMBERED, ProducerRecord
 from ister.codec import Batch, encode
-from ister.testing import Fault
+from ister.testing import Fault, Keep
 
 
 @pytest.fixture
@@ -428,18 +429,46 @@ def test_what_the_disk_did_not_take_is_refused_and_never_seen(
     bench.disk.fail(Fault(errno.ENOSPC, actions=(action,)))  # type: ignore[arg-type]
     some = [bench.send([payload], settle=False) for payload in (b"1", b"2")]
     bench.settle()
-    with pytest.raises(StorageFailedError, match="No space"):
-        bench.send([b"3"])
 
     assert all(isinstance(sent.error, StorageFailedError) for sent in some)
     assert member.payloads == [b"0"]
     assert bench.topic().next_offset == 1
+    for keep in ("none", "all"):
+        assert stored(StreamBench(bench.disk.reopen(keep))) == [b"0"]
 
-    bench.advance(1_000)
     assert bench.publish(b"4", sequence=4) == [1]
     assert member.payloads == [b"0", b"4"]
     bench.restart("none")
     assert stored(bench) == [b"0", b"4"]
+
+
+def test_while_the_disk_has_no_room_for_another_file_what_it_did_not_take_is_not_stored(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"0")
+    bench.disk.fail(Fault(errno.ENOSPC, actions=("write", "create"), lasting=True))
+    sent = bench.send([b"1"])
+    with pytest.raises(StorageFailedError, match="No space"):
+        bench.send([b"2"])
+
+    assert isinstance(sent.error, StorageFailedError)
+    assert stored(StreamBench(bench.disk.reopen("all"))) == [b"0"]
+
+
+@pytest.mark.parametrize(("keep", "found"), [("none", [b"0"]), ("all", [b"0", b"1"])])
+def test_what_is_uncertain_can_be_repeated_and_is_stored_once(
+    bench: StreamBench, keep: Keep, found: list[bytes]
+) -> None:
+    bench.publish(b"0")
+    bench.disk.fail(Fault(errno.EIO, actions=("sync", "truncate"), lasting=True))
+    sent = bench.send([b"1"])
+    assert isinstance(sent.error, StorageUncertainError)
+    assert bench.topic().next_offset == 1
+    bench.restart(keep)
+    assert stored(bench) == found
+
+    assert bench.publish(b"1", sequence=1) == [1]
+    assert stored(bench) == [b"0", b"1"]
 
 
 def test_a_batch_whose_answer_goes_wrong_is_there_all_the_same(bench: StreamBench) -> None:

@@ -12,6 +12,8 @@ from ister.base.errors import (
     SubscriptionMismatchError,
     SubscriptionTakenError,
 )
+from ister.base.limits import FILTERS_MAX, KEY_GLOBS_MAX
+from ister.subscriptions.globs import LOOSE_WEIGHT
 
 KEYS = [f"k{n}" for n in range(200)]
 
@@ -460,3 +462,18 @@ def test_counts_of_a_former_consumer_stay_with_the_subscription() -> None:
     [report], _ = bench.broker.subscriptions("", after="", limit=10)
 
     assert report.messages_out == 1
+
+
+def loose_globs(consumer: int) -> list[str]:
+    return [f"*a?{consumer:02}{n:02}*" for n in range(FILTERS_MAX)]
+
+
+def test_globs_that_are_slow_to_match_are_fewer_in_a_key_shared_subscription() -> None:
+    bench = Bench()
+    most = KEY_GLOBS_MAX // LOOSE_WEIGHT // FILTERS_MAX
+    for number in range(most):
+        bench.consume(type="key_shared", key_filters=loose_globs(number))
+    bench.consume(type="key_shared", key_filters=loose_globs(0))
+
+    with pytest.raises(LimitReachedError, match="key_globs_max"):
+        bench.consume(type="key_shared", key_filters=["plain*"])

@@ -5,16 +5,23 @@ import errno
 import pytest
 from tests.unit.broker.streambench import TOPIC, Member, Outcome, StreamBench
 
-from ister.base import AckSettings
 from ister.base.errors import (
+    BadNameError,
     BadRequestError,
     LimitReachedError,
     StorageFailedError,
+    StorageUncertainError,
     TopicNotFoundError,
     TransactionError,
     WrongKindError,
 )
-from ister.base.limits import TRANSACTION_BATCHES_MAX
+from ister.base.limits import (
+    BATCH_IDS_MAX,
+    TRANSACTION_ACKS_MAX,
+    TRANSACTION_BATCHES_MAX,
+    TRANSACTION_IDS_MAX,
+    TRANSACTION_TOPICS_MAX,
+)
 from ister.broker import Transaction
 from ister.broker import transactions as module
 from ister.testing import Crash, Fault, Keep
@@ -202,6 +209,14 @@ def test_a_transaction_needs_a_word(bench: StreamBench) -> None:
     assert isinstance(bench.commit(bench.begin("")).result, BadRequestError)
 
 
+def test_the_word_of_a_transaction_has_a_limit(bench: StreamBench) -> None:
+    assert bench.commit(bench.begin("x" * 128), [OUT]).result == []
+    with pytest.raises(BadNameError):
+        bench.begin("x" * 129)
+    with pytest.raises(BadNameError):
+        bench.begin("ä" * 65)
+
+
 def test_a_transaction_holds_so_much_and_no_more(
     bench: StreamBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +229,48 @@ def test_a_transaction_holds_so_much_and_no_more(
     full = Transaction("full", batches=[(0, transaction.batches[0][1])] * TRANSACTION_BATCHES_MAX)
     with pytest.raises(LimitReachedError):
         bench.stage(full, 0, b"x")
+
+
+def test_a_transaction_has_so_many_messages_with_ids(bench: StreamBench) -> None:
+    transaction = bench.begin()
+    for part in range(2):
+        ids = [f"{part}-{n}" for n in range(TRANSACTION_IDS_MAX // 2)]
+        bench.stage(transaction, 0, *[b""] * len(ids), ids=ids)
+    bench.stage(transaction, 0, b"without")
+
+    with pytest.raises(LimitReachedError):
+        bench.stage(transaction, 0, b"one more", ids=["one more"])
+
+
+def test_messages_without_ids_do_not_count_as_ids_of_a_transaction(bench: StreamBench) -> None:
+    transaction = bench.begin()
+    bench.stage(transaction, 0, *[b""] * BATCH_IDS_MAX, ids=["one", *[None] * (BATCH_IDS_MAX - 1)])
+
+    # But each of them is looked at.
+    with pytest.raises(LimitReachedError):
+        bench.stage(transaction, 0, b"", ids=["two"])
+
+
+def test_a_commit_names_so_many_topics_and_runs(bench: StreamBench) -> None:
+    bench.publish(*[b""] * (2 * TRANSACTION_ACKS_MAX + 1))
+    member = bench.consume()
+    messages = member.take()
+    bench.stage(transaction := bench.begin("too many topics"), 0, b"a")
+    too_many = [(member, m) for m in messages[::2]]
+    refused = [
+        bench.commit(transaction, [OUT] * (TRANSACTION_TOPICS_MAX + 1)).error,
+        bench.commit(bench.begin("too many runs"), [], too_many).error,
+    ]
+    limits = [error.limit for error in refused if isinstance(error, LimitReachedError)]
+    assert limits == ["transaction_topics_max", "transaction_acks_max"]
+    assert stored(bench) == []
+
+    bench.stage(transaction := bench.begin("as many"), 0, b"a")
+    topics = [OUT] * TRANSACTION_TOPICS_MAX
+    some = [(member, m) for m in messages[1::2]]
+    assert len(some) == TRANSACTION_ACKS_MAX
+    assert bench.commit(transaction, topics, some).result == [0]
+    assert stored(bench) == [b"a"]
 
 
 # Once
@@ -256,6 +313,19 @@ def test_a_commit_repeated_while_the_first_is_on_its_way_is_carried_out_once(
     assert stored(bench) == [b"a"]
 
 
+def test_a_commit_is_recognised_after_very_many_of_other_clients(bench: StreamBench) -> None:
+    transaction = bench.begin("first")
+    bench.stage(transaction, 0, b"a")
+    bench.commit(transaction, [OUT])
+    for number in range(10_001):
+        bench.vault.ledger.commits.add("busy", f"{number}", bench.clock.now_ms(), [0], {})
+    again = bench.begin("first")
+    bench.stage(again, 0, b"a")
+
+    assert bench.commit(again, [OUT]).result == [0]
+    assert stored(bench) == [b"a"]
+
+
 def test_words_are_remembered_by_a_checkpoint(bench: StreamBench) -> None:
     transaction = bench.begin()
     bench.stage(transaction, 0, b"a")
@@ -284,103 +354,6 @@ def test_two_transactions_cannot_acknowledge_the_same_message(bench: StreamBench
     assert outcomes[0].result == [0]
     assert isinstance(outcomes[1].result, TransactionError)
     assert stored(bench) == [b"one"]
-
-
-def test_who_gets_a_message_that_is_being_committed_cannot_commit_it_again(
-    bench: StreamBench,
-) -> None:
-    first = bench.consume(type="shared", credit=1)
-    bench.publish(b"0")
-    (message,) = first.take()
-    transaction = bench.begin("first")
-    bench.stage(transaction, 0, b"first")
-    outcome = bench.commit(transaction, [OUT], [(first, message)], settle=False)
-    # Its consumer gives it back before the journal has the transaction.
-    first.attachment.nack([(*message.run, 0)], -1)
-    second = bench.subscribe(type="shared")[1].result
-    second.consumer.grant(1, 1 << 20)
-    (again,) = second.consumer.sink.messages
-    zombie = bench.begin("second")
-    bench.stage(zombie, 0, b"second")
-    refused = Outcome()
-    with pytest.raises(TransactionError):
-        bench.broker.commit(zombie, [OUT], [(second.durables, *again.run)], refused)
-    bench.settle()
-
-    assert outcome.result == [0]
-    assert stored(bench) == [b"first"]
-    assert bench.lag() == 0
-
-
-def test_a_message_that_is_being_committed_does_not_become_a_dead_letter(
-    bench: StreamBench,
-) -> None:
-    member = bench.consume(acks={"max_deliveries": 1})
-    bench.publish(b"0")
-    (message,) = member.take()
-    outcome = bench.commit(bench.begin(), [], [(member, message)], settle=False)
-    member.attachment.nack([(*message.run, 0)], -1)
-    bench.settle()
-    bench.advance(100)
-
-    assert outcome.result == []
-    assert bench.report().cursor.dead_lettered == 0
-    assert bench.lag() == 0
-
-
-def test_a_dead_message_whose_transaction_failed_becomes_a_dead_letter(bench: StreamBench) -> None:
-    member = bench.consume(acks={"max_deliveries": 1})
-    bench.publish(b"0")
-    (message,) = member.take()
-    bench.disk.fail(Fault())
-    outcome = bench.commit(bench.begin(), [], [(member, message)], settle=False)
-    member.attachment.nack([(*message.run, 0)], -1)
-    bench.settle()
-    bench.advance(10_000)
-
-    assert isinstance(outcome.result, StorageFailedError)
-    assert bench.report().cursor.dead_lettered == 1
-    assert bench.lag() == 0
-
-
-def test_other_settings_let_nobody_commit_again_what_is_being_committed(
-    bench: StreamBench,
-) -> None:
-    member = bench.consume(type="key_shared")
-    bench.publish(b"0")
-    (message,) = member.take()
-    first, second = bench.begin("first"), bench.begin("second")
-    for transaction in (first, second):
-        bench.stage(transaction, 0, transaction.word.encode())
-    outcome = bench.commit(first, [OUT], [(member, message)], settle=False)
-    # Leases are void, and the message is delivered once more.
-    bench.broker.durables.set_acks(TOPIC, "s", AckSettings(ordered=True), lambda _: None)
-    member.attachment.consumer.grant(1, 1 << 20)
-    (again,) = member.take()
-    refused = bench.commit(second, [OUT], [(member, again)])
-
-    assert outcome.result == [0]
-    assert isinstance(refused.result, TransactionError)
-    assert stored(bench) == [b"first"]
-    assert bench.lag() == 0
-
-
-def test_a_seek_while_a_transaction_is_on_its_way_brings_its_messages_back(
-    bench: StreamBench,
-) -> None:
-    bench.publish(b"0")
-    member = bench.consume()
-    (message,) = member.take()
-    transaction = bench.begin()
-    bench.stage(transaction, 0, b"a")
-    bench.commit(transaction, [OUT], [(member, message)], settle=False)
-    bench.seek("earliest")
-
-    assert member.take_offsets() == [0]
-    assert bench.lag() == 1
-    bench.restart("none")
-    assert bench.consume().offsets == [0]
-    assert stored(bench) == [b"a"]
 
 
 # When the disk fails
@@ -419,6 +392,32 @@ def test_a_transaction_is_refused_while_storage_fails(bench: StreamBench) -> Non
     bench.stage(transaction, 0, b"a")
 
     assert isinstance(bench.commit(transaction, [OUT]).result, StorageFailedError)
+
+
+@pytest.mark.parametrize("keep", ["none", "all"])
+def test_an_uncertain_transaction_can_be_repeated_and_happens_once(
+    bench: StreamBench, keep: Keep
+) -> None:
+    def commit() -> object:
+        transaction = bench.begin("word")
+        bench.stage(transaction, 0, b"result")
+        return bench.commit(transaction, [OUT], [(member, message)]).result
+
+    bench.publish(b"0")
+    member = bench.consume()
+    (message,) = member.take()
+    bench.disk.fail(Fault(errno.EIO, actions=("sync", "truncate"), lasting=True))
+    assert isinstance(commit(), StorageUncertainError)
+    # The lease ends while nobody knows: that it is over must not pass for an answer.
+    bench.advance(60_000)
+    assert isinstance(commit(), StorageFailedError)
+    bench.restart(keep)
+    if keep == "none":
+        member = bench.consume()
+        (message,) = member.take()
+
+    assert commit() == [0]
+    assert (stored(bench), bench.lag()) == ([b"result"], 0)
 
 
 def test_a_crash_leaves_all_of_a_transaction_or_nothing() -> None:

@@ -108,6 +108,12 @@ def put_again_after_it_was_deleted(case: Case) -> None:
     case.hand(300, 6, done(310), due_ms=300, payload="a/2/0")
 
 
+def put_again_by_one_who_was_killed_while_its_end_was_not_told(case: Case) -> None:
+    case.hand(100, 2, done(110, "TimelineLeaseLostError"))
+    case.act(120, putting(300, number=2))
+    case.hand(300, 6, done(310), due_ms=300, payload="a/2/0")
+
+
 def a_replaced_process_that_hears_of_it_late(case: Case) -> None:
     case.hand(100, 2, done(110), process="second", since_ms=50)
     case.hand(111, 2, process="first")
@@ -195,6 +201,7 @@ FINE = [
     deleted_maybe_and_fired,
     put_maybe_and_never_fired,
     lost_by_one_and_done_by_another_after_the_lease,
+    put_again_by_one_who_was_killed_while_its_end_was_not_told,
     handed_back_to_who_had_it,
     handed_back_to_who_had_it_and_released,
     released_and_fired_then,

@@ -48,8 +48,16 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.log: Log = open_log(
-            self.backend, self.options, restore=self.snapshots.append, apply=self._apply
+            self.backend,
+            self.options,
+            restore=self.snapshots.append,
+            apply=self._apply,
+            reset=self._reset,
         )
+
+    def _reset(self) -> None:
+        for known in (self.next_offsets, self.seen, self.snapshots, self.numbers):
+            known.clear()
 
     def _apply(self, entry: Entry) -> None:
         self.numbers.append(entry.number)

@@ -175,6 +175,22 @@ def test_an_encrypted_log_is_checked_with_its_key(tmp_path: Path) -> None:
         check_folder(FileBackend(disk))
 
 
+@pytest.mark.parametrize("with_manifest", [False, True])
+def test_a_log_without_encryption_is_a_problem_when_keys_are_given(
+    tmp_path: Path, with_manifest: bool
+) -> None:
+    disk = FaultyDisk()
+    if with_manifest:
+        fill(disk)
+    else:
+        Bench(FileBackend(disk), SMALL).publish(1, b"a")
+    keyring = FileKeyring.create(tmp_path / "keys")
+
+    [problem] = check_folder(FileBackend(disk), keyring=keyring).problems
+    assert problem.file.startswith("manifests" if with_manifest else "segments")
+    assert "--accept-unencrypted" in problem.advice
+
+
 def test_a_log_of_chunks_is_checked() -> None:
     disk = FaultyDisk()
     bench = Bench(ChunkBackend(LocalStore(disk)))

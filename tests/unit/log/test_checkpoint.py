@@ -1,10 +1,16 @@
 """A checkpoint: a restart reads little, what is gone is removed, and only one owner makes them."""
 
+import errno
+from collections.abc import Callable
+
 import pytest
 from tests.unit.log.harness import SMALL, Bench, filler
 
 from ister.base.errors import CorruptedError, StorageTakenError
-from ister.log import FileBackend
+from ister.log import ChunkBackend, FileBackend, Kind
+from ister.log.manifest import decode_document, decode_manifest
+from ister.log.segment import number_of, snapshot_name
+from ister.objects import LocalStore
 from ister.testing import Crash, Fault, FaultyDisk
 
 payload = filler(200)
@@ -12,6 +18,10 @@ payload = filler(200)
 
 def make_bench(disk: FaultyDisk) -> Bench:
     return Bench(FileBackend(disk), SMALL)
+
+
+def make_store_bench(disk: FaultyDisk) -> Bench:
+    return Bench(ChunkBackend(LocalStore(disk)), SMALL)
 
 
 def fill(bench: Bench, count: int, *, topic: int = 1) -> None:
@@ -257,3 +267,117 @@ def test_a_checkpoint_of_an_empty_log_can_be_opened() -> None:
 
     assert again.reopened().payloads(1) == [b"a"]
     assert again.reopened().snapshots == [b"nothing yet"]
+
+
+@pytest.mark.parametrize("make", [make_bench, make_store_bench], ids=["files", "chunks"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("attempts", [1, 4, 17])
+def test_the_snapshot_of_a_manifest_stays_after_any_number_of_failed_attempts(
+    make: Callable[[FaultyDisk], Bench], error: int, done: bool, attempts: int
+) -> None:
+    disk = FaultyDisk()
+    bench = make(disk)
+    fill(bench, 30)
+    for _ in range(attempts):
+        disk.fail(Fault(error, actions=["put"], prefix="manifests/", done=done))
+        with pytest.raises(OSError, match="manifests/"):
+            bench.checkpoint(b"failed")
+        disk.heal()
+    for number in range(5):
+        fill(bench, 10)
+        bench.checkpoint(b"%d" % number)
+        again = make(disk.reopen("none"))
+        assert again.snapshots == [b"%d" % number]
+        assert again.payloads(1) == bench.payloads(1)
+    assert len(disk.names("snapshots")) == len(disk.names("manifests")) == 3
+
+
+@pytest.mark.parametrize("make", [make_bench, make_store_bench], ids=["files", "chunks"])
+def test_failed_attempts_do_not_end_checkpoints_after_a_restart(
+    make: Callable[[FaultyDisk], Bench],
+) -> None:
+    disk = FaultyDisk()
+    for _ in range(3):
+        bench = make(disk)
+        fill(bench, 10)
+        disk.fail(Fault(errno.ENOSPC, actions=["put"], prefix="manifests/", lasting=True))
+        for _ in range(17):
+            with pytest.raises(OSError, match="manifests/"):
+                bench.checkpoint(b"failed")
+        disk = disk.reopen("none")
+    bench = make(disk)
+    bench.checkpoint(b"made")
+
+    assert make(disk).snapshots == [b"made"]
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("prefix", ["snapshots/", "manifests/"])
+def test_a_failed_attempt_leaves_no_file_on_a_disk(prefix: str, done: bool) -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 30)
+    bench.checkpoint(b"one")
+    before = [*disk.names("manifests"), *disk.names("snapshots")]
+    for _ in range(6):
+        disk.fail(Fault(errno.ENOSPC, actions=["put"], prefix=prefix, done=done))
+        with pytest.raises(OSError, match=prefix):
+            bench.checkpoint(b"failed")
+
+    assert [*disk.names("manifests"), *disk.names("snapshots")] == before
+    assert bench.reopened().snapshots == [b"one"]
+
+
+def test_a_kept_manifest_has_its_snapshot() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    for number in range(12):
+        fill(bench, 10)
+        if number % 3:
+            disk.fail(Fault(actions=["put"], prefix="manifests/", done=number % 2 == 0))
+            with pytest.raises(OSError, match="manifests/"):
+                bench.checkpoint()
+        else:
+            bench.checkpoint()
+        if number == 6:
+            bench = bench.reopened()
+        for name in disk.names("manifests"):
+            body = decode_document(Kind.MANIFEST, bench.backend.get(name), name, None)
+            manifest = decode_manifest(number_of(name), body, name)
+            assert snapshot_name(manifest.snapshot) in disk.names("snapshots")
+
+
+@pytest.mark.parametrize("make", [make_bench, make_store_bench])
+def test_what_could_not_be_removed_is_removed_after_the_next_checkpoint(
+    make: Callable[[FaultyDisk], Bench],
+) -> None:
+    disk = FaultyDisk()
+    bench = make(disk)
+    fill(bench, 200)
+    folder = "segments" if make is make_bench else "chunks"
+    before = disk.names(folder)
+    disk.fail(Fault(actions=["remove"], prefix=folder))
+    with pytest.raises(OSError, match=folder):
+        bench.checkpoint(horizon={1: 199})
+    assert len(disk.names(folder)) > 3
+
+    bench.checkpoint(horizon={1: 199})
+
+    # The file that is open, or the chunk with the last message, and the fence of the start.
+    assert len(disk.names(folder)) <= 2 < len(before)
+    assert bench.payloads(1)[-1:] == [payload(199)]
+
+
+def test_one_file_that_cannot_be_removed_keeps_no_others() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    fill(bench, 200)
+    stuck = disk.names("segments")[1]
+    disk.fail(Fault(actions=["remove"], prefix=stuck, lasting=True))
+    for _ in range(5):
+        with pytest.raises(OSError, match=stuck):
+            bench.checkpoint(horizon={1: 199})
+
+    assert disk.names("segments")[:-1] == [stuck]
+    assert len(disk.names("snapshots")) == 3

@@ -175,6 +175,35 @@ def test_a_segment_that_is_mostly_expired_is_rewritten() -> None:
     assert world.bench.read(2, end // 5) == [(n, payload(n)) for n in range(end // 5, 60)]
 
 
+def test_rewritten_segment_is_not_rewritten_again_after_a_restart() -> None:
+    """A batch stays whole while one of its messages is live, so a rewrite may save nothing."""
+    options = replace(SMALL, segment_bytes=20_000)
+    policy = CompactionPolicy(small_count_min=99, density_min=0)
+    horizon = {1: 90}
+    bench = Bench(FileBackend(FaultyDisk()), options)
+    for _ in range(3):
+        bench.publish(1, *[b"x" * 100] * 100)
+    bench.checkpoint()
+
+    def rewrites() -> int:
+        count = 0
+        while rewrite := plan_compaction(bench.log, bench.log.state(), horizon, policy):
+            rewrite.run()
+            bench.log.rewritten(rewrite)
+            bench.checkpoint(horizon=horizon)
+            count += 1
+        return count
+
+    assert rewrites() == 1
+    for _ in range(3):
+        bench = bench.reopened()
+        bench.next_offsets[1] = 300
+        assert rewrites() == 0
+        # A checkpoint that has nothing to do with it keeps it in mind.
+        bench.publish(1, b"y")
+        bench.checkpoint(horizon=horizon)
+
+
 def test_a_deleted_topic_is_not_copied() -> None:
     world = on_disk()
     for number in range(60):
@@ -249,6 +278,26 @@ def test_chunks_become_segments() -> None:
     for bench in (world.bench, Bench(ChunkBackend(LocalStore(world.disk)))):
         assert bench.payloads(1) == [*(payload(n) for n in range(20)), b"more"]
         assert bench.payloads(2) == [payload(n) for n in range(20)]
+
+
+def test_a_rewrite_of_small_chunks_can_be_stopped_between_any_two() -> None:
+    world = in_store()
+    for number in range(20):
+        world.bench.publish(1, payload(number))
+    rewrite = world.plan()
+    assert rewrite is not None
+    looks = 0
+
+    def stop(_: int) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 7:
+            raise InterruptedError("the broker is closing")
+
+    with pytest.raises(InterruptedError):
+        rewrite.run(stop)
+    assert world.disk.names("segments") == []
+    assert world.bench.payloads(1) == [payload(n) for n in range(20)]
 
 
 def test_old_segments_go_to_the_remote_tier() -> None:

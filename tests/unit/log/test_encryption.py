@@ -1,11 +1,12 @@
 """With a keyring nothing readable is on the disk, and only the right key opens it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.log.harness import Bench, filler
 
-from ister.base.errors import CorruptedError, EncryptionKeyError
+from ister.base.errors import CorruptedError, EncryptionKeyError, NotEncryptedError
 from ister.log import ChunkBackend, FileBackend, LogOptions
 from ister.objects import LocalStore
 from ister.objects.keyring import FileKeyring
@@ -120,6 +121,62 @@ def test_encryption_can_begin_in_a_log_that_has_plain_files(keyring: FileKeyring
     assert bench.payloads(1) == [b"plain", SECRET]
     assert bench.reopened().payloads(1) == [b"plain", SECRET]
     assert SECRET not in everything(disk)
+
+
+@pytest.mark.parametrize("kind", ["files", "chunks"])
+@pytest.mark.parametrize("with_manifest", [False, True])
+def test_a_log_that_is_not_encrypted_is_refused_with_keys_unless_it_is_accepted(
+    kind: str, with_manifest: bool, keyring: FileKeyring
+) -> None:
+    disk = FaultyDisk()
+    plain = Bench(backend_of(disk, kind), options(None))
+    plain.publish(1, b"plain")
+    if with_manifest:
+        plain.checkpoint(b"state")
+    elif kind == "chunks":
+        for name in disk.names("manifests"):
+            disk.remove(name)
+    before = everything(disk)
+    strict = replace(options(keyring), accept_plain=False)
+
+    with pytest.raises(NotEncryptedError) as caught:
+        Bench(backend_of(disk, kind), strict)
+    assert ("manifests" in caught.value.file) == with_manifest
+    assert everything(disk) == before
+
+    accepting = Bench(backend_of(disk, kind), options(keyring))
+    accepting.next_offsets[1] = 1  # What the snapshot of a broker would say.
+    accepting.publish(1, SECRET)
+    accepting.checkpoint(b"state")
+    again = Bench(backend_of(disk, kind), strict)
+    assert again.payloads(1) == [b"plain", SECRET]
+
+
+@pytest.mark.parametrize("kind", ["files", "chunks"])
+def test_an_encrypted_log_that_is_replaced_by_a_plain_one_is_refused(
+    kind: str, keyring: FileKeyring
+) -> None:
+    strict = replace(options(keyring), accept_plain=False)
+    disk, theirs = FaultyDisk(), FaultyDisk()
+    fill(Bench(backend_of(disk, kind), strict))
+    fill(Bench(backend_of(theirs, kind), options(None)))
+
+    with pytest.raises(NotEncryptedError):
+        Bench(backend_of(theirs, kind), strict)
+
+
+@pytest.mark.parametrize("kind", ["files", "chunks"])
+def test_a_new_log_with_keys_needs_no_acceptance(kind: str, keyring: FileKeyring) -> None:
+    disk = FaultyDisk()
+    strict = replace(options(keyring), accept_plain=False)
+    for number in range(4):
+        bench = Bench(backend_of(disk, kind), strict)
+        bench.next_offsets[1] = number  # What the snapshot of a broker would say.
+        bench.publish(1, SECRET)
+        if number % 2:
+            bench.checkpoint()
+
+    assert Bench(backend_of(disk, kind), strict).payloads(1) == [SECRET] * 4
 
 
 def test_an_entry_moved_to_another_place_does_not_decrypt(keyring: FileKeyring) -> None:

@@ -5,7 +5,8 @@ import errno
 import pytest
 from tests.unit.log.harness import SMALL, Bench, filler
 
-from ister.log import FileBackend
+from ister.base.errors import CorruptedError
+from ister.log import Entry, FileBackend, open_log
 from ister.testing import Fault, FaultyDisk, Keep
 from ister.testing.disk import Change
 
@@ -120,6 +121,36 @@ def test_what_was_committed_without_a_sync_survives_a_disk_that_fails(
     assert again.payloads(2) == [b"lazy two"]
 
 
+@pytest.mark.parametrize("action", ["write", "sync"])
+def test_what_was_committed_without_a_sync_survives_a_kill_at_every_step_of_a_recovery(
+    action: Change,
+) -> None:
+    for step in range(20):
+        disk = FaultyDisk(sector_bytes=64)
+        bench = make_bench(disk)
+        bench.publish(1, b"a")
+        bench.publish(1, b"lazy one", sync=False)
+        bench.publish(2, b"lazy two", sync=False)
+        disk.fail(Fault(actions=[action]))
+        bench.append(1, b"refused")
+        assert bench.try_commit() is not None
+        fault = disk.fail(Fault(at=len(disk.operations) + step, lasting=True))
+        is_whole = True
+        try:
+            bench.log.recover()
+        except OSError:
+            is_whole = False
+        disk.heal()
+
+        again = make_bench(disk)
+        assert again.payloads(1)[:2] == [b"a", b"lazy one"]
+        assert again.payloads(2) == [b"lazy two"]
+        if not fault.hits:
+            break
+    assert is_whole
+    assert step >= 4
+
+
 def test_every_operation_may_fail_once_without_loss() -> None:
     payload = filler(400)
 
@@ -189,3 +220,48 @@ def test_a_read_that_fails_for_long_is_an_error_of_the_storage_and_no_damage() -
     disk.heal()
 
     assert bench.payloads(1) == [b"one"]
+
+
+def test_start_that_fails_leaves_no_file_open() -> None:
+    disk = FaultyDisk()
+    bench = make_bench(disk)
+    bench.publish(1, b"a")
+    bench.checkpoint()
+    bench.publish(1, *[filler(3_000)(number) for number in range(9)])
+    bench.publish(1, b"b")
+    whole = disk.reopen("all")
+    first = len(whole.operations)
+    make_bench(whole)
+    changes = range(first, len(whole.operations))
+    names = [
+        name for folder in ("manifests", "snapshots", "segments") for name in disk.names(folder)
+    ]
+    faults = [Fault(at=number) for number in changes]
+    faults += [
+        Fault(actions=[action], prefix=name) for action in ("open", "read") for name in names
+    ]
+
+    assert len(changes) > 3
+    for fault in faults:
+        again = disk.reopen("all")
+        again.fail(fault)
+        with pytest.raises(OSError, match="error"):
+            make_bench(again)
+        assert again.open_files == set(), fault
+        make_bench(again)
+
+
+def test_start_that_cannot_apply_an_entry_leaves_no_file_open() -> None:
+    disk = FaultyDisk()
+    make_bench(disk).publish(1, b"a")
+    disk = disk.reopen("all")
+
+    def ignore(_: bytes) -> None:
+        pass
+
+    def apply(_: Entry) -> None:
+        raise CorruptedError("segments/1", 0, "the ledger does not know it")
+
+    with pytest.raises(CorruptedError):
+        open_log(FileBackend(disk), SMALL, restore=ignore, apply=apply, reset=disk.heal)
+    assert disk.open_files == set()

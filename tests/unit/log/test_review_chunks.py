@@ -1,10 +1,13 @@
 """A log in an object store: what a start holds in memory, and who is kept out for how long."""
 
+from dataclasses import replace
+
 import pytest
-from tests.unit.log.harness import SMALL, Bench
+from tests.unit.log.harness import SMALL, TIME_MS, Bench
 
 from ister.base.errors import StorageTakenError
 from ister.log import ChunkBackend, Entry, open_log
+from ister.log.fences import FENCE_KEPT_MS
 from ister.objects import LocalStore
 from ister.testing import FaultyDisk
 
@@ -35,7 +38,7 @@ def test_a_start_holds_a_few_chunks_at_a_time() -> None:
     def apply(entry: Entry) -> None:
         ahead.append(backend.fetched - len(ahead))
 
-    open_log(backend, SMALL, restore=lambda _: None, apply=apply)
+    open_log(backend, SMALL, restore=lambda _: None, apply=apply, reset=ahead.clear)
 
     assert len(ahead) == 20
     assert max(ahead) <= 3
@@ -60,7 +63,10 @@ def test_a_former_owner_is_kept_out_also_when_everything_since_was_removed(start
 
 def test_chunks_that_kept_somebody_out_do_not_gather_for_ever() -> None:
     disk = FaultyDisk()
+    now_ms = TIME_MS
+    options = replace(SMALL, now_ms=lambda: now_ms)
     for _ in range(60):
-        make_bench(disk).checkpoint(horizon={})
+        Bench(ChunkBackend(LocalStore(disk)), options).checkpoint(horizon={})
+        now_ms += FENCE_KEPT_MS // 10
 
-    assert len(disk.names("chunks")) < 40
+    assert len(disk.names("chunks")) <= 11

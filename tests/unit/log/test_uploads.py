@@ -6,7 +6,15 @@ import pytest
 from tests.unit.log.harness import SMALL, TIME_MS, Bench, filler
 
 from ister.log import CompactionPolicy, FileBackend, Place, plan_compaction
-from ister.log.segment import UPLOADS, number_of, segment_name, upload_name
+from ister.log.manifest import KEPT_COUNT
+from ister.log.segment import (
+    MANIFESTS,
+    SNAPSHOTS,
+    UPLOADS,
+    number_of,
+    segment_name,
+    upload_name,
+)
 from ister.objects import LocalStore
 from ister.testing import Crash, Fault, FaultyDisk
 from ister.testing.disk import FaultyFile, Keep
@@ -167,3 +175,15 @@ def test_while_the_tier_cannot_be_reached_nothing_is_forgotten() -> None:
     world.bench.checkpoint(b"state", {1: COUNT - 1})
     assert world.stored() == []
     assert world.notes() == []
+
+
+def test_while_the_tier_cannot_be_reached_snapshots_do_not_pile_up() -> None:
+    world = filled()
+    world.upload()
+    world.disk.fail(Fault(actions=["remove"], prefix="tier/", lasting=True))
+    for _ in range(10):
+        with pytest.raises(OSError, match="tier/"):
+            world.bench.checkpoint(b"state", {1: COUNT - 1})
+
+    assert len(world.disk.names(SNAPSHOTS)) == KEPT_COUNT
+    assert len(world.disk.names(MANIFESTS)) == KEPT_COUNT

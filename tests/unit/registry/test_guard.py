@@ -261,3 +261,21 @@ async def test_threads_may_ask_at_once(registry: Registry) -> None:
     assert [bool(reason) for reason in faults] == [bool(n % 3) for n in range(90)]
     tally = registry.tallies()[TOPIC]
     assert (tally.checked, tally.violations) == (90, 60)
+
+
+async def test_a_container_with_an_unknown_schema_is_for_a_thread(registry: Registry) -> None:
+    """Its schema is parsed first, and the event loop has no time for that."""
+    definition = b'{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
+    await registry.register("avro", "avro", definition)
+    await registry.bind("/default/avro", "avro")
+    guard = registry.guard("/default/avro")
+    assert guard is not None
+    # One value of metadata, the schema; a mark of sixteen bytes; no block.
+    meta = b"\x02\x16avro.schema" + bytes([2 * len(definition) & 127 | 128, len(definition) >> 6])
+    container = batch(b"Obj\x01" + meta + definition + b"\x00" + bytes(16))
+    value = batch(b"\x02")
+
+    assert guard.weight(value) * value.size_bytes <= CHECK_WORK_MAX
+    assert guard.weight(container) * container.size_bytes > CHECK_WORK_MAX
+    guard.check(container)
+    assert guard.weight(container) * container.size_bytes <= CHECK_WORK_MAX

@@ -10,12 +10,13 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
+from random import Random
 from typing import Any, NoReturn
 
 from ister.base.errors import IsterError
 from ister.schemas import Mode, Schema, incompatibilities, parse_schema, parse_type
 
-CPU_S_MAX = 15
+CPU_S_MAX = 5
 MEMORY_BYTES_MAX = 4 << 30
 
 Case = Callable[[], str]
@@ -100,7 +101,7 @@ def json_enum() -> str:
 @case
 def json_enum_of_objects() -> str:
     schema = {"items": {"enum": [{"a": i} for i in range(6_000)]}}
-    return checked("json", schema, json.dumps([{"a": 5_999}] * 100_000).encode())
+    return checked("json", schema, json.dumps([{"a": 5_999}] * 50_000).encode())
 
 
 @case
@@ -130,7 +131,13 @@ def json_doubling_in_shallow_payloads() -> str:
 
 @case
 def json_pattern() -> str:
-    text = json.dumps("a" * 1_000_000 + "b").encode()
+    text = json.dumps("a" * 5_000 + "b").encode()
+    return checked("json", {"type": "string", "pattern": "^(a+)+$"}, text)
+
+
+@case
+def json_pattern_and_long_text() -> str:
+    text = json.dumps("a" * 100_000 + "b").encode()
     return checked("json", {"type": "string", "pattern": "^(a+)+$"}, text)
 
 
@@ -147,18 +154,71 @@ def json_many_patterns() -> str:
 @case
 def json_names_and_patterns() -> str:
     schema = {"patternProperties": {f"[a-z]*{i}$": True for i in range(100)}}
-    return checked("json", schema, json.dumps({f"k{i}": 1 for i in range(200_000)}).encode())
+    return checked("json", schema, json.dumps({f"k{i}": 1 for i in range(100_000)}).encode())
 
 
 @case
 def json_unique() -> str:
-    items = b",".join(b'{"a":[%d]}' % i for i in range(100_000))
+    items = b",".join(b'{"a":[%d]}' % i for i in range(39_000))
     return checked("json", {"uniqueItems": True}, b"[" + items + b"]")
+
+
+@case
+def json_very_many_values() -> str:
+    return checked("json", {"type": "array"}, b"[" + b"[]," * 2_000_000 + b"1]")
+
+
+@case
+def json_bounds_of_large_numbers() -> str:
+    schema = {"items": {"allOf": [{"minimum": -i} for i in range(100)]}}
+    return checked("json", schema, b"[" + b",".join([b"1e308"] * 9_000) + b"]")
 
 
 @case
 def json_numbers() -> str:
     return checked("json", {"multipleOf": 1e-300}, b"9" * 1_000_000, b"1e300")
+
+
+@case
+def json_fractions() -> str:
+    numbers = b"[" + b",".join([b"1e300"] * 10_000) + b"]"
+    return checked("json", {"items": {"multipleOf": 1e-300}}, numbers)
+
+
+@case
+def json_money() -> str:
+    schema = {"items": {"properties": {"price": {"multipleOf": 0.01}}}}
+    return checked("json", schema, json.dumps([{"price": 19.99}] * 1_000).encode())
+
+
+@case
+def json_simulated_pattern() -> str:
+    # Almost every character leads to a new set of states.
+    random = Random(1)
+    text = "".join(random.choice("ab") for _ in range(100_000))
+    return checked("json", {"pattern": "(a|b)*a(a|b){500}c"}, json.dumps(text).encode())
+
+
+@case
+def json_plain_pattern_beside_long_text() -> str:
+    schema = {"properties": {"id": {"pattern": "^(a|b)*c?$"}, "day": {"pattern": r"^\d{4}-\d\d$"}}}
+    payload = {"id": "ab", "day": "2026-01", "body": "a" * 2_000_000}
+    return checked("json", schema, json.dumps(payload).encode())
+
+
+@case
+def json_unevaluated_copies() -> str:
+    parts: dict[str, Any] = {
+        f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2, "unevaluatedProperties": False}
+        for i in range(60)
+    }
+    return checked("json", {"$defs": {**parts, "a60": {}}, "$ref": "#/$defs/a0"}, b"{}")
+
+
+@case
+def json_long_names() -> str:
+    inner = {"properties": {f"p{i}": {"type": "string"} for i in range(5_000)}}
+    return checked("json", {"properties": {"x" * 500_000: inner}}, b"{}")
 
 
 @case
@@ -177,9 +237,9 @@ def json_compared_alternatives() -> str:
 def json_compared_chain() -> str:
     def schema(kind: str) -> Any:
         parts: dict[str, Any] = {
-            f"a{i}": {"properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}} for i in range(2_000)
+            f"a{i}": {"properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}} for i in range(1_000)
         }
-        return {"$defs": {**parts, "a2000": {"type": kind}}, "$ref": "#/$defs/a0"}
+        return {"$defs": {**parts, "a1000": {"type": kind}}, "$ref": "#/$defs/a0"}
 
     return compared("json", schema("string"), schema("integer"))
 
@@ -229,22 +289,91 @@ def avro_steps() -> str:
     return checked("avro", schema, b"\x80\x9b\xee\x02" + bytes(15_000_001))
 
 
+def avro_doubling(levels: int) -> Any:
+    default: Any = 5
+    for _ in range(levels):
+        default = {"a": default}
+    inner = {"type": "record", "name": "B", "fields": [{"name": "a", "type": ["A", "B"]}]}
+    fields = [
+        {"name": "a", "type": ["A", inner]},
+        {"name": "d", "type": ["null", "A", "B"], "default": default},
+    ]
+    return {"type": "record", "name": "A", "fields": fields}
+
+
+@case
+def avro_doubling_defaults() -> str:
+    return checked("avro", avro_doubling(50), b"")
+
+
+@case
+def avro_container_with_doubling_defaults() -> str:
+    text = json.dumps(avro_doubling(40)).encode()
+    return checked("avro", avro_record(a="int"), container(text))
+
+
+@case
+def avro_large_unions() -> str:
+    def union(prefix: str) -> Any:
+        return [{"type": "fixed", "name": f"{prefix}{i}", "size": 1} for i in range(4_000)]
+
+    return compared("avro", union("a"), union("b"))
+
+
+@case
+def avro_large_enums() -> str:
+    def symbols(prefix: str) -> Any:
+        return {"type": "enum", "name": "E", "symbols": [f"{prefix}{i}" for i in range(10_000)]}
+
+    return compared("avro", symbols("a"), symbols("b"))
+
+
+@case
+def avro_same_record_in_many_namespaces() -> str:
+    many = [{"type": "record", "name": f"n{i}.R", "fields": []} for i in range(3_000)]
+    return compared("avro", [avro_record(**{f"f{i}": "int" for i in range(6_000)})], many)
+
+
+@case
+def avro_circles() -> str:
+    def circle(count: int) -> Any:
+        node: Any = "R0"
+        for i in reversed(range(count)):
+            name = "R0" if i == 0 else f"n{i}.R0"
+            fields = [{"name": "a", "type": ["null", node]}]
+            node = {"type": "record", "name": name, "fields": fields}
+        return node
+
+    schemas = [parsed("avro", circle(count)) for count in (13, 14)]
+    return "fine" if not incompatibilities(Mode.FULL, schemas[0], schemas[1:]) else "broken"
+
+
+@case
+def avro_long_names() -> str:
+    fields = {f"f{i}": {"type": "fixed", "name": f"x{i}", "size": 1} for i in range(2_000)}
+    return checked("avro", {**avro_record(**fields), "namespace": "a" * 500_000})
+
+
+def container(text: bytes) -> bytes:
+    meta = number(1) + number(11) + b"avro.schema" + number(len(text)) + text + b"\x00"
+    return b"Obj\x01" + meta + bytes(16)
+
+
+def number(value: int) -> bytes:
+    value, out = value * 2, b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
 @case
 def avro_container_schemas() -> str:
-    def number(value: int) -> bytes:
-        value, out = value * 2, b""
-        while value > 127:
-            out += bytes([value & 127 | 128])
-            value >>= 7
-        return out + bytes([value])
-
-    def container(slot: int) -> bytes:
-        text = json.dumps(avro_record(**{f"f{slot}_{i}": "int" for i in range(4_000)})).encode()
-        meta = number(1) + number(11) + b"avro.schema" + number(len(text)) + text + b"\x00"
-        return b"Obj\x01" + meta + bytes(16)
+    def schema_of(slot: int) -> bytes:
+        return json.dumps(avro_record(**{f"f{slot}_{i}": "int" for i in range(4_000)})).encode()
 
     good = {**avro_record(), "fields": [{"name": "a", "type": "int", "default": 0}]}
-    schema, payloads = parsed("avro", good), [container(slot) for slot in range(60)]
+    schema, payloads = parsed("avro", good), [container(schema_of(i)) for i in range(60)]
     return "fine" if not schema.validator().check(payloads) else "not all of them"
 
 
@@ -291,6 +420,41 @@ def proto_brackets() -> str:
 @case
 def proto_import() -> str:
     return checked("proto", b"import '/dev/zero'; message A {}")
+
+
+@case
+def proto_long_names() -> str:
+    fields = b"".join(b"int32 a%d=%d;" % (i, i + 1) for i in range(5_000))
+    return checked(
+        "proto", b"syntax='proto3'; package " + b"a" * 500_000 + b"; message M {" + fields + b"}"
+    )
+
+
+@case
+def proto_reserved_numbers() -> str:
+    def schema(parts: list[bytes]) -> bytes:
+        return b"syntax='proto3'; message M {" + b"".join(parts) + b"}"
+
+    fields = schema([b"int32 a%d=%d;" % (i, i + 1) for i in range(15_000)])
+    reserved = schema([b"reserved %d;" % (2 * i + 20_000) for i in range(15_000)])
+    schemas = [parsed("proto", text) for text in (fields, reserved)]
+    return "fine" if not incompatibilities(Mode.BACKWARD, schemas[0], schemas[1:]) else "broken"
+
+
+@case
+def proto_enum_of_many_fields() -> str:
+    def schema(prefix: bytes) -> bytes:
+        values = b"".join(b"%s%d=%d;" % (prefix, i, i + len(prefix)) for i in range(9_000))
+        fields = b"".join(b"optional E a%d=%d;" % (i, i + 1) for i in range(9_000))
+        return b"enum E {" + values + b"} message M {" + fields + b"}"
+
+    return compared("proto", schema(b"A"), schema(b"BB"))
+
+
+@case
+def proto_missing_fields() -> str:
+    schema = b"message M { repeated N n = 1; } message N { required int32 a = 1; }"
+    return checked("proto", schema, b"\x0a\x00" * 2_000_000)
 
 
 @case

@@ -217,3 +217,50 @@ def test_at_most_twenty_reasons_are_told() -> None:
     new = json_schema({"properties": dict.fromkeys(names, INTEGER)})
 
     assert len(reasons(Mode.FULL, old, new)) == 20
+
+
+REF = {"$ref": "#/$defs/top", "$defs": {"top": obj(["a"], a=STRING)}}
+ALL = {"allOf": [obj(["a"], a=STRING), obj(b=STRING)]}
+# Old, new, and the directions in which they fit by Danube's rule about required properties.
+DANUBE_CASES: list[tuple[Any, Any, str]] = [
+    (obj(["a"], a=STRING), obj(a=STRING), "backward"),
+    (obj(["a"], a=STRING), obj(), "none"),
+    (obj(["a"], a=STRING), {"required": ["a"], **obj()}, "both"),
+    (obj(a=STRING), obj(), "both"),
+    (obj(), obj(["a"], a=STRING), "none"),
+    (obj(a=STRING), obj(["a"], a=STRING), "forward"),
+    (REF, obj(), "none"),
+    (REF, obj(["a"], a=STRING), "both"),
+    (ALL, obj(b=STRING), "none"),
+    (obj(b=STRING), ALL, "none"),
+    # Only the top is looked at.
+    (obj(o=obj(["a"], a=STRING)), obj(o=obj()), "backward"),
+    (False, obj(["a"], a=STRING), "backward"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "fits"), DANUBE_CASES)
+def test_required_properties_are_kept_where_that_is_asked_for(
+    old: Any, new: Any, fits: str
+) -> None:
+    found = {
+        mode: not incompatibilities(mode, json_schema(new), [json_schema(old)], keep_required=True)
+        for mode in (Mode.BACKWARD, Mode.FORWARD, Mode.FULL)
+    }
+
+    assert found == {
+        Mode.BACKWARD: fits in ("backward", "both"),
+        Mode.FORWARD: fits in ("forward", "both"),
+        Mode.FULL: fits == "both",
+    }
+
+
+def test_a_required_property_that_is_removed_or_added_is_named() -> None:
+    with_a, without = json_schema(obj(["a"], a=STRING)), json_schema(obj())
+
+    assert incompatibilities(Mode.BACKWARD, without, [with_a], keep_required=True) == [
+        "required property 'a' is removed"
+    ]
+    assert incompatibilities(Mode.FORWARD, with_a, [without], keep_required=True) == [
+        "required property 'a' is added"
+    ]

@@ -8,6 +8,7 @@ from tests.unit.schemas.made import json_schema
 
 from ister.base.errors import BadSchemaError
 from ister.schemas import Fault, SchemaType, parse_schema
+from ister.schemas.bounds import PAYLOAD_VALUES_MAX
 
 USER = {
     "type": "object",
@@ -137,11 +138,29 @@ def test_limits_hold_at_the_edge(good: Any, bad: Any) -> None:
 
 
 def test_a_payload_may_have_a_hundred_levels() -> None:
-    found = faults({}, b"[" * 100 + b"1" + b"]" * 100, b"[" * 101 + b"1" + b"]" * 101, b"[" * 10**6)
+    found = faults({}, b"[" * 100 + b"1" + b"]" * 100, b"[" * 101 + b"1" + b"]" * 101, b"[" * 10**5)
 
     assert [slot for slot, _ in found] == [1, 2]
     assert "deeper than 100" in found[0][1]
     assert "deeper than 100" in found[1][1]
+
+
+def test_a_payload_may_have_so_many_values() -> None:
+    most = b"[" + b"1," * (PAYLOAD_VALUES_MAX - 1) + b"1]"
+
+    assert faults({"type": "array"}, most) == []
+    ((_, reason),) = faults({"type": "array"}, most[:-1] + b",1]")
+    assert f"more than {PAYLOAD_VALUES_MAX} values" in reason
+
+
+@pytest.mark.parametrize("text", ["a,", "[{,", '\\",', "\\,", '\\\\",[', ',"'])
+def test_commas_in_texts_are_not_values(text: str) -> None:
+    long = text * (PAYLOAD_VALUES_MAX // 2 + 1) * (1 + (len(text) < 3))
+    document = json.dumps({"a": long, "b": [long]}).encode()
+    more = json.dumps({"a": long, "b": [0] * PAYLOAD_VALUES_MAX}).encode()
+
+    assert faults({"type": "object"}, document) == []
+    assert len(faults({"type": "object"}, more)) == 1
 
 
 def test_brackets_in_texts_are_no_levels() -> None:

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ister.base.errors import StorageFailedError
-from ister.server.http import App
+from ister.server.http import App, Sites
 from ister.server.http.app import STORAGE_FAILS
 from ister.server.native import NativeDoor
 from ister.server.security import Guard
@@ -17,7 +17,7 @@ from ister.testing import Fault, FaultyDisk, MemoryBroker, VirtualClock
 TOKEN = "vX3p9mQm2T7yLw0c"
 
 
-async def get(app: App, path: str, token: str = "") -> tuple[int, str]:
+async def get(app: App, path: str, token: str = "", host: str = "") -> tuple[int, str]:
     sent = []
 
     async def receive() -> dict[str, object]:
@@ -27,6 +27,7 @@ async def get(app: App, path: str, token: str = "") -> tuple[int, str]:
         sent.append(event)
 
     headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+    headers += [(b"host", host.encode())] if host else []
     scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
     await app(scope, receive, send)
     start, body = sent
@@ -68,7 +69,7 @@ async def test_readiness_and_metrics_tell_that_durable_writes_are_refused_until_
             metrics = (await get(app, "/metrics"))[1]
 
             assert status == 503
-            assert "the storage fails" in reason
+            assert "no space left for messages" in reason
             assert "No space left on device" in reason
             assert await get(app, "/healthz") == (200, "ok\n")
             assert 'ister_storage_up{journal="local"} 0.0' in metrics
@@ -105,3 +106,28 @@ async def test_where_tokens_are_asked_for_strangers_are_not_told_what_fails(
     assert lines == []
     assert status == 503
     assert "No space left on device" in reason
+
+
+async def test_the_log_tells_an_operator_how_to_let_a_scraper_in(broker: MemoryBroker) -> None:
+    app = App(broker.engine, NativeDoor(broker.engine), sites=Sites(["localhost"]))
+
+    with capture_logs() as lines:
+        refused = [(await get(app, "/metrics", host="ister:8655"))[0] for _ in range(3)]
+        probed = await get(app, "/readyz", host="ister:8655")
+
+    assert refused == [421] * 3
+    assert probed == (200, "ready\n")
+    [line] = [line for line in lines if line["event"] == "client_refused"]
+    assert "'ister:8655'" in line["error"]
+    assert "--http-allowed-hosts" in line["error"]
+
+
+async def test_a_bug_that_comes_all_the_time_does_not_hide_another(broker: MemoryBroker) -> None:
+    door = NativeDoor(broker.engine)
+    session = door.session()
+
+    with capture_logs() as lines:
+        for error in (KeyError("a"), KeyError("b"), ValueError("c")):
+            door.on_bug(session, error)
+
+    assert [str(line["exc_info"]) for line in lines] == ["'a'", "c"]

@@ -65,6 +65,18 @@ def test_a_mistake_in_a_source_that_loses_does_not_matter() -> None:
     assert config.native.port == 1
 
 
+@pytest.mark.parametrize("path", ["native.host", "http.host", "grpc.host"])
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "a\0b", "\ud800"])
+def test_a_host_that_cannot_be_one_is_a_mistake(path: str, host: str) -> None:
+    with pytest.raises(ConfigError, match="is not a host name"):
+        read({path: host})
+
+
+@pytest.mark.parametrize("host", ["::1", "fe80::1%eth0", "0.0.0.0", "broker-1.local", "bücher.de"])
+def test_a_host_is_a_name_or_an_address(host: str) -> None:
+    assert read({"native.host": host}).native.host == host
+
+
 def test_the_http_door_follows_the_host_unless_it_has_its_own() -> None:
     assert read({"native.host": "0.0.0.0"}).http_host == "0.0.0.0"
     assert read({"native.host": "0.0.0.0", "http.host": "::1"}).http_host == "::1"
@@ -269,6 +281,25 @@ def test_storage_is_set_by_its_flags() -> None:
         tier="s3://bucket/tier",
         key_file=Path("keys.json"),
     )
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"), [("true", True), ("false", False), (True, True), (False, False)]
+)
+def test_unencrypted_data_is_accepted_only_when_asked_to(raw: object, expected: bool) -> None:
+    assert not read({"storage.key_file": "k"}).storage.accept_unencrypted
+    config = read({"storage.key_file": "k", "storage.accept_unencrypted": raw})
+    assert config.storage.accept_unencrypted is expected
+
+
+def test_a_switch_is_true_or_false() -> None:
+    [found] = mistakes({"storage.key_file": "k", "storage.accept_unencrypted": "perhaps"})
+    assert "neither true nor false" in found
+
+
+def test_unencrypted_data_cannot_be_accepted_without_keys() -> None:
+    [found] = mistakes({"storage.accept_unencrypted": True})
+    assert "--key-file" in found
 
 
 def test_streams_are_kept_beside_the_broker_unless_a_folder_is_named() -> None:

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ister.base.errors import ConfigError
@@ -107,7 +107,8 @@ def test_any_text_gives_tokens_or_mistakes(text: str) -> None:
     more=st.sampled_from(["", " more", " # comment"]),
 )
 def test_no_mistake_shows_anything_of_a_token(token: str, name: str, more: str) -> None:
-    # Also with the two mixed up, and the last line is always a mistake.
+    # Also with the two mixed up, and the last line is a mistake unless it is a comment.
+    assume(not token.startswith("#"))
     with pytest.raises(ConfigError) as caught:
         parse_tokens(f"{name} {token}{more}\n{token} {name}\n{token}", "f")
 

@@ -7,7 +7,8 @@ from tests.unit.subscriptions.leasing import TIMEOUT_MS, deliveries_of, lease
 
 from ister.base import AckSettings
 from ister.base.limits import ACK_TIMEOUT_MS_MAX
-from ister.subscriptions import Cursor, Deliveries, Expired, NewRun, Redelivery
+from ister.subscriptions import Confirmations, Cursor, Deliveries, Expired, NewRun, Redelivery
+from ister.subscriptions.deliveries import GAPS_LOOKED_AT_MAX, REFUSED_RUNS_MAX
 
 # Handing out.
 
@@ -181,14 +182,97 @@ def test_a_late_ack_is_refused_and_counted() -> None:
     assert deliveries.cursor.floor == 0
 
 
-def test_a_late_ack_of_what_another_consumer_acked_is_not_refused() -> None:
+def test_a_late_ack_of_what_another_consumer_acked_is_refused() -> None:
     deliveries = deliveries_of()
     late = lease(deliveries, range(4)).number
+    deliveries.ack(late, 0, 1)
     deliveries.expire(TIMEOUT_MS)
-    again = lease(deliveries, range(4), consumer="ben", now_ms=TIMEOUT_MS, attempt=2).number
-    deliveries.ack(again, 0, 2)
+    again = lease(deliveries, range(1, 4), consumer="ben", now_ms=TIMEOUT_MS, attempt=2).number
+    deliveries.ack(again, 1, 3)
 
-    assert deliveries.ack(late, 0, 4) == [(2, 4)]
+    # The first was acknowledged under this lease.
+    assert deliveries.ack(late, 0, 4) == [(1, 4)]
+    assert deliveries.ack(again, 1, 3) == []
+
+
+def test_a_lease_from_before_a_restart_is_refused_whatever_was_acknowledged_then() -> None:
+    numbers = count(1)
+    former = Deliveries(Cursor(), AckSettings(), numbers)
+    late = lease(former, range(4)).number
+    former.expire(TIMEOUT_MS)
+    former.ack(lease(former, range(2), now_ms=TIMEOUT_MS, attempt=2).number, 0, 2)
+    deliveries = Deliveries(former.cursor, AckSettings(), numbers)
+    lease(deliveries, [3], attempt=2)
+
+    assert deliveries.refusals(late, 0, 4) == [(0, 4)]
+    assert deliveries.ack(late, 0, 4) == [(0, 4)]
+    assert not deliveries.ack_through(late, 2)
+
+
+def test_of_very_many_lost_leases_none_can_acknowledge_what_another_one_did() -> None:
+    deliveries = deliveries_of()
+    late = [lease(deliveries, [offset]).number for offset in range(3_000)]
+    while deliveries.expire(TIMEOUT_MS):
+        pass
+    again = [
+        lease(deliveries, [o], consumer="ben", now_ms=TIMEOUT_MS, attempt=2).number
+        for o in range(3_000)
+    ]
+    assert not any(deliveries.ack(again[o], o, o + 1) for o in range(3_000))
+
+    assert [o for o in range(3_000) if not deliveries.ack(late[o], o, o + 1)] == []
+    assert not any(deliveries.ack(again[o], o, o + 1) for o in range(3_000))
+
+
+def test_an_open_lease_that_is_forgotten_keeps_what_it_has() -> None:
+    deliveries = Deliveries(Cursor(), AckSettings(), count(1), lost_leases_max=1)
+    old = lease(deliveries, range(4)).number
+    for start in (4, 5):
+        deliveries.nack(lease(deliveries, [start]).number, start, start + 1, now_ms=0)
+    deliveries.nack(old, 0, 1, now_ms=0)
+
+    assert deliveries.ack(old, 0, 4) == [(0, 1)]
+    assert deliveries.cursor.gaps(0, 4) == [(0, 1)]
+
+
+def test_a_released_message_cannot_be_acknowledged_under_its_former_lease() -> None:
+    deliveries = deliveries_of()
+    late = lease(deliveries, range(4), consumer="ann").number
+    deliveries.release("ann")
+    again = lease(deliveries, range(4), consumer="ben").number
+    assert deliveries.ack(again, 0, 4) == []
+
+    assert deliveries.ack(late, 0, 4) == [(0, 4)]
+
+
+def test_a_run_is_known_as_confirmed_only_under_its_lease() -> None:
+    confirmations = Confirmations()
+    confirmations.add(1, 7, 0, 4)
+    confirmations.add(1, 7, 6, 8)
+
+    assert confirmations.missing(1, [(7, 0, 4), (7, 2, 7), (8, 0, 4)]) == [(7, 4, 6), (8, 0, 4)]
+    assert confirmations.missing(2, [(7, 0, 4)]) == [(7, 0, 4)]
+
+
+def test_confirmed_runs_above_the_limit_are_forgotten_oldest_first() -> None:
+    confirmations = Confirmations(runs_max=2)
+    for start in (0, 4, 4, 8):
+        confirmations.add(1, 7, start, start + 2)
+
+    assert list(confirmations) == [(1, 7, 4, 6), (1, 7, 8, 10)]
+    assert confirmations.missing(1, [(7, 0, 2), (7, 4, 6), (7, 8, 10)]) == [(7, 0, 2)]
+
+
+def test_missing_parts_of_a_wide_run_are_told_in_a_few_runs() -> None:
+    confirmations = Confirmations()
+    for offset in range(1, 200, 2):
+        confirmations.add(1, 7, offset, offset + 1)
+
+    missing = confirmations.missing(1, [(7, 0, 2**63)])
+
+    assert missing[:2] == [(7, 0, 1), (7, 2, 3)]
+    assert missing[-1] == (7, 30, 2**63)
+    assert len(missing) == 16
 
 
 def test_an_ack_that_reaches_beyond_its_lease_is_refused_only_there() -> None:
@@ -354,3 +438,50 @@ def test_an_extension_of_a_lease_that_is_over_is_refused_but_for_what_is_acked()
     refused = deliveries.extend(number, 0, 4, now_ms=TIMEOUT_MS, extension_ms=1_000)
 
     assert refused == [(2, 4)]
+
+
+def test_a_refusal_across_many_gaps_is_told_in_few_runs_that_cover_all_of_it() -> None:
+    deliveries = deliveries_of()
+    late = lease(deliveries, range(1_000)).number
+    deliveries.expire(TIMEOUT_MS)
+    again = lease(deliveries, range(1_000), consumer="ben", now_ms=TIMEOUT_MS, attempt=2).number
+    for offset in range(0, 1_000, 2):
+        deliveries.ack(again, offset, offset + 1)
+
+    # An ack is refused as a whole: the lease has lost all of it.
+    assert deliveries.refusals(late, 0, 1_000) == [(0, 1_000)]
+    refused = deliveries.nack(late, 0, 1_000, now_ms=TIMEOUT_MS)
+
+    assert refused[:2] == [(1, 2), (3, 4)]
+    assert len(refused) == REFUSED_RUNS_MAX
+    assert refused[-1] == (2 * REFUSED_RUNS_MAX - 1, 1_000)
+    assert deliveries.refused == 500
+
+
+@pytest.mark.parametrize("act", ["nack", "extend"])
+def test_what_a_lease_has_left_is_not_refused_however_many_gaps_it_has(act: str) -> None:
+    deliveries = deliveries_of()
+    number = lease(deliveries, range(1_000)).number
+    for offset in range(0, 1_000, 2):
+        deliveries.ack(number, offset, offset + 1)
+
+    if act == "nack":
+        refused = deliveries.nack(number, 0, 1_000, now_ms=0)
+    else:
+        refused = deliveries.extend(number, 0, 1_000, now_ms=0, extension_ms=1)
+
+    assert refused == []
+    assert deliveries.refused == 0
+
+
+def test_looking_for_what_is_refused_ends_after_so_many_gaps() -> None:
+    deliveries = deliveries_of()
+    messages = 4 * GAPS_LOOKED_AT_MAX
+    number = lease(deliveries, range(messages)).number
+    for offset in range(0, messages, 2):
+        deliveries.ack(number, offset, offset + 1)
+
+    refused = deliveries.extend(number, 0, messages + 1, now_ms=0, extension_ms=1)
+
+    # Too much, never too little: only the last one is not in the lease.
+    assert refused == [(2 * GAPS_LOOKED_AT_MAX, messages + 1)]

@@ -312,7 +312,8 @@ def test_messages_removed_by_retention_leave_their_leases() -> None:
 
     assert deliveries.due(0, 10) == []
     assert deliveries.in_flight == 5
-    assert deliveries.ack(number, 0, 10) == []
+    # Two were given back before.
+    assert deliveries.ack(number, 0, 10) == [(0, 2)]
 
 
 def test_retention_that_overtakes_a_subscription_moves_it_on() -> None:

@@ -1,6 +1,6 @@
 """Deliveries against a reference that keeps one entry for each message and knows no runs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import HealthCheck, settings
@@ -12,6 +12,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.unit.subscriptions.reference import LOST_LEASES_MAX, Out, Reference, Undecided
 
 from ister.base import AckSettings
 from ister.subscriptions import Cursor, Deliveries, OffsetSet
@@ -23,102 +24,6 @@ OFFSETS = st.integers(0, 60)
 LENGTHS = st.integers(0, 12)
 SLOTS = st.integers(0, 9)
 STEPS = st.integers(-3, 3)
-
-
-@dataclass
-class Out:
-    """One message in a lease."""
-
-    number: int
-    consumer: str
-    attempt: int
-    deadline_ms: int
-
-
-@dataclass
-class Reference:
-    """What each message is doing, in the plainest words."""
-
-    settings: AckSettings
-    floor: int = 0
-    position: int = 0
-    next_offset: int = 0
-    redelivered: int = 0
-    refused: int = 0
-    acked: set[int] = field(default_factory=set)
-    failures: dict[int, int] = field(default_factory=dict)
-    leased: dict[int, Out] = field(default_factory=dict)
-    waiting: dict[int, int] = field(default_factory=dict)
-    held: set[int] = field(default_factory=set)
-    exhausted: set[int] = field(default_factory=set)
-
-    def is_acked(self, offset: int) -> bool:
-        return offset < self.floor or offset in self.acked
-
-    def ack(self, offsets: set[int]) -> None:
-        self.acked |= offsets
-        while self.floor in self.acked:
-            self.floor += 1
-        self.acked = {offset for offset in self.acked if offset > self.floor}
-        for offset in offsets:
-            self.failures.pop(offset, None)
-            self.leased.pop(offset, None)
-            self.waiting.pop(offset, None)
-        self.held -= offsets
-        self.exhausted -= offsets
-
-    def fail(self, offset: int, now_ms: int, delay_ms: int | None) -> None:
-        attempt = self.leased.pop(offset).attempt
-        self.failures[offset] = attempt
-        if 0 < self.settings.max_deliveries <= attempt:
-            self.exhausted.add(offset)
-        else:
-            delay_ms = self.settings.delay_ms(attempt) if delay_ms is None else delay_ms
-            self.waiting[offset] = now_ms + delay_ms
-
-    def ready(self, now_ms: int) -> list[int]:
-        return sorted(offset for offset, due_ms in self.waiting.items() if due_ms <= now_ms)
-
-    def new(self) -> list[int]:
-        start = max(self.position, self.floor)
-        return [
-            offset
-            for offset in range(start, self.next_offset)
-            if not self.is_acked(offset) and offset not in self.exhausted
-        ]
-
-    def claim(self, offsets: list[int]) -> None:
-        """Take messages from where they wait; new ones passed over are due at once."""
-        for offset in offsets:
-            self.waiting.pop(offset, None)
-            self.held.discard(offset)
-        passed = [offset for offset in self.new() if offset < offsets[-1]]
-        self.waiting |= {offset: 0 for offset in passed if offset not in offsets}
-        self.position = max(self.position, offsets[-1] + 1)
-
-    def start_over(self) -> None:
-        self.leased.clear()
-        self.waiting.clear()
-        self.held.clear()
-        self.position = self.floor
-        failed_max = self.settings.max_deliveries or 10**9
-        self.exhausted = {o for o, failures in self.failures.items() if failures >= failed_max}
-
-    def change(self, settings: AckSettings) -> None:
-        self.settings = settings
-        failed_max = settings.max_deliveries or 10**9
-        for offset in [o for o in self.exhausted if self.failures[o] < failed_max]:
-            self.exhausted.remove(offset)
-            if offset < self.position:
-                self.waiting[offset] = 0
-
-    def refusals(self, number: int, start: int, end: int) -> set[int]:
-        return {
-            offset
-            for offset in range(start, end)
-            if not self.is_acked(offset)
-            and (offset not in self.leased or self.leased[offset].number != number)
-        }
 
 
 class DeliveriesMachine(RuleBasedStateMachine):
@@ -135,11 +40,16 @@ class DeliveriesMachine(RuleBasedStateMachine):
         self.now_ms = 1_000
         self.numbers = count(1)
         self.last_number = 0
+        # All leases that each message was ever in.
+        self.holders: dict[int, set[int]] = {}
         self.reference = Reference(self.settings, next_offset=30)
-        self.deliveries = Deliveries(Cursor(), self.settings, self.numbers)
+        self.deliveries = self.deliveries_of(Cursor())
         # What a journal would have brought back: fed with the changes only.
         self.journaled = Cursor()
         self.lease_first()
+
+    def deliveries_of(self, cursor: Cursor) -> Deliveries:
+        return Deliveries(cursor, self.settings, self.numbers, lost_leases_max=LOST_LEASES_MAX)
 
     def lease_first(self) -> None:
         """Put something under way, for the many steps that do nothing without."""
@@ -183,7 +93,11 @@ class DeliveriesMachine(RuleBasedStateMachine):
             attempt=attempt,
         )
         self.last_number = lease.number
+        if self.reference.first is None:
+            self.reference.first = lease.number
         self.reference.claim(list(offsets))
+        for offset in offsets:
+            self.holders.setdefault(offset, set()).add(lease.number)
         for offset in offsets:
             assert self.reference.failures.get(offset, 0) + 1 == attempt
             self.reference.leased[offset] = Out(
@@ -216,7 +130,8 @@ class DeliveriesMachine(RuleBasedStateMachine):
     def skip(self, step: int, length: int) -> None:
         start = max(0, self.reference.position + step)
         end = min(start + length, self.reference.next_offset)
-        if start >= end or any(offset in self.reference.leased for offset in range(start, end)):
+        taken = self.reference.leased.keys() | self.reference.committing
+        if start >= end or any(offset in taken for offset in range(start, end)):
             return
         self.deliveries.skip(start, end)
         self.reference.ack(set(range(max(start, self.reference.floor), end)))
@@ -241,10 +156,20 @@ class DeliveriesMachine(RuleBasedStateMachine):
         number = self.number(back)
         start, end = self.run(number, start, length)
         expected = self.reference.refusals(number, start, end)
-        assert spread(self.deliveries.refusals(number, start, end)) == expected
-        assert spread(self.deliveries.ack(number, start, end)) == expected
+        with_stale = expected | self.reference.stale(number, start, end)
+        assert spread(self.deliveries.refusals(number, start, end)) == with_stale
+        assert spread(self.deliveries.ack(number, start, end)) == with_stale
+        self.confirm(number, set(range(start, end)) - with_stale)
         self.reference.ack({o for o in self.its_offsets(number) if start <= o < end})
         self.count_refused(expected)
+
+    def confirm(self, number: int, offsets: set[int]) -> None:
+        """Of all that ever held a message, one lease is told that it was acknowledged under it."""
+        for offset in offsets:
+            holders = self.reference.confirmed.setdefault(offset, set())
+            if number in self.holders.get(offset, ()):
+                holders.add(number)
+            assert len(holders) <= 1
 
     @rule(back=SLOTS, data=st.data())
     def ack_all_but_some(self, back: int, data: st.DataObject) -> None:
@@ -270,7 +195,8 @@ class DeliveriesMachine(RuleBasedStateMachine):
     def extend(self, back: int, start: int, length: int, extension_ms: int) -> None:
         number = self.number(back)
         start, end = self.run(number, start, length)
-        expected = self.reference.refusals(number, start, end)
+        # A message in a commit needs no renewal.
+        expected = self.reference.refusals(number, start, end) - self.reference.committing
         refused = self.deliveries.extend(
             number, start, end, now_ms=self.now_ms, extension_ms=extension_ms
         )
@@ -287,10 +213,14 @@ class DeliveriesMachine(RuleBasedStateMachine):
         end = max(0, max(its_offsets, default=20) + 1 - less)
         if its_offsets and less < 0:
             return  # How far a lease reached when it began is not in the reference.
+        below = end <= self.reference.floor and not self.reference.stale(
+            number, max(0, end - 1), end
+        )
         good = self.deliveries.ack_through(number, end)
-        assert good == (bool(its_offsets) or end <= self.reference.floor)
+        assert good == (bool(its_offsets) or below)
         if good:
-            self.reference.ack(set(range(self.reference.floor, end)))
+            through = set(range(self.reference.floor, end)) - self.reference.committing
+            self.reference.ack(through)
             self.reference.position = max(self.reference.position, end)
         else:
             self.reference.refused += 1
@@ -301,6 +231,55 @@ class DeliveriesMachine(RuleBasedStateMachine):
 
     def count_refused(self, offsets: set[int]) -> None:
         self.reference.refused += sum(offset < self.reference.position for offset in offsets)
+
+    # Transactions.
+
+    @rule(back=SLOTS, start=OFFSETS, length=LENGTHS)
+    def begin_commit(self, back: int, start: int, length: int) -> None:
+        number = self.number(back)
+        start, end = self.run(number, start, length)
+        leased = self.reference.leased
+        its_offsets = {o for o in self.its_offsets(number) if start <= o < end}
+        whole = len(its_offsets) == end - start > 0
+        assert self.deliveries.is_leased(number, start, end) == whole
+        if whole:
+            commit = self.deliveries.begin_commit(number, start, end)
+            outs = {offset: leased.pop(offset) for offset in its_offsets}
+            self.reference.commits.append(Undecided(commit, its_offsets, outs))
+
+    @precondition(lambda self: self.reference.commits)
+    @rule(slot=SLOTS, how=st.sampled_from(["done", "back", "gone"]))
+    def end_commit(self, slot: int, how: str) -> None:
+        commits = self.reference.commits
+        undecided = commits.pop(slot % len(commits))
+        if how == "done":
+            self.deliveries.end_commit(undecided.commit)
+            self.reference.ack(undecided.offsets)
+            return
+        deadline_ms = self.now_ms + 700 if how == "back" else None
+        self.deliveries.undo_commit(undecided.commit, deadline_ms=deadline_ms)
+        if deadline_ms is None or undecided.void:
+            number = undecided.commit.number
+            self.reference.lose(number, undecided.offsets)
+            due = {o for o in undecided.offsets if o < self.reference.position}
+            self.reference.waiting |= dict.fromkeys(due, 0)
+            return
+        for offset in undecided.offsets:
+            self.reference.leased[offset] = undecided.outs[offset]
+            # The later of two deadlines, for what is left of the lease as well.
+            undecided.outs[offset].deadline_ms = deadline_ms
+        self.learn_deadlines(undecided.commit.number)
+
+    def learn_deadlines(self, number: int) -> None:
+        """Take over the deadlines of a lease, which may be later than what was asked for."""
+        lease = self.deliveries._leases.find(number)
+        if lease is None:
+            return
+        for part in lease.all_parts():
+            for offset in part.offsets.offsets():
+                out = self.reference.leased[offset]
+                assert part.deadline_ms >= out.deadline_ms
+                out.deadline_ms = part.deadline_ms
 
     # Time and consumers.
 
@@ -384,13 +363,15 @@ class DeliveriesMachine(RuleBasedStateMachine):
         its_offsets = self.offsets_of(consumer)
         assert self.deliveries.release(consumer) == len(its_offsets)
         for offset in its_offsets:
-            del self.reference.leased[offset]
+            self.reference.lose(self.reference.leased.pop(offset).number, {offset})
             self.reference.waiting[offset] = 0
 
     def trim(self, first_offset: int) -> None:
         first_offset = max(0, min(first_offset, self.reference.next_offset))
         self.deliveries.trim(first_offset)
         self.journaled.trim(first_offset)
+        for undecided in self.reference.commits:
+            undecided.offsets = {o for o in undecided.offsets if o >= first_offset}
         if first_offset > self.reference.floor:
             self.reference.ack(set(range(self.reference.floor, first_offset)))
             self.reference.position = max(self.reference.position, first_offset)
@@ -402,12 +383,15 @@ class DeliveriesMachine(RuleBasedStateMachine):
         self.reference.floor = offset
         self.reference.acked.clear()
         self.reference.failures.clear()
+        self.reference.commits.clear()
+        self.reference.confirmed.clear()
         self.reference.start_over()
 
     def restart(self, *, from_journal: bool) -> None:
         self.journal()
         cursor = self.journaled if from_journal else self.deliveries.cursor
-        self.deliveries = Deliveries(Cursor.decode(cursor.encode()), self.settings, self.numbers)
+        self.deliveries = self.deliveries_of(Cursor.decode(cursor.encode()))
+        self.reference.commits.clear()
         self.reference.start_over()
         self.reference.redelivered = self.reference.refused = 0
 
@@ -447,12 +431,24 @@ class DeliveriesMachine(RuleBasedStateMachine):
     @invariant()
     def figures_are_those_of_the_reference(self) -> None:
         deliveries, reference = self.deliveries, self.reference
-        assert deliveries.in_flight == len(reference.leased)
-        assert deliveries.in_flight_bytes == MESSAGE_BYTES * len(reference.leased)
+        assert deliveries.in_flight == len(reference.leased) + len(reference.committing)
+        # What retention has removed counts until its commit is decided.
+        committing_bytes = MESSAGE_BYTES * sum(len(u.outs) for u in reference.commits)
+        leased_bytes = MESSAGE_BYTES * len(reference.leased)
+        assert deliveries.in_flight_bytes == leased_bytes + committing_bytes
         assert deliveries.redelivered == reference.redelivered
         assert deliveries.refused == reference.refused
         unsettled = [o for o in range(reference.position) if not reference.is_acked(o)]
         assert deliveries.unsettled == len(unsettled)
+
+    @invariant()
+    def a_message_is_in_one_lease_or_in_one_commit(self) -> None:
+        leases = self.deliveries._leases._by_number.values()
+        sets = [set(part.offsets.offsets()) for lease in leases for part in lease.all_parts()]
+        sets.append(set(self.deliveries._committing.offsets()))
+        assert sum(map(len, sets)) == len(set().union(*sets))
+        assert sets[-1] == self.reference.committing
+        assert set().union(*sets[:-1]) == self.reference.leased.keys()
 
     @invariant()
     def nothing_is_due_before_it_is_said_to_be(self) -> None:

@@ -72,12 +72,37 @@ def test_a_message_that_may_fail_more_often_and_was_never_passed_is_new_again() 
     assert some.due(0, 10) == []
 
 
+def test_an_undone_commit_returns_no_bytes_of_messages_that_retention_removed() -> None:
+    some = deliveries()
+    given = lease(some, range(10))
+    size_bytes = some.in_flight_bytes
+    commit = some.begin_commit(given, 0, 10)
+    some.trim(5)
+    some.undo_commit(commit, deadline_ms=1_000)
+
+    assert (some.in_flight, some.in_flight_bytes) == (5, size_bytes // 2)
+
+
+def test_a_message_in_a_commit_is_not_exhausted_when_the_limit_is_lowered() -> None:
+    cursor = Cursor()
+    cursor.fail_run(0, 1, 2)
+    some = Deliveries(cursor, AckSettings(max_deliveries=5), count(1))
+    given = lease(some, range(1), attempt=3)
+    commit = some.begin_commit(given, 0, 1)
+    some.settings = AckSettings(max_deliveries=2)
+    some.use(cursor)
+
+    assert not some.any_exhausted
+    some.end_commit(commit)
+    assert cursor.floor == 1
+
+
 def test_another_cursor_voids_every_lease() -> None:
     some = deliveries()
     number = lease(some, range(5))
     some.use(Cursor(3))
 
-    assert some.ack(number, 0, 5) == [(3, 5)]
+    assert some.ack(number, 0, 5) == [(0, 5)]
     assert some.in_flight == 0
     assert [tuple(run) for run in some.next_new(5)] == [(3, 5, 1)]
 

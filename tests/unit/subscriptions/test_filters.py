@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ister.base.errors import BadRequestError
-from ister.base.limits import FILTERS_BYTES_MAX, FILTERS_MAX, KEY_BYTES_MAX
+from ister.base.limits import FILTERS_BYTES_MAX, FILTERS_MAX, GLOB_LOOSE_MAX, KEY_BYTES_MAX
 from ister.codec import Batch, encode
 from ister.subscriptions import Filter, KeyMatcher, check_globs
 
@@ -107,9 +107,30 @@ def test_a_filter_over_its_limit_is_refused(glob: str) -> None:
         check_globs({}, [glob])
 
 
-def test_the_worst_glob_allowed_is_quick_on_the_worst_key_allowed() -> None:
-    # Backtracking without bounds would take 4,096³ steps: hours. The limit is far from both.
-    matcher = KeyMatcher(["*a*a*a*b"])
+@pytest.mark.parametrize(
+    "glob",
+    ["*?" + "a" * 16 + "?*", "*" + "a?" * 7 + "bc*", "?" * 100 + "*a" + "?" * 100, "a?" * 1_000],
+    ids=["none inside", "at the limit", "at the ends", "without stars"],
+)
+def test_question_marks_that_are_quick_to_find_pass(glob: str) -> None:
+    check_globs({"a": glob}, [glob])
+
+
+def test_question_marks_in_a_long_part_between_stars_are_refused() -> None:
+    glob = "*" + "a?" * (GLOB_LOOSE_MAX // 2) + "b*"
+
+    with pytest.raises(BadRequestError, match=f"more than {GLOB_LOOSE_MAX} characters"):
+        check_globs({"a": glob}, [])
+
+
+@pytest.mark.parametrize(
+    "glob",
+    ["*a*a*a*b", "*" + "?" * 2_000 + "b", "*" + "a" * 2_000 + "b*", "*" + "a?" * 7 + "b*"],
+    ids=["stars", "question marks", "a long part", "a loose part"],
+)
+def test_the_worst_globs_allowed_are_quick_on_the_worst_key_allowed(glob: str) -> None:
+    # Going back for each place would take 4,096² steps for each, and 4,096³ with several stars.
+    matcher = KeyMatcher([glob] * 64)
     # Of this thread alone: others may have the cores meanwhile.
     start = time.thread_time()
     matcher("a" * KEY_BYTES_MAX)

@@ -171,5 +171,6 @@ def test_everything_of_a_consumer_means_the_parts_of_its_leases_too() -> None:
     leases.last_until("ann", 900)
     assert [part.deadline_ms for part in lease.all_parts()] == [900, 900]
 
-    assert leases.take_all("ann").runs() == [(0, 10)]
+    [(number, taken)] = leases.take_all("ann")
+    assert (number, taken.runs()) == (lease.number, [(0, 10)])
     assert leases.count == 0

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from ister.codec import Batch, encode
 from ister.subscriptions import KeyMatcher, Ring, keys_of
-from ister.subscriptions.ring import CACHED_KEYS_MAX
+from ister.subscriptions.globs import compile_glob
+from ister.subscriptions.ring import (
+    CACHED_KEY_CHARACTERS_MAX,
+    CACHED_KEYS_MAX,
+    FEW_CONSUMERS,
+    POINTS,
+    _hash,
+)
 
 ALL = KeyMatcher(())
 KEYS = [f"key-{n}" for n in range(2_000)]
@@ -24,6 +31,48 @@ def ring_of(*names: str) -> Ring:
 
 def owners(ring: Ring) -> dict[str, str | None]:
     return {key: ring.owner(key) for key in KEYS}
+
+
+def owner_by_the_rule(members: dict[str, KeyMatcher], key: str) -> str | None:
+    """The owner of a key, found by looking at every point of every consumer."""
+    around = [
+        ((_hash(f"{name}\0{number}") - _hash(key)) % 2**64, name)
+        for name, matcher in members.items()
+        if matcher(key)
+        for number in range(POINTS)
+    ]
+    return min(around)[1] if around else None
+
+
+@pytest.mark.parametrize("count", [1, 3, FEW_CONSUMERS, FEW_CONSUMERS + 1, FEW_CONSUMERS + 9])
+def test_the_owner_is_whose_point_comes_next_among_those_that_take_the_key(count: int) -> None:
+    filters = [ALL, KeyMatcher(["key-1*"]), KeyMatcher(["*7", "key-2*"])]
+    members = {f"c{n}": filters[n % len(filters)] for n in range(count)}
+    ring = Ring()
+    for name, matcher in members.items():
+        ring.join(name, matcher)
+    ring.join("gone", ALL)
+    ring.leave("gone")
+
+    found = [ring.owner(key) for key in KEYS[:40]]
+
+    assert found == [owner_by_the_rule(members, key) for key in KEYS[:40]]
+
+
+def test_consumers_with_the_same_filters_count_them_once() -> None:
+    ring = ring_of("a")
+    ring.join("b", KeyMatcher(["x", "y"]))
+    ring.join("c", KeyMatcher(["x", "y"]))
+
+    assert ring.globs_with(KeyMatcher(["x", "y"])) == 2
+    assert ring.globs_with(KeyMatcher(["x", "z"])) == 4
+
+
+def test_a_long_key_is_not_remembered() -> None:
+    ring = ring_of("a")
+    ring.owner("k" * (CACHED_KEY_CHARACTERS_MAX + 1))
+
+    assert not ring._cache
 
 
 def test_an_empty_ring_has_no_owner() -> None:
@@ -188,3 +237,5 @@ def test_globs_agree_with_the_rule_read_character_by_character(globs: list[str],
     globs = [glob for glob in globs if glob.count("*") <= 4]
 
     assert KeyMatcher(globs)(key) is (not globs or any(naive(glob, key) for glob in globs))
+    for glob in globs:
+        assert bool(compile_glob(glob)(key)) is naive(glob, key)

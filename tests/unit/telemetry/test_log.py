@@ -56,6 +56,18 @@ def test_what_is_below_the_level_is_not_written(level: str, count: int) -> None:
     assert len(events(stream)) == count
 
 
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_no_control_character_is_written(format: str) -> None:
+    stream = written("info", format)
+    name = "".join(map(chr, [*range(32), *range(127, 160)])) + "\u202e\u2028"
+    structlog.get_logger("native").info("event", client=name)
+
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+    if format == "json":
+        assert json.loads(line)["client"] == name
+
+
 def test_without_a_terminal_auto_means_json() -> None:
     stream = written("info", "auto")
     structlog.get_logger().info("event")

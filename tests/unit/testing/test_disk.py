@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ister.testing import Crash, Fault, FaultyDisk, disk
+from ister.testing import Crash, Fault, FaultyDisk, Keep, disk
+from ister.testing.disk import FaultyFile
 
 SECTOR = 512
 
@@ -225,17 +226,56 @@ def test_a_failed_write_has_written_its_first_half() -> None:
     assert machine.reopen("none").open("segments/1").size() == 0
 
 
-def test_a_failed_sync_has_lost_what_the_next_one_claims_to_save() -> None:
-    machine = FaultyDisk()
+def doubtful_file(machine: FaultyDisk) -> FaultyFile:
+    """Return a file with eight bytes whose sync has failed."""
     file = machine.create("segments/1")
-    file.write(0, [b"lost"])
+    file.write(0, [b"doubtful"])
     machine.fail(Fault(errno.EIO, actions=["sync"]))
     with pytest.raises(OSError, match="Input/output"):
         file.sync()
+    return file
+
+
+def found(machine: FaultyDisk, keep: Keep, seed: int = 0) -> bytes:
+    """Return the file as it is found after a power cut."""
+    file = machine.reopen(keep, seed=seed).open("segments/1")
+    return file.read(0, file.size())
+
+
+def test_a_failed_sync_leaves_in_doubt_what_the_next_one_claims_to_save() -> None:
+    machine = FaultyDisk(sector_bytes=4)
+    file = doubtful_file(machine)
     file.sync()
 
-    assert file.read(0, 4) == b"lost"
-    assert machine.reopen("all").open("segments/1").size() == 0
+    assert file.read(0, 8) == b"doubtful"
+    assert found(machine, "none") == b""
+    assert found(machine, "all") == b"doubtful"
+    torn = {found(machine, "torn", seed) for seed in range(100)}
+    assert torn == {b"", b"doub", b"\0\0\0\0tful", b"doubtful"}
+
+
+def test_what_is_written_and_synced_over_bytes_in_doubt_is_there_for_sure() -> None:
+    machine = FaultyDisk(sector_bytes=4)
+    file = doubtful_file(machine)
+    file.write(2, [b"SURE"])
+    file.sync()
+
+    assert found(machine, "none") == b"\0\0SURE"
+    assert found(machine, "all") == b"doSUREul"
+
+
+def test_a_failed_truncation_may_be_found_or_not() -> None:
+    machine = FaultyDisk()
+    file = machine.create("segments/1")
+    file.write(0, [b"doubtful"])
+    file.sync()
+    machine.fail(Fault(errno.EIO, actions=["truncate"]))
+    with pytest.raises(OSError, match="Input/output"):
+        file.truncate(4)
+
+    assert file.size() == 4
+    assert found(machine, "none") == b"doubtful"
+    assert found(machine, "all") == b"doub"
 
 
 def test_faults_hit_the_files_and_actions_they_name() -> None:

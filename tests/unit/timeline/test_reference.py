@@ -233,7 +233,10 @@ class Timeline(RuleBasedStateMachine):
     def _version(self, name: str, stale: bool | None, least: int = 0) -> int:
         """Return the version to ask for: `None` is any."""
         version = self._known[name].version if name in self._known else 7
-        return 0 if stale is None else max(version - stale, least)
+        if stale is None:
+            return 0
+        # Not the version before: of the first message that would be 0, which is any.
+        return version + 1_000 if stale else max(version, least)
 
     def _owners(
         self, name: str, group: str, stale: bool, act: Callable[[Message], None] | None

@@ -219,7 +219,12 @@ SCHEMA_BINDING = SchemaBinding(
 
 COMMANDS: dict[str, Command] = {
     "hello": Hello(
-        client_id="c0ffee", version_min=1, version_max=1, agent="ister/0.1.0", codecs=["none"]
+        client_id="c0ffee",
+        version_min=1,
+        version_max=1,
+        agent="ister/0.1.0",
+        codecs=["none"],
+        secret="0123456789abcdef0123456789abcdef",
     ),
     "welcome": Welcome(
         version=1,

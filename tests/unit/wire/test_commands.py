@@ -45,7 +45,7 @@ def test_a_command_is_a_map_with_its_name_under_op(name: str) -> None:
 
 
 def test_a_hello_is_shown_without_its_token() -> None:
-    hello = Hello(client_id="c", agent="a", token="vX3p9mQm2T7yLw0c")
+    hello = Hello(client_id="c", agent="a", token="vX3p9mQm2T7yLw0c", secret="0123456789")
 
     assert repr(hello) == str(hello) == "Hello(client_id='c', agent='a')"
 
@@ -239,3 +239,10 @@ def test_a_hello_offers_the_versions_we_speak() -> None:
     hello = Hello(client_id="c")
 
     assert (hello.version_min, hello.version_max) == (1, 1)
+
+
+def test_a_command_that_is_not_known_is_quoted_in_part() -> None:
+    with pytest.raises(ProtocolError) as raised:
+        decode_command(packed(op="x" * 100_000))
+
+    assert len(str(raised.value)) < 300

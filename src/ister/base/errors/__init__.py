@@ -1,8 +1,9 @@
 """Every error of the platform, in one tree. What it rests on is in `tree`."""
 
-from ister.base.errors.broken import CorruptedError, InternalError
+from ister.base.errors.broken import CorruptedError, InternalError, MessagesMissingError
 from ister.base.errors.busy import (
     ConnectionLostError,
+    DiskFullError,
     GoingAwayError,
     LimitReachedError,
     NotConnectedError,
@@ -10,6 +11,8 @@ from ister.base.errors.busy import (
     RequestTimeoutError,
     StagingFullError,
     StorageFailedError,
+    StorageUncertainError,
+    SubscriptionBusyError,
     TableBusyError,
 )
 from ister.base.errors.conflict import (
@@ -38,7 +41,13 @@ from ister.base.errors.conflict import (
     TopicExistsError,
     TransactionError,
 )
-from ister.base.errors.denied import EncryptionKeyError, UnauthenticatedError
+from ister.base.errors.denied import (
+    EncryptionKeyError,
+    ForeignSiteError,
+    NotEncryptedError,
+    ReservedNamespaceError,
+    UnauthenticatedError,
+)
 from ister.base.errors.invalid import (
     BadBatchError,
     BadNameError,
@@ -53,6 +62,7 @@ from ister.base.errors.invalid import (
     MessageTooLargeError,
     NotARequestError,
     ProtocolError,
+    SchemaTooComplexError,
     SchemaViolationError,
     StageTooLargeError,
     TableSchemaError,
@@ -74,6 +84,7 @@ from ister.base.errors.missing import (
     TableNotFoundError,
     TopicNotFoundError,
 )
+from ister.base.errors.moved import ShardMovedError
 from ister.base.errors.tree import (
     BrokenError,
     BusyError,
@@ -105,9 +116,11 @@ __all__ = [
     "ConsumerNameTakenError",
     "CorruptedError",
     "DeniedError",
+    "DiskFullError",
     "EncryptionKeyError",
     "ExtraMissingError",
     "FieldValue",
+    "ForeignSiteError",
     "GoingAwayError",
     "InternalError",
     "InvalidError",
@@ -121,6 +134,7 @@ __all__ = [
     "MessageNotFoundError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "MessagesMissingError",
     "MovedError",
     "NamespaceExistsError",
     "NamespaceNotEmptyError",
@@ -128,6 +142,7 @@ __all__ = [
     "NoResponderError",
     "NotARequestError",
     "NotConnectedError",
+    "NotEncryptedError",
     "NotFoundError",
     "NotOwnerError",
     "ObjectExistsError",
@@ -139,13 +154,16 @@ __all__ = [
     "ProducerFullError",
     "ProtocolError",
     "RequestTimeoutError",
+    "ReservedNamespaceError",
     "RevisionMismatchError",
     "SchemaBindingNotFoundError",
     "SchemaIncompatibleError",
     "SchemaMismatchError",
     "SchemaNotFoundError",
+    "SchemaTooComplexError",
     "SchemaViolationError",
     "SequenceError",
+    "ShardMovedError",
     "SnapshotNotFoundError",
     "StageExistsError",
     "StageNotFoundError",
@@ -153,6 +171,8 @@ __all__ = [
     "StagingFullError",
     "StorageFailedError",
     "StorageTakenError",
+    "StorageUncertainError",
+    "SubscriptionBusyError",
     "SubscriptionMismatchError",
     "SubscriptionNotFoundError",
     "SubscriptionTakenError",

@@ -31,3 +31,20 @@ class CorruptedError(BrokenError):
             f"{self.file} is corrupt at byte {self.position} ({self.reason}): nothing was changed; "
             "run `ister storage check`, then restore the file from a copy"
         )
+
+
+@dataclass(eq=False)
+class MessagesMissingError(BrokenError):
+    """Messages of a stream without compaction are missing from the journal."""
+
+    code: ClassVar[int] = 7004
+    topic: str
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return (
+            f"messages {self.start} to {self.end - 1} of topic {self.topic!r} are missing from the "
+            "journal: run `ister storage check` and restore the files it lists from a backup, or "
+            f"read from offset {self.end} to skip the missing messages"
+        )

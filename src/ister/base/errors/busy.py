@@ -96,6 +96,36 @@ class StorageFailedError(BusyError):
 
 
 @dataclass(eq=False)
+class DiskFullError(StorageFailedError):
+    """The disk of the data folder is full; nothing was stored."""
+
+    code: ClassVar[int] = 6015
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"no space left for messages ({self.reason}); nothing was stored: free space on the "
+            "disk of the data folder, or purge or delete topics; the broker accepts messages again "
+            "as soon as there is enough space"
+        )
+
+
+@dataclass(eq=False)
+class StorageUncertainError(BusyError):
+    """The storage failed during a write; the data may or may not be stored."""
+
+    code: ClassVar[int] = 6013
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the storage failed during a write ({self.reason}); the data may or may not be "
+            "stored: repair the storage, check whether the request was carried out, and retry it "
+            "if it was not"
+        )
+
+
+@dataclass(eq=False)
 class TableBusyError(BusyError):
     """Another process writes to a table."""
 
@@ -123,4 +153,19 @@ class StagingFullError(BusyError):
         return (
             f"limit `{self.limit}` of {self.value} is reached by what all clients have staged: "
             "publish or drop stages, or wait until those that nobody publishes are too old"
+        )
+
+
+@dataclass(eq=False)
+class SubscriptionBusyError(BusyError):
+    """A wildcard subscription is still being created on all of its topics."""
+
+    code: ClassVar[int] = 6017
+    topic: str
+    subscription: str
+
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.subscription!r} on {self.topic!r} is still being created: "
+            "retry in a moment"
         )

@@ -186,6 +186,23 @@ class BadSchemaError(InvalidError):
 
 
 @dataclass(eq=False)
+class SchemaTooComplexError(InvalidError):
+    """Parsing or comparing a schema takes more steps than allowed."""
+
+    code: ClassVar[int] = 1024
+    # What took too long: `parse` or `compare`.
+    work: str
+    limit: str
+    steps_max: int
+
+    def __str__(self) -> str:
+        return (
+            f"the schema is too complex to {self.work} within {self.steps_max} steps "
+            f"({self.limit}): use fewer types, choices, references or defaults"
+        )
+
+
+@dataclass(eq=False)
 class SchemaViolationError(InvalidError):
     """A message does not follow the schema of its topic."""
 
@@ -233,7 +250,7 @@ class StageTooLargeError(InvalidError):
     """More is to be published at once than fits."""
 
     code: ClassVar[int] = 1017
-    # `bytes` or `batches`.
+    # `bytes`, `batches` or `topics`.
     unit: str
     count: int
     count_max: int

@@ -95,7 +95,7 @@ class SchemaNotFoundError(NotFoundError):
 
     def __str__(self) -> str:
         what = f"version {self.version} of schema" if self.version else "schema"
-        return f"{what} {self.subject!r} does not exist: `ister schemas list` shows what does"
+        return f"{what} {self.subject!r} not found: run `ister schemas list` to see all schemas"
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ from ister.base import Clock, DelayReport, TimelineSettings
 from ister.base.errors import (
     BadRequestError,
     CorruptedError,
+    DiskFullError,
     IsterError,
     LimitReachedError,
     MessageExistsError,
@@ -34,6 +35,7 @@ from ister.base.limits import (
     TIMELINE_CHANGES_MAX,
     TIMELINE_MESSAGE_BYTES_MAX,
 )
+from ister.broker.chores import Chores, Steps
 from ister.broker.delayed.envelope import Envelope, Letter, batches_of, open_row, pack, row_name
 from ister.broker.delayed.outlet import Outlet
 from ister.broker.stream import StreamTopic
@@ -42,6 +44,7 @@ from ister.broker.timelines.committer import WAITING_BYTES_MAX
 from ister.broker.timelines.timelines import DELAYED
 from ister.broker.topic import Topic
 from ister.codec import NO_SCHEMA, Batch
+from ister.telemetry import Occasions
 from ister.timeline import Changed, Done, Outcomes, Put, Release, Row
 
 if TYPE_CHECKING:
@@ -91,9 +94,12 @@ class Delays:
         self.dropped = 0
         self._timelines = timelines
         self._clock = clock
+        self._chores = Chores(clock, self._on_failed)
         self._find_topic = find_topic
         self._batch_bytes = batch_bytes_max // 2
         self._logger: Any = structlog.get_logger("delayed")
+        # Throttles the log for all topics together.
+        self._told = Occasions(clock.monotonic_ms)
         self._topic: TimelineTopic | None = None
         # What waits for the timeline to be made.
         self._wanted: list[Callable[[TimelineTopic | IsterError], object]] = []
@@ -251,11 +257,25 @@ class Delays:
             self._release(letters)
         elif isinstance(topic, Topic) and not number:
             for batch in batches_of(letters, self._batch_bytes):
-                topic.publish(batch, self._clock.now_ms())
+                # Behind what is due before it, if that takes long.
+                if topic.busy or topic.is_long(batch) or not self._chores.idle:
+                    self._chores.do(self._publish_in_steps(topic, batch))
+                else:
+                    topic.publish(batch, self._clock.now_ms())
             self.published += len(letters)
             self._finish(letters)
         else:
             self._drop(letters, f"there is no topic {to.topic!r} any more")
+
+    def _publish_in_steps(self, topic: Topic, batch: Batch) -> Steps:
+        while topic.busy:
+            yield
+        if not topic.deleted:
+            for _ in topic.publish_in_steps(batch, self._clock.now_ms()):
+                yield
+
+    def _on_failed(self, error: Exception) -> None:
+        self._logger.error("internal_error", exc_info=error)
 
     def _is_too_soon(self, topic: Topic | StreamTopic | None) -> bool:
         """Return whether those that a live message is for may not be back yet."""
@@ -288,6 +308,7 @@ class Delays:
             self._batch_bytes,
             finish=self._on_stored,
             release=self._on_refused,
+            told=self._told,
         )
         return outlet
 
@@ -301,7 +322,9 @@ class Delays:
 
     def _drop(self, letters: list[Letter], reason: str) -> None:
         self.dropped += len(letters)
-        self._logger.warning("delayed_dropped", messages=len(letters), reason=reason)
+        if times := self._told.times("delayed_dropped"):
+            count = len(letters)
+            self._logger.warning("delayed_dropped", messages=count, reason=reason, times=times)
         self._finish(letters)
 
     # What becomes of rows
@@ -329,7 +352,9 @@ class Delays:
         assert self._consumer is not None
 
         def on_done(outcomes: Outcomes) -> None:
-            if isinstance(outcomes, IsterError):
+            if isinstance(outcomes, IsterError) or any(
+                isinstance(outcome, DiskFullError) for outcome in outcomes
+            ):
                 # The timeline has logged it. These are ours until the store has it.
                 self._clock.call_later(RETRY_S, partial(self._settle_part, letters, changes))
                 return

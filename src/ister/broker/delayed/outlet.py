@@ -1,6 +1,7 @@
 """Due messages on their way into one stream: each is stored once, also when the broker is killed.
 
     QUIET --messages--> STORING --stored, or refused--> QUIET, or STORING what came meanwhile
+    STORING --nobody knows--> QUIET, and STORING the same once the journal has recovered
 
 How a message is known to be stored: every lease gives its row a version that is above all before
 it, and that nothing will ever have again. With messages goes a note of the versions that they had,
@@ -10,7 +11,9 @@ lease from before a crash looks there.
 Always true:
 - messages are stored in the order of their versions, one entry of the journal at a time. So of
   those that the range of a note covers, all that are for this stream were stored with it;
-- what is refused has no version of a note, and gets another one with its next lease.
+- what is refused has no version of a note, and gets another one with its next lease;
+- a message whose write is uncertain keeps its version until it is stored by an entry of its own,
+  so that the next start recognises it.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,27 +21,41 @@ from typing import Any
 
 import structlog
 
-from ister.base.errors import IsterError
+from ister.base.errors import IsterError, StorageUncertainError
 from ister.base.limits import MIB
 from ister.broker.changes import Sequenced, encode_changes
 from ister.broker.delayed.envelope import Letter, batches_of
 from ister.broker.stream import StreamTopic
 from ister.codec import Batch
 from ister.log import Kind
+from ister.telemetry import Occasions
 
 # One entry of the journal: a few milliseconds of the event loop, and of the disk.
 ENTRY_COUNT = 1_000
 ENTRY_BYTES = 4 * MIB
+# How often to look whether a journal that failed has recovered.
+RETRY_S = 1.0
 
 # Told of messages that are through: stored, or to be tried again later.
 Settle = Callable[[Sequence[Letter]], object]
 
 
 class Outlet:
-    """See the module. `word` is the producer that versions are noted under."""
+    """See the module.
+
+    `word` is the producer that versions are noted under. `told` throttles the log for all streams
+    together.
+    """
 
     def __init__(
-        self, stream: StreamTopic, word: str, batch_bytes: int, *, finish: Settle, release: Settle
+        self,
+        stream: StreamTopic,
+        word: str,
+        batch_bytes: int,
+        *,
+        finish: Settle,
+        release: Settle,
+        told: Occasions,
     ) -> None:
         self.stream = stream
         self._word = word
@@ -46,17 +63,20 @@ class Outlet:
         self._finish = finish
         self._release = release
         self._waiting: list[Letter] = []
+        # Nobody knows whether these are stored; nothing is once the journal has recovered.
+        self._uncertain: list[Letter] = []
         self._busy = False
+        self._told = told
         self._logger: Any = structlog.get_logger("delayed")
 
     @property
     def idle(self) -> bool:
         """Whether it has nothing to do."""
-        return not self._busy and not self._waiting
+        return not self._busy and not self._waiting and not self._uncertain
 
     def has_stored(self, version: int) -> bool:
         """Return whether the message that has this version is in the stream."""
-        record = self.stream.record.producers.records.get(self._word)
+        record = self.stream.record.producers.find(self._word)
         if record is None:
             return False
         return any(first <= version < first + count for first, _, count in record.runs)
@@ -67,14 +87,18 @@ class Outlet:
         self._pump()
 
     def _pump(self) -> None:
-        if self._busy or not self._waiting:
-            return
         committer = self.stream.vault.committer
+        is_known = bool(self._uncertain) and committer.error is None
+        if self._busy or not (self._waiting or is_known):
+            return
         self._busy = True
         if committer.full and committer.error is None:
             committer.on_relief(self._go_on)
             return
-        letters = self._take()
+        if is_known:
+            letters, self._uncertain = self._uncertain, []
+        else:
+            letters = self._take()
         try:
             self._store(letters)
         except IsterError as error:
@@ -92,7 +116,7 @@ class Outlet:
 
     def _store(self, letters: list[Letter]) -> None:
         stream, vault = self.stream, self.stream.vault
-        vault.committer.check()
+        vault.committer.check_room()
         first, last = letters[0].row.version, letters[-1].row.version
         noted = Sequenced(stream.record.topic, self._word, first, last - first + 1)
         stored: list[Batch] = []
@@ -123,13 +147,34 @@ class Outlet:
             self._finish(letters)
         else:
             # With those behind them, which it would refuse as well.
-            letters += self._waiting
-            self._waiting = []
-            self._logger.warning(
-                "delayed_refused", topic=self.stream.name, messages=len(letters), reason=str(error)
-            )
-            self._release(letters)
+            refused, self._waiting = self._waiting, []
+            if isinstance(error, StorageUncertainError):
+                self._uncertain = letters
+                self._repeat_later()
+            else:
+                refused = letters + refused
+            if refused:
+                self._refuse(refused, error)
         self._go_on()
+
+    def _refuse(self, letters: list[Letter], error: IsterError) -> None:
+        if times := self._told.times("delayed_refused"):
+            self._logger.warning(
+                "delayed_refused",
+                topic=self.stream.name,
+                messages=len(letters),
+                reason=str(error),
+                times=times,
+            )
+        self._release(letters)
+
+    def _repeat_later(self) -> None:
+        self.stream.vault.clock.call_later(RETRY_S, self._repeat)
+
+    def _repeat(self) -> None:
+        self._pump()
+        if self._uncertain:
+            self._repeat_later()
 
     def _go_on(self) -> None:
         self._busy = False

@@ -87,18 +87,28 @@ class Burial:
                 self._topic.figures.buried += 1
                 self._topic.forget(body.slot.seq)
                 letters.note(free_slot(outcome), min(body.level, letters.levels - 1))
-                self._logger.warning(
-                    "message_buried", topic=self._topic.name, id=body.id, letters=letters.name
-                )
+                self._log_buried(body, letters)
             elif isinstance(outcome, IsterError) and not isinstance(
                 outcome, MessageChangedError | MessageNotFoundError
             ):
                 self._retry_later([body], outcome)
 
+    def _log_buried(self, body: Body, letters: "TimelineTopic") -> None:
+        if times := self._timelines.told.times("message_buried"):
+            topic, name = self._topic.name, letters.name
+            self._logger.warning(
+                "message_buried", topic=topic, id=body.id, letters=name, times=times
+            )
+
     def _retry_later(self, bodies: list[Body], error: IsterError) -> None:
-        self._logger.warning(
-            "message_not_buried", topic=self._topic.name, count=len(bodies), reason=str(error)
-        )
+        if times := self._timelines.told.times("message_not_buried"):
+            self._logger.warning(
+                "message_not_buried",
+                topic=self._topic.name,
+                count=len(bodies),
+                reason=str(error),
+                times=times,
+            )
 
         def retry() -> None:
             for body in bodies:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from ister.base import Clock
-from ister.base.errors import IsterError, StorageFailedError
+from ister.base.errors import DiskFullError, IsterError, StorageFailedError
 from ister.base.limits import MIB
 from ister.broker.timelines.workers import StoreWorker
 from ister.timeline import (
@@ -102,6 +102,8 @@ class Committer:
         # How often the storage failed, and whether it did the last time.
         self.failures = 0
         self._failing = False
+        # Whether the last messages were refused because the disk is full.
+        self._full = False
 
     @property
     def is_busy(self) -> bool:
@@ -137,6 +139,7 @@ class Committer:
         if isinstance(told, Exception):
             return self._noted(told)
         self._note([])
+        self._note_room(told.outcomes[0])
         return told.outcomes[0]
 
     def _end_turn(self) -> None:
@@ -206,6 +209,8 @@ class Committer:
             self._begin()
             for piece, outcomes in zip(pieces, told.outcomes, strict=True):
                 self._untold.append((piece.done, outcomes, len(piece.work.changes)))
+                if piece.size_bytes:
+                    self._note_room(outcomes)
             for look, found in zip(looks, told.found, strict=True):
                 self._untold.append((look.done, found, 1))
             self._note([one for one in told.found if isinstance(one, StorageFailedError)])
@@ -251,6 +256,16 @@ class Committer:
         elif self._failing and not failed:
             self._logger.info("timelines_recovered")
         self._failing = bool(failed)
+
+    def _note_room(self, outcomes: Outcomes) -> None:
+        """Log when messages begin to be refused on a full disk, and when they are taken again."""
+        # Messages of one command are refused together.
+        full = isinstance(outcomes[0] if isinstance(outcomes, list) else outcomes, DiskFullError)
+        if full and not self._full:
+            self._logger.error("timelines_full")
+        elif self._full and not full:
+            self._logger.info("timelines_have_room")
+        self._full = full
 
     def _tell(self, done: Callable[[Any], object], told: object) -> None:
         """Tell one: who fails on it must not keep it from the others."""

@@ -34,6 +34,7 @@ from ister.broker.timelines.committer import WAITING_BYTES_MAX
 from ister.broker.timelines.cron_calls import RuleCall
 from ister.broker.timelines.wake import Wake
 from ister.broker.timelines.window import free_slot
+from ister.telemetry import Occasions
 from ister.timeline import (
     FAR,
     FIRST_KEY,
@@ -78,10 +79,12 @@ Done = Callable[[int | IsterError], object]
 class CronRules:
     """See the module."""
 
-    def __init__(self, topic: "TimelineTopic", number: int) -> None:
+    def __init__(self, topic: "TimelineTopic", number: int, told: Occasions) -> None:
+        """`told` throttles the log for all topics together."""
         self.topic = topic
         self.number = number
         self.place = Place(number, topic.number)
+        self._told = told
         self._logger: Any = structlog.get_logger("timelines")
         # When to look at each rule; `FAR`: when somebody changes it.
         self._wakes: dict[str, int] = {}
@@ -333,9 +336,14 @@ class CronRules:
         else:
             # That the storage fails is told once, and not for each of ten thousand rules.
             if not isinstance(error, StorageFailedError):
-                self._logger.error("cron_failed", topic=self.topic.name, id=id, reason=str(error))
+                self._log_failed(id, error)
             is_broken = isinstance(error, CorruptedError)
             self._set(id, now_ms + (BROKEN_RETRY_MS if is_broken else RETRY_MS))
+
+    def _log_failed(self, id: str, error: IsterError) -> None:
+        if times := self._told.times("cron_failed"):
+            topic, reason = self.topic.name, str(error)
+            self._logger.error("cron_failed", topic=topic, id=id, reason=reason, times=times)
 
     def _take_due(self, now_ms: int) -> list[str]:
         """Return rules whose time has come, some of them."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ister.base import Timer
 from ister.base.errors import (
     BadRequestError,
+    DiskFullError,
     IsterError,
     MessageLeasedError,
     MessageTooLargeError,
@@ -216,7 +217,8 @@ class OwnersCall:
 
     def _on_committed(self, outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):
-            if not self._atomic or self._topic.is_failure(outcomes):
+            is_refused = self._atomic and not self._topic.is_failure(outcomes)
+            if not is_refused and not isinstance(outcomes, DiskFullError):
                 self._topic.fail()
             self._end(outcomes)
             return

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
+from ister.base import (
+    Clock,
+    TimelineKind,
+    TimelineReport,
+    TimelineSettings,
+    Timer,
+    check_not_reserved,
+)
 from ister.base.errors import (
     BadRequestError,
     CorruptedError,
@@ -34,6 +41,7 @@ from ister.broker.timelines.reading import Reads
 from ister.broker.timelines.topic import TimelineTopic
 from ister.broker.timelines.window import Room
 from ister.broker.timelines.workers import StoreWorker
+from ister.telemetry import Occasions
 from ister.timeline import (
     FAR,
     Call,
@@ -92,6 +100,8 @@ class Timelines:
             worker, clock=clock, call_soon=call_soon, after_group=self._look
         )
         self._logger: Any = structlog.get_logger("timelines")
+        # Throttles the log for all topics together.
+        self.told = Occasions(clock.monotonic_ms)
         self._room = Room()
         # The latest time there was: leases of messages that were due by then have begun.
         self.high_water = HighWater(clock)
@@ -263,6 +273,7 @@ class Timelines:
     ) -> None:
         """Make changes of owners: each for itself, or all or nothing. Their topic is filled in."""
         try:
+            check_not_reserved(name)
             topic = self._get(name)
             check_changes(changes)
             if self._committer.full:
@@ -286,6 +297,13 @@ class Timelines:
         if rules is None:
             kind = self._get(name).settings.kind
             raise WrongKindError(name, kind, "it has no rules; make a topic of kind cron for them")
+        return rules
+
+    def rules_to_change(self, name: str) -> CronRules:
+        """Return the rules of a cron topic for a client to change; raise when there is no room."""
+        check_not_reserved(name)
+        rules = self.get_rules(name)
+        rules.check_room()
         return rules
 
     def preview(
@@ -355,6 +373,7 @@ class Timelines:
 
         It is handed the leases its name has, then messages as they become due.
         """
+        check_not_reserved(name)
         topic = self._topics.get(name)
         if topic is None:
             done(self._missing(name))
@@ -448,6 +467,7 @@ class Timelines:
             raise BadRequestError("a topic is not its own topic of dead letters")
         if not settings.max_leases:
             return
+        check_not_reserved(letters)
         if not settings.dead_letters and len(letters.encode()) > NAME_BYTES_MAX:
             raise BadRequestError(
                 f"{letters[:40]!r}... is too long for the topic of dead letters: give another name "
@@ -481,7 +501,7 @@ class Timelines:
     def _add(self, row: TopicRow, settings: TimelineSettings, rules: int | None) -> None:
         topic = self._topics[row.name] = self._made(row, settings)
         if rules is not None:
-            cron = self._rules[row.name] = CronRules(topic, rules)
+            cron = self._rules[row.name] = CronRules(topic, rules, self.told)
             topic.on_gone = cron.on_gone
             cron.look()
 

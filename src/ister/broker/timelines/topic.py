@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
 from ister.base.errors import (
     CorruptedError,
+    DiskFullError,
     IsterError,
     LimitReachedError,
     MessageLeasedError,
@@ -408,7 +409,12 @@ class TimelineTopic:
         self._retry = self.clock.call_later(RETRY_S, self._recover)
 
     def is_failure(self, error: IsterError) -> bool:
-        """Return whether an error says nothing of what was asked for, but of the store."""
+        """Return whether an error says that nobody knows what the store has.
+
+        Of a full disk that is known: what was to be changed is what it was.
+        """
+        if isinstance(error, DiskFullError):
+            return False
         return isinstance(error, StorageFailedError | CorruptedError)
 
     def _recover(self) -> None:
@@ -496,6 +502,8 @@ class TimelineTopic:
             elif isinstance(outcome, MessageLeasedError) and outcome.until_ms == slot.position_ms:
                 # The clock went back. Of any other lease we were told.
                 self.note(slot, level)
+            elif isinstance(outcome, DiskFullError):
+                self.fail()
         return handed
 
     def hand_over(

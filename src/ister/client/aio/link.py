@@ -131,6 +131,7 @@ class BrokerLink:
         )
         self.session = Session(
             client_id=secrets.token_hex(8),
+            secret=secrets.token_hex(16),
             agent=agent,
             now_ms=clock.monotonic_ms,
             on_dirty=self._schedule,

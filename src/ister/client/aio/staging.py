@@ -10,8 +10,9 @@ from ister.base.errors import (
     BatchTooLargeError,
     ConnectionLostError,
     IsterError,
+    StageTooLargeError,
 )
-from ister.base.limits import STAGE_KEEP_MS_MAX, STAGE_KEEP_MS_MIN
+from ister.base.limits import STAGE_KEEP_MS_MAX, STAGE_KEEP_MS_MIN, STAGE_TOPICS_MAX
 from ister.client.aio.link import BrokerLink, settler
 from ister.client.session import Seconds, check_text, milliseconds
 from ister.wire import (
@@ -130,6 +131,9 @@ class Stage:
         if welcome is not None and len(head) + len(body) > welcome.batch_bytes_max:
             raise BatchTooLargeError(len(head) + len(body), welcome.batch_bytes_max)
         slot = self._slots.setdefault(check_text(topic, "a topic"), len(self._slots))
+        if slot >= STAGE_TOPICS_MAX:
+            del self._slots[topic]
+            raise StageTooLargeError("topics", slot + 1, STAGE_TOPICS_MAX)
         frame = publish_frame(self._channel, slot, head, body, opcode=Opcode.STAGE)
         self._link.session.connection.send_all(frame)
         self._link.flush()

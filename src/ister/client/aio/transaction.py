@@ -14,7 +14,11 @@ from ister.base.errors import (
     IsterError,
     NotConnectedError,
     RequestTimeoutError,
+    ShardMovedError,
+    StorageFailedError,
+    StorageUncertainError,
 )
+from ister.base.limits import COMMIT_RETRIED_MS_MAX
 from ister.client.aio.link import BrokerLink
 from ister.client.session import Draft, Leased, MessageIds, Staged, with_ttl
 from ister.codec import NO_SCHEMA, Attributes, SchemaRef
@@ -29,6 +33,8 @@ from ister.wire import (
 
 # Topics whose partitions are remembered from one transaction to the next; the oldest makes room.
 TOPICS_KNOWN_MAX = 1_024
+# Between two repetitions while the broker's storage fails, which the broker tries once a second.
+REPEAT_S = 1.0
 
 _R = TypeVar("_R")
 
@@ -117,8 +123,9 @@ class Transaction:
 
         Raises `LeaseLostError` when a message is not this consumer's to acknowledge any more,
         `TransactionError` or another error of the broker when it could not be done; then nothing
-        was. It is repeated after a lost connection and happens once. Only `RequestTimeoutError`
-        leaves open whether it was carried out.
+        was. It is repeated after a lost connection, and when the broker's storage fails in the
+        middle of it, and happens once. Only `RequestTimeoutError` and `StorageUncertainError`,
+        after the client's timeout or 5 minutes of retries, leave open whether it was carried out.
         """
         self._draft.check_open()
         self._draft.end()
@@ -145,11 +152,16 @@ class Transaction:
         link = self._link
         deadline_ms = link.clock.monotonic_ms() + int(link.timeout_s * 1000)
         sent = False
+        # Set while the broker cannot say whether it was carried out.
+        uncertain: StorageUncertainError | None = None
         while True:
             try:
                 await self._wait_ready(staged, deadline_ms)
                 if not sent:
                     staged.check_leases()
+                    # The broker recognises a retry for a limited time only.
+                    retried_until_ms = link.clock.monotonic_ms() + COMMIT_RETRIED_MS_MAX
+                    deadline_ms = min(deadline_ms, retried_until_ms)
                 # From here on nobody knows, until the broker says.
                 sent = True
                 return await self._wait_for(self._send(staged), deadline_ms)
@@ -158,11 +170,25 @@ class Transaction:
             except (NotConnectedError, RequestTimeoutError) as error:
                 if not sent:
                     raise
+                if uncertain is not None:
+                    raise uncertain from error
                 what = (
                     f"commit of transaction {self._word!r}, of which is not known whether it was "
                     "carried out,"
                 )
                 raise RequestTimeoutError(what, link.timeout_s) from error
+            except (StorageUncertainError, StorageFailedError) as error:
+                if isinstance(error, StorageUncertainError):
+                    uncertain = error
+                # That a repetition was not carried out says nothing of the first time.
+                if uncertain is None:
+                    raise
+                if self._left_s(deadline_ms) <= REPEAT_S:
+                    raise uncertain from None
+                await self._pause()
+            except ShardMovedError as error:
+                # The broker that has the storage by now may have found the first attempt there.
+                raise uncertain or error from None
             except BusyError:
                 if link.session.can_publish:
                     raise
@@ -183,6 +209,14 @@ class Transaction:
     async def _wait_for(self, future: "asyncio.Future[_R]", deadline_ms: int) -> _R:
         left_s = self._left_s(deadline_ms)
         return await self._link.wait_for(future, left_s, "commit of transaction", self._word)
+
+    async def _pause(self) -> None:
+        over = asyncio.Event()
+        timer = self._link.clock.call_later(REPEAT_S, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
 
     def _left_s(self, deadline_ms: int) -> float:
         return max(0, deadline_ms - self._link.clock.monotonic_ms()) / 1000

@@ -6,7 +6,7 @@ Always true:
 - everybody who waits is told once: kept, lost, an error, or that the time is over;
 - those of one turn share a frame, neighbours in it a run;
 - what is unanswered when the connection is lost is sent again on the next one: the broker says
-  yes to what is acknowledged already.
+  yes to what was acknowledged under the same lease.
 """
 
 from bisect import bisect_right

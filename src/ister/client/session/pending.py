@@ -57,6 +57,8 @@ class PendingBatch:
     offsets: list[int] | None = None
     done = False
     error: IsterError | None = None
+    # Set while nobody knows whether it is stored: it is sent again until that is known.
+    uncertain: IsterError | None = None
     # Whether somebody waits for it, or was told of its error.
     awaited = False
     _waiters: list[Future] | None = None

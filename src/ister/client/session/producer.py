@@ -8,7 +8,9 @@ Always true:
   batch; in-flight bytes below `PRODUCER_WINDOW_BYTES` plus one batch;
 - after a lost connection, queued batches wait for the next one. In-flight batches go back to the
   head of the queue on a stream, where each is stored once however often it is sent (see
-  `numbering`), and with `resend=True`; else they fail.
+  `numbering`), and with `resend=True`; else they fail. A batch of a stream of which the broker
+  cannot say whether it is stored goes back in the same way, and waits for the next pulse. Nothing
+  is sent behind it before it is answered: what comes after it must not be stored before it.
 """
 
 from bisect import bisect_right
@@ -24,6 +26,8 @@ from ister.base.errors import (
     ProducerFullError,
     ProtocolError,
     RequestTimeoutError,
+    StorageFailedError,
+    StorageUncertainError,
 )
 from ister.base.limits import (
     PRODUCER_BATCH_BYTES,
@@ -106,6 +110,8 @@ class ProducerChannel:
         # have to be encoded first.
         self.plain: PendingBatch | None = None
         self._queue: deque[PendingBatch] = deque()
+        # Whether the queue waits for the next pulse, or for the answer to an uncertain batch.
+        self._held = False
         self._in_flight_bytes = 0
         self._sequence = 0
         # The number of the next message.
@@ -306,7 +312,7 @@ class ProducerChannel:
 
     def pump(self) -> None:
         """Send queued batches while the connection and the window allow."""
-        if not self.opened or not self._queue or not self._session.can_publish:
+        if not self.opened or not self._queue or self._held or not self._session.can_publish:
             return
         queue, connection = self._queue, self._session.connection
         while queue and self._in_flight_bytes < PRODUCER_WINDOW_BYTES:
@@ -342,6 +348,9 @@ class ProducerChannel:
             connection.send_all(publish_frame(self.channel, sequence, head, body, opcode=opcode))
             if not self._keep:
                 batch.release()
+            if batch.uncertain is not None:
+                self._held = True
+                return
 
     def on_published(self, sequence: int, base_offset: int) -> None:
         """The broker has acknowledged a batch."""
@@ -355,6 +364,8 @@ class ProducerChannel:
             self._in_flight_bytes -= batch.size_bytes
             self.pending_bytes -= batch.size_bytes
             batch.finish(None)
+            if batch.uncertain is not None:
+                self._held = False
             if self._queue:
                 self.pump()
 
@@ -374,7 +385,16 @@ class ProducerChannel:
             return
         batch = self.in_flight.pop(sequence, None)
         if batch is not None:
+            if isinstance(error, StorageUncertainError):
+                batch.uncertain = error
+            # That a repetition was not stored says nothing of the first time.
+            is_open = isinstance(error, StorageUncertainError | StorageFailedError)
+            if batch.uncertain and is_open and batch.first_sequence != UNNUMBERED:
+                self._send_again(batch)
+                return
             self._settle(batch, error)
+            if batch.uncertain is not None:
+                self._held = False
             if self._queue:
                 self.pump()
 
@@ -389,6 +409,7 @@ class ProducerChannel:
                 return
             self._messages = next_sequence
         self.opened = True
+        self._held = False
         self.producer_id = producer_id
         self.message_bytes_max = self._session.message_bytes_max
         self._set_batch_bytes(self._session.batch_bytes)
@@ -415,6 +436,9 @@ class ProducerChannel:
             self.on_refused(batch.sequence, error)
         while self._queue and now_ms - self._queue[0].queued_ms >= timeout_ms:
             self.finish(self._queue.popleft(), error)
+        if self._held and not any(batch.uncertain for batch in self.in_flight.values()):
+            self._held = False
+            self.pump()
         if self._delays is not None:
             self._delays.expire(now_ms, timeout_ms)
 
@@ -469,6 +493,17 @@ class ProducerChannel:
         self.fail(error)
         self._session.close_producer(self)
 
+    def _send_again(self, batch: PendingBatch) -> None:
+        """Put a batch back to its place in the queue, under its numbers; send it a little later."""
+        self._in_flight_bytes -= batch.size_bytes
+        slot = 0
+        for other in self._queue:
+            if other.first_sequence == UNNUMBERED or other.first_sequence > batch.first_sequence:
+                break
+            slot += 1
+        self._queue.insert(slot, batch)
+        self._held = True
+
     def _settle(self, batch: PendingBatch, error: IsterError | None) -> None:
         self._in_flight_bytes -= batch.size_bytes
         self.finish(batch, error)
@@ -477,6 +512,8 @@ class ProducerChannel:
         """A batch is done: tell everybody who waits for it."""
         self.pending_bytes -= batch.size_bytes
         if error is not None:
+            # Whatever became of its repetition, it may be stored.
+            error = batch.uncertain or error
             if batch.replies is not None:
                 self._session.fail_requests([request for _, request in batch.replies], error)
             elif self._failed is None and not batch.awaited:

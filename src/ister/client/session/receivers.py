@@ -21,7 +21,6 @@ from ister.wire import (
     Command,
     ConsumerClosed,
     Done,
-    ErrorReply,
     ReaderEnded,
     ReaderOpened,
     Seek,
@@ -215,7 +214,8 @@ class Receivers:
         else:
             del self.subscriptions[channel]
             name = subscription.command.subscription
-            subscription.fail(ClosedError(f"subscription {name!r} ({notice.reason})"))
+            closed = ClosedError(f"subscription {name!r} ({notice.reason})")
+            subscription.fail(_error_of(notice) or closed)
 
     def leave(self) -> None:
         """Give back what is leased, before the connection is closed.
@@ -246,7 +246,5 @@ def _failing(channel: SubscriptionChannel | ReaderChannel) -> OnReply:
     return on_reply
 
 
-def _error_of(notice: ReaderEnded) -> IsterError | None:
-    if not notice.code:
-        return None
-    return error_of(ErrorReply(code=notice.code, text=notice.text, fields=notice.fields))
+def _error_of(notice: ReaderEnded | ConsumerClosed) -> IsterError | None:
+    return error_of(notice) if notice.code else None

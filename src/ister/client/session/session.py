@@ -98,6 +98,7 @@ class Session:
         self,
         *,
         client_id: str,
+        secret: str,
         agent: str,
         now_ms: Callable[[], int],
         on_dirty: Callable[[], object],
@@ -130,6 +131,7 @@ class Session:
         self._calls = Calls(now_ms)
         self._hello = Hello(
             client_id=client_id,
+            secret=secret,
             agent=agent,
             codecs=[codec.name.lower() for codec in available()],
         )

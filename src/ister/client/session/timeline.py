@@ -29,7 +29,12 @@ from ister.base.errors import (
     ProtocolError,
     TimelineLeaseLostError,
 )
-from ister.base.limits import CONTROL_BYTES_MAX, TIMELINE_CHANGES_MAX, TIMELINE_CREDIT_MAX
+from ister.base.limits import (
+    CONTROL_BYTES_MAX,
+    KEPT_COUNT_MAX,
+    TIMELINE_CHANGES_MAX,
+    TIMELINE_CREDIT_MAX,
+)
 from ister.client.session.calls import ignore
 from ister.client.session.pending import Future
 from ister.client.session.timeline_changes import outcomes_for
@@ -295,7 +300,7 @@ class TimelineChannel:
         kept = [name for name in self._live if name not in self._held]
         self._drop()
         self.flush()
-        if sum(map(len, kept)) > KEPT_CHARS_MAX:
+        if len(kept) > KEPT_COUNT_MAX or sum(map(len, kept)) > KEPT_CHARS_MAX:
             return CloseConsumer(channel=self.channel)
         return CloseConsumer(channel=self.channel, kept=kept)
 

@@ -19,7 +19,13 @@ from ister.base.errors import (
     LimitReachedError,
     MessageTooLargeError,
 )
-from ister.base.limits import TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
+from ister.base.limits import (
+    TRANSACTION_ACKS_MAX,
+    TRANSACTION_BATCHES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_IDS_MAX,
+    TRANSACTION_TOPICS_MAX,
+)
 from ister.client.session.checks import as_bytes, attributes_size, check_extras, check_schema
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
 from ister.client.session.results import MessageIds, Stored, places_of
@@ -77,6 +83,9 @@ class Draft:
     def __init__(self) -> None:
         self.size_bytes = 0
         self._messages: list[_Message] = []
+        self._topics: dict[str, None] = {}
+        # How many of them have ids.
+        self._ids = 0
         self._acked: list[Leased] = []
         # Whether it takes nothing more.
         self.ended = False
@@ -84,7 +93,7 @@ class Draft:
     @property
     def topics(self) -> list[str]:
         """The topics that messages go to, as they were named."""
-        return list(dict.fromkeys(message.topic for message in self._messages))
+        return list(self._topics)
 
     def send(
         self,
@@ -111,8 +120,14 @@ class Draft:
         size_bytes = self.size_bytes + message.size_bytes + MESSAGE_OVERHEAD_BYTES
         if size_bytes > TRANSACTION_BYTES_MAX:
             raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
+        if topic not in self._topics and len(self._topics) >= TRANSACTION_TOPICS_MAX:
+            raise LimitReachedError("transaction_topics_max", TRANSACTION_TOPICS_MAX)
+        if id is not None and self._ids >= TRANSACTION_IDS_MAX:
+            raise LimitReachedError("transaction_ids_max", TRANSACTION_IDS_MAX)
+        self._ids += id is not None
         self.size_bytes = size_bytes
         self._messages.append(message)
+        self._topics[topic] = None
 
     def ack(self, msg: Leased) -> None:
         """Add an acknowledgement. Raises `LeaseLostError` when it is known to come too late."""
@@ -130,7 +145,8 @@ class Draft:
         """Encode everything and take nothing more.
 
         `routers` has the partitioned ones among the topics. Raises `LimitReachedError` when the
-        messages make too many batches.
+        messages make too many batches or go to too many topics, or when the acknowledgements make
+        too many runs.
         """
         self.end()
         messages, self._messages = self._messages, []
@@ -140,7 +156,11 @@ class Draft:
             if (router := routers.get(topic)) is not None:
                 topic = partition_name(topic, router.route(message.key))
             routed.setdefault(topic, []).append(slot)
+        if len(routed) > TRANSACTION_TOPICS_MAX:
+            raise LimitReachedError("transaction_topics_max", TRANSACTION_TOPICS_MAX)
         staged = Staged(self._acked)
+        if len(self._acked) > TRANSACTION_ACKS_MAX < len(staged.acks()):
+            raise LimitReachedError("transaction_acks_max", TRANSACTION_ACKS_MAX)
         for topic, slots in routed.items():
             staged.add(topic, slots, [messages[slot] for slot in slots], batch_bytes)
         return staged

@@ -4,7 +4,11 @@ Where the specification leaves a choice, this follows fastavro, which reads the 
 of a reader's union it takes the first branch that fits from the outside.
 """
 
+from collections import deque
+from contextlib import suppress
+
 from ister.schemas.avro.model import NAMED, AvroModel, Node
+from ister.schemas.bounds import BREAKS_MAX, Steps, compare_steps, place_below, shortened
 from ister.schemas.breaks import Break
 
 # What a reader's type takes beside itself.
@@ -15,51 +19,54 @@ _PROMOTIONS = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-# Pairs of types, each compared once in some µs.
-_PAIRS_MAX = 50_000
-_TOO_COMPLEX = Break(
-    "the schema",
-    "it",
-    "a schema too complex to compare",
-    "whether it can be read cannot be decided",
-)
 
 
-def avro_breaks(*, reader: AvroModel, writer: AvroModel) -> list[Break]:
-    """Return what keeps `reader` from reading data of `writer`."""
-    resolution = _Resolution()
-    try:
-        resolution.resolve(writer.root, reader.root, "")
-    except (_TooManyPairsError, RecursionError):
-        return [_TOO_COMPLEX]
+def avro_breaks(*, reader: AvroModel, writer: AvroModel, steps: Steps | None = None) -> list[Break]:
+    """Return what keeps `reader` from reading data of `writer`, `BREAKS_MAX` of it at most.
+
+    Raises `SchemaTooComplexError`.
+    """
+    resolution = _Resolution(steps or compare_steps())
+    with suppress(_EnoughError):
+        resolution.resolve_all(writer.root, reader.root)
     return resolution.breaks
 
 
-class _TooManyPairsError(Exception):
-    """A comparison would take too long."""
+class _EnoughError(Exception):
+    """More breaks would only fill memory."""
 
 
 class _Resolution:
     """One comparison of two schemas."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
         self.breaks: list[Break] = []
+        self._steps = steps
         # Pairs seen: a recursive type is compared once, and each break told once.
         self._seen: set[tuple[int, int]] = set()
+        self._waiting: deque[tuple[Node, Node, str]] = deque()
+
+    def resolve_all(self, writer: Node, reader: Node) -> None:
+        """Add what keeps `reader` from reading `writer`."""
+        # Without recursion: two circles of types meet in as many pairs as their product.
+        self.resolve(writer, reader, "")
+        while self._waiting:
+            self._resolve(*self._waiting.popleft())
 
     def resolve(self, writer: Node, reader: Node, path: str) -> None:
-        """Add what keeps `reader` from reading `writer` at `path`."""
+        """Have `reader` compared with `writer` at `path`."""
         pair = (id(writer), id(reader))
-        if pair in self._seen:
-            return
-        self._seen.add(pair)
-        if len(self._seen) > _PAIRS_MAX:
-            raise _TooManyPairsError
+        if pair not in self._seen:
+            self._seen.add(pair)
+            self._steps.spend()
+            self._waiting.append((writer, reader, path))
+
+    def _resolve(self, writer: Node, reader: Node, path: str) -> None:
         if writer.kind == "union":
             for branch in writer.inner:
                 self.resolve(branch, reader, path)
         elif reader.kind == "union":
-            chosen = next((b for b in reader.inner if _matches(writer, b)), None)
+            chosen = self._branch_for(writer, reader)
             if chosen is None:
                 self._add(path, writer, reader)
             else:
@@ -69,36 +76,42 @@ class _Resolution:
         else:
             self._resolve_alike(writer, reader, path)
 
+    def _branch_for(self, writer: Node, reader: Node) -> Node | None:
+        """Return the first branch of a reader's union that fits from the outside."""
+        for branch in reader.inner:
+            self._steps.spend()
+            if _matches(writer, branch):
+                return branch
+        return None
+
     def _resolve_alike(self, writer: Node, reader: Node, path: str) -> None:
         self._resolve_decimals(writer, reader, path)
         match reader.kind:
             case "array" | "map":
-                inner = f"{path}[]" if reader.kind == "array" else f"{path}{{}}"
+                inner = place_below(path, "[]" if reader.kind == "array" else "{}")
                 self.resolve(writer.inner[0], reader.inner[0], inner)
             case "enum":
-                missing = [s for s in writer.symbols if s not in set(reader.symbols)]
+                self._steps.spend(len(writer.symbols) // 10)
+                missing = [s for s in writer.symbols if s not in reader.symbols]
                 if missing and reader.default is None:
                     shown = ", ".join(missing[:5]) + ("…" if len(missing) > 5 else "")
-                    self.breaks.append(
-                        Break(_place(path), f"enum {writer.name} with {shown}", "one without them")
-                    )
+                    self._add(path, f"enum {writer.name} with {shown}", "one without them")
             case "record":
                 self._resolve_fields(writer, reader, path)
 
     def _resolve_fields(self, writer: Node, reader: Node, path: str) -> None:
+        self._steps.spend(len(writer.fields) + len(reader.fields))
         written = {f.name: f for f in writer.fields}
         names = {f.name for f in reader.fields}
         for field in reader.fields:
-            inner = f"{path}.{field.name}" if path else field.name
+            inner = place_below(path, f".{field.name}") if path else field.name
             # A field that the reader has by its own name is not another one's alias.
             also = [alias for alias in field.aliases if alias in written and alias not in names]
             source = written.get(field.name) or (written[also[0]] if also else None)
             if source is not None:
                 self.resolve(source.node, field.node, inner)
             elif not field.has_default:
-                self.breaks.append(
-                    Break(_place(inner), "absent", f"{field.node} without a default")
-                )
+                self._add(inner, "absent", f"{shortened(str(field.node))} without a default")
 
     def _resolve_decimals(self, writer: Node, reader: Node, path: str) -> None:
         def shape(node: Node) -> str:
@@ -107,10 +120,12 @@ class _Resolution:
 
         kinds = {writer.logical.get("logicalType"), reader.logical.get("logicalType")}
         if kinds == {"decimal"} and shape(writer) != shape(reader):
-            self.breaks.append(Break(_place(path), shape(writer), shape(reader)))
+            self._add(path, shape(writer), shape(reader))
 
-    def _add(self, path: str, writer: Node, reader: Node) -> None:
-        self.breaks.append(Break(_place(path), str(writer), str(reader)))
+    def _add(self, path: str, writer: Node | str, reader: Node | str) -> None:
+        self.breaks.append(Break(_place(path), shortened(str(writer)), shortened(str(reader))))
+        if len(self.breaks) >= BREAKS_MAX:
+            raise _EnoughError
 
 
 def _matches(writer: Node, reader: Node, *, deep: bool = True) -> bool:

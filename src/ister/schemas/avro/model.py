@@ -18,8 +18,11 @@ from ister.schemas.bounds import (
     ENUM_VALUES_MAX,
     NESTING_MAX,
     Json,
+    Steps,
     canonical,
+    check_name,
     decode_definition,
+    parse_steps,
     shortened,
 )
 from ister.schemas.checking import Validator
@@ -27,6 +30,8 @@ from ister.schemas.checking import Validator
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMED = ("record", "enum", "fixed")
 FIXED_BYTES_MAX = 1024 * 1024
+# Branches of a union that a reason lists.
+SHOWN_MAX = 10
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOGICAL = ("logicalType", "precision", "scale")
@@ -40,7 +45,7 @@ class Node:
     name: str = ""  # The full name of a record, enum or fixed.
     aliases: tuple[str, ...] = ()
     fields: list["Field"] = field(default_factory=list)
-    symbols: tuple[str, ...] = ()
+    symbols: dict[str, None] = field(default_factory=dict)  # Of an enum, in order.
     default: str | None = None  # Of an enum.
     size: int = 0  # Of a fixed.
     inner: "list[Node]" = field(default_factory=list)  # Items, values, or a union's branches.
@@ -53,7 +58,8 @@ class Node:
             case "array" | "map":
                 return f"{self.kind} of {self.inner[0]}"
             case "union":
-                return f"[{', '.join(map(str, self.inner))}]"
+                more = ", …" if len(self.inner) > SHOWN_MAX else ""
+                return f"[{', '.join(map(str, self.inner[:SHOWN_MAX]))}{more}]"
         return self.kind
 
     @property
@@ -136,18 +142,25 @@ class Shape:
         return False
 
 
-def parse_avro(definition: bytes) -> AvroModel:
-    """Return the Avro schema that `definition` holds. Raises `BadSchemaError`."""
-    return AvroModel(_Parser().parse(decode_definition(definition), "", "the schema"))
+def parse_avro(definition: bytes, steps: Steps | None = None) -> AvroModel:
+    """Return the Avro schema that `definition` holds.
+
+    Raises `BadSchemaError` and `SchemaTooComplexError`.
+    """
+    document = decode_definition(definition)
+    return AvroModel(_Parser(steps or parse_steps()).parse(document, "", "the schema"))
 
 
 class _Parser:
     """Resolves names while it goes through a definition once, in order, as Avro says."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._named: dict[str, Node] = {}
+        self._steps = steps
+        self._defaults = _Defaults(steps)
 
     def parse(self, value: Json, namespace: str, place: str) -> Node:
+        self._steps.spend()
         if isinstance(value, str):
             return self._reference(value, namespace, place)
         if isinstance(value, list):
@@ -232,6 +245,7 @@ class _Parser:
             where = f"field {node.short_name}.{shortened(name)}"
             if not _NAME.fullmatch(name) or name in seen:
                 raise BadSchemaError(f"{where}: the name is no word, or there twice")
+            check_name(name, where)
             if "type" not in item:
                 raise BadSchemaError(f"{where}: it has no type")
             seen.add(name)
@@ -247,8 +261,8 @@ class _Parser:
                     item.get("default"),
                 )
             )
-            if "default" in item and not _fits(inner, item["default"]):
-                raise BadSchemaError(f"{where}: the default is no {inner}")
+            if "default" in item and not self._defaults.fits(inner, item["default"]):
+                raise BadSchemaError(f"{where}: the default is not a valid {shortened(str(inner))}")
         return node
 
     def _enum(self, value: dict[str, Json], namespace: str, place: str) -> Node:
@@ -257,12 +271,12 @@ class _Parser:
         if not isinstance(symbols, list) or len(symbols) > ENUM_VALUES_MAX:
             raise BadSchemaError(f"{place}: an enum has 1 to {ENUM_VALUES_MAX} `symbols`")
         words = [s for s in symbols if isinstance(s, str) and _NAME.fullmatch(s)]
-        if not words or len(words) != len(symbols) or len(set(words)) != len(words):
+        node.symbols = dict.fromkeys(words)
+        if not words or len(words) != len(symbols) or len(node.symbols) != len(words):
             raise BadSchemaError(f"{place}: the symbols of {node.name!r} are not different words")
         default = value.get("default")
-        if default is not None and default not in words:
+        if default is not None and not (isinstance(default, str) and default in node.symbols):
             raise BadSchemaError(f"{place}: the default of {node.name!r} is no symbol")
-        node.symbols = tuple(words)
         node.default = default if isinstance(default, str) else None
         return node
 
@@ -276,6 +290,7 @@ class _Parser:
 
 
 def _check_name(name: str, place: str) -> None:
+    check_name(name, place)
     if not all(_NAME.fullmatch(part) for part in name.split(".")):
         raise BadSchemaError(f"{place}: {shortened(name)!r} is no name")
 
@@ -298,12 +313,58 @@ def _logical(value: dict[str, Json]) -> dict[str, Json]:
     return {name: value[name] for name in _LOGICAL if name in value}
 
 
-def _fits(node: Node, value: Json) -> bool:
-    """Return whether `value`, as JSON, is a default of `node`."""
+class _Defaults:
+    """Whether values, as JSON, are defaults of types: each pair of them is looked at once.
+
+    Without that a union of two records that hold such unions doubles the work with each level of
+    the value. A pair leads only to parts of its value, so that recursive types end.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        # By identity. Both sides are part of the document, which outlives this.
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def fits(self, node: Node, value: Json) -> bool:
+        """Return whether `value` is a default of `node`."""
+        if node.kind not in _COMPOUND:
+            # Scalars may be the same object at many places, and are quick to look at.
+            self._steps.spend(1 + len(value) // 1_000 if isinstance(value, str) else 1)
+            return _fits_scalar(node, value)
+        pair = (id(node), id(value))
+        known = self._known.get(pair)
+        if known is None:
+            self._steps.spend()
+            known = self._known[pair] = self._fits_compound(node, value)
+        return known
+
+    def _fits_compound(self, node: Node, value: Json) -> bool:
+        match node.kind:
+            case "union":
+                # Older versions of Avro say the first branch, newer ones any.
+                return any(self.fits(branch, value) for branch in node.inner)
+            case "array":
+                inner = node.inner[0]
+                return isinstance(value, list) and all(self.fits(inner, item) for item in value)
+            case "map":
+                inner = node.inner[0]
+                return isinstance(value, dict) and all(
+                    self.fits(inner, item) for item in value.values()
+                )
+        if not isinstance(value, dict):
+            return False
+        self._steps.spend(len(node.fields))
+        return all(
+            self.fits(f.node, value[f.name]) if f.name in value else f.has_default
+            for f in node.fields
+        )
+
+
+_COMPOUND = ("union", "array", "map", "record")
+
+
+def _fits_scalar(node: Node, value: Json) -> bool:
     match node.kind:
-        case "union":
-            # Older versions of Avro say the first branch, newer ones any.
-            return any(_fits(branch, value) for branch in node.inner)
         case "null":
             return value is None
         case "boolean":
@@ -319,23 +380,19 @@ def _fits(node: Node, value: Json) -> bool:
         case "bytes":
             return _is_bytes(value)
         case "fixed":
-            return _is_bytes(value) and len(str(value)) == node.size
-        case "enum":
-            return value in node.symbols
-        case "array":
-            return isinstance(value, list) and all(_fits(node.inner[0], item) for item in value)
-        case "map":
-            return isinstance(value, dict) and all(
-                _fits(node.inner[0], item) for item in value.values()
-            )
-    return isinstance(value, dict) and all(
-        _fits(f.node, value[f.name]) if f.name in value else f.has_default for f in node.fields
-    )
+            return isinstance(value, str) and len(value) == node.size and _is_bytes(value)
+    return isinstance(value, str) and value in node.symbols  # Of an enum.
 
 
 def _is_bytes(value: Json) -> bool:
     """Return whether `value` is a text in which each character stands for a byte."""
-    return isinstance(value, str) and all(ord(character) < 256 for character in value)
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _written(node: Node, seen: set[str]) -> Json:

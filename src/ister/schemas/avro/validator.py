@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ister.base.errors import BadSchemaError
+from ister.base.errors import BadSchemaError, SchemaTooComplexError
 from ister.schemas.avro.compatibility import avro_breaks
 from ister.schemas.avro.container import MAGIC, read_blocks, read_header
 from ister.schemas.avro.walk import BadValueError, Budget, Walker
@@ -39,6 +39,15 @@ class AvroValidator:
         self._walker = Walker(model)
         # By definition: what walks over a container's values, or why they cannot be read.
         self._writers: OrderedDict[bytes, Walker | str] = OrderedDict()
+
+    def knows(self, payloads: Sequence[Payload]) -> bool:
+        return all(self._knows(payload) for payload in payloads if payload[:4] == MAGIC)
+
+    def _knows(self, payload: Payload) -> bool:
+        try:
+            return read_header(bytes(payload)).definition in self._writers
+        except BadValueError:
+            return True  # Nothing of it will be parsed.
 
     def check(self, payloads: Sequence[Payload]) -> list[Fault]:
         return each(payloads, partial(self._fault, budget=Budget()))
@@ -92,11 +101,11 @@ class AvroValidator:
 
         try:
             writer = parse_avro(definition)
-        except (BadSchemaError, RecursionError) as error:
+            if writer.fingerprint == self._model.fingerprint:
+                return self._walker
+            breaks = avro_breaks(reader=self._model, writer=writer)
+        except (BadSchemaError, SchemaTooComplexError, RecursionError) as error:
             return f"the container's schema: {error}"
-        if writer.fingerprint == self._model.fingerprint:
-            return self._walker
-        breaks = avro_breaks(reader=self._model, writer=writer)
         if breaks:
             return f"the container has another schema: {breaks[0].backward()}"
         return Walker(writer)

@@ -9,11 +9,13 @@ negations it only knows that the same ones are the same; the rest counts as brok
 that says so.
 """
 
-from ister.schemas.bounds import Json, canonical
+import sys
+
+from ister.base.errors import SchemaTooComplexError
+from ister.schemas.bounds import Json, Steps, canonical, compare_steps, place_below
 from ister.schemas.breaks import Break
 from ister.schemas.json.facts import (
     Facts,
-    TooComplexError,
     flattened,
     gathered,
     item_of,
@@ -27,8 +29,8 @@ from ister.schemas.json.facts import (
 from ister.schemas.json.graph import JsonObject
 from ister.schemas.json.model import JsonModel
 
-# Pairs of schemas, and tens of names and values, looked at: some 50 µs for a pair.
-_STEPS_MAX = 30_000
+# A pair of schemas takes some 30 µs, a name or a value of one of them 1 µs.
+_PAIR_STEPS = 10
 _UNDECIDED = "whether it takes the same values cannot be decided"
 # Keywords that are only compared as a whole, with the types of values they look at.
 _OPAQUE: dict[str, set[str]] = {
@@ -56,24 +58,24 @@ _BOUNDS = (
 )
 
 
-def json_breaks(*, reader: JsonModel, writer: JsonModel) -> list[Break]:
-    """Return what `writer` allows and `reader` does not."""
-    comparison = _Comparison(reader, writer)
+def json_breaks(*, reader: JsonModel, writer: JsonModel, steps: Steps | None = None) -> list[Break]:
+    """Return what `writer` allows and `reader` does not. Raises `SchemaTooComplexError`."""
     try:
+        comparison = _Comparison(reader, writer, steps or compare_steps())
         return comparison.compare([writer.document], reader.document, "")
-    except (TooComplexError, RecursionError):
-        return [Break("the schema", "it", "a schema too complex to compare", _UNDECIDED)]
+    except RecursionError:
+        raise SchemaTooComplexError("compare", "RECURSION_MAX", sys.getrecursionlimit()) from None
 
 
 class _Comparison:
     """One comparison of two documents."""
 
-    def __init__(self, reader: JsonModel, writer: JsonModel) -> None:
+    def __init__(self, reader: JsonModel, writer: JsonModel, steps: Steps) -> None:
         self._reader = reader
         self._writer = writer
         # Pairs under comparison further up: taken to fit, since what breaks is found up there.
         self._assumed: set[tuple[tuple[int, ...], int]] = set()
-        self._left = _STEPS_MAX
+        self._spend = steps.spend
         # Whether a reference that is written alike also means the same on both sides.
         self._same_references = reader.draft == writer.draft and (
             _definitions(reader) == _definitions(writer) and _is_closed(_definitions(reader))
@@ -81,10 +83,10 @@ class _Comparison:
 
     def compare(self, writer: list[Json], reader: Json, path: str) -> list[Break]:
         """Return what keeps `reader` from taking values that follow all of `writer`."""
-        self._spend(1)
+        self._spend(_PAIR_STEPS)
         if reader is True or reader == {}:
             return []
-        parts = flattened(self._writer, writer)
+        parts = flattened(self._writer, writer, self._spend)
         if parts is None:
             return []  # Nothing is written.
         # By identity: what recurs does so through the children of schemas, which are the same
@@ -98,13 +100,8 @@ class _Comparison:
         finally:
             self._assumed.discard(pair)
 
-    def _spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise TooComplexError
-
     def _compare_parts(self, parts: list[JsonObject], reader: Json, path: str) -> list[Break]:
-        wanted = flattened(self._reader, [reader])
+        wanted = flattened(self._reader, [reader], self._spend)
         if wanted is None:
             return [Break(_place(path), "it", "refused in every case")]
         if any(keyword in part for part in wanted for keyword in _UNEVALUATED):
@@ -117,7 +114,7 @@ class _Comparison:
                     target = self._without_same(reader, wanted, part, keyword)
                     found = [self.compare([*rest, b], target, path) for b in branches]
                     return [one for breaks in found for one in breaks]
-        facts = gathered(self._writer, parts)
+        facts = gathered(self._writer, parts, self._spend)
         if not facts.types:
             return []
         return [one for part in wanted for one in self._compare_flat(facts, part, path)]
@@ -176,13 +173,14 @@ class _Comparison:
         for slot in range(count + 1):
             if written is not None and slot >= written:
                 break
-            inner = f"{path}[{slot}]" if slot < count else f"{path}[]"
+            inner = place_below(path, f"[{slot}]" if slot < count else "[]")
             found += self.compare(facts.item(slot), item_of(reader, slot, draft), inner)
         return found
 
     def _compare_properties(self, facts: Facts, reader: JsonObject, path: str) -> list[Break]:
         found = []
         names, always = facts.names(), facts.required()
+        self._spend(len(names) * len(facts.parts))
         for name in strings(reader.get("required")):
             if name not in always:
                 was = "optional" if name in names else "absent"
@@ -220,6 +218,7 @@ class _Comparison:
                 for target in taken.values():
                     found += self.compare([schema], target, inner)
                 for name, wanted in mapping(reader.get("properties")).items():
+                    self._spend(1 + len(name) // 10)
                     # Those that are declared follow their own schema too, which is compared.
                     if name not in names and self._writer.matches(pattern, name):
                         found += self.compare([schema], wanted, _inner(path, name))
@@ -242,6 +241,7 @@ class _Comparison:
         declared = mapping(reader.get("properties"))
         found = [declared[name]] if name in declared else []
         for pattern, schema in mapping(reader.get("patternProperties")).items():
+            self._spend(1 + len(name) // 10)
             if self._reader.matches(pattern, name):
                 found.append(schema)
         return found or [reader.get("additionalProperties", True)]
@@ -282,16 +282,16 @@ class _Comparison:
         return []
 
     def _is_near(self, facts: Facts, branch: Json) -> bool:
-        flat = flattened(self._reader, [branch])
-        return flat is not None and facts.types <= gathered(self._reader, flat).types
+        flat = flattened(self._reader, [branch], self._spend)
+        return flat is not None and facts.types <= gathered(self._reader, flat, self._spend).types
 
     def _is_apart(self, facts: Facts, branches: list[Json], chosen: int) -> bool:
         """Return whether no other alternative takes what the writer writes."""
         for slot, branch in enumerate(branches):
-            flat = None if slot == chosen else flattened(self._reader, [branch])
+            flat = None if slot == chosen else flattened(self._reader, [branch], self._spend)
             if flat is None:
                 continue
-            other = gathered(self._reader, flat)
+            other = gathered(self._reader, flat, self._spend)
             if other.types & facts.types and not self._told_apart(facts, other):
                 return False
         return True
@@ -316,10 +316,10 @@ class _Comparison:
         )
 
     def _values(self, model: JsonModel, schemas: list[Json]) -> set[bytes] | None:
-        flat = flattened(model, schemas)
+        flat = flattened(model, schemas, self._spend)
         if flat is None:
             return set()
-        values = gathered(model, flat).values
+        values = gathered(model, flat, self._spend).values
         return None if values is None else _texts(values)
 
     def _compare_opaque(
@@ -336,7 +336,7 @@ class _Comparison:
     ) -> list[Break]:
         """Compare schemas in which one keyword depends on what all the others have looked at."""
         text = canonical([*parts])
-        self._spend(len(text) // 1_000)
+        self._spend(len(text) // 100)
         if text == canonical([*wanted]) and self._means_same(text):
             return []
         place = _place(path)
@@ -358,7 +358,7 @@ class _Comparison:
     def _is_same(self, value: Json, others: list[JsonObject], keyword: str) -> bool:
         """Return whether one of `others` has `keyword` with the same value and meaning."""
         text = canonical(value)
-        self._spend(len(text) // 1_000)
+        self._spend(len(text) // 100)
         return self._means_same(text) and any(
             keyword in part and canonical(part[keyword]) == text for part in others
         )
@@ -461,8 +461,8 @@ def _is_closed(text: bytes) -> bool:
 
 
 def _size(schema: JsonObject) -> int:
-    """Return how many names and values a comparison looks at, in tens."""
-    return sum(len(value) for value in schema.values() if isinstance(value, dict | list)) // 10
+    """Return how many names and values a comparison looks at."""
+    return sum(len(value) for value in schema.values() if isinstance(value, dict | list))
 
 
 def _texts(values: list[Json]) -> set[bytes]:
@@ -474,7 +474,7 @@ def _without(part: JsonObject, keyword: str) -> JsonObject:
 
 
 def _inner(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return place_below(path, f".{name}") if path else place_below("", name)
 
 
 def _place(path: str) -> str:

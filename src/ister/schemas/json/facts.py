@@ -4,7 +4,8 @@
 must all hold. `Facts` gathers what they say together: the narrowest bound, every required name.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ister.schemas.bounds import Json, canonical
@@ -13,12 +14,7 @@ from ister.schemas.json.model import JsonModel
 
 # An integer is a number too: both words stand for "number".
 ALL_TYPES = frozenset({"null", "boolean", "object", "array", "string", "number", "integer"})
-# Parts of one schema that look at the same value; handwritten ones have a handful.
-FLAT_MAX = 200
-
-
-class TooComplexError(Exception):
-    """A comparison would take too long."""
+Spend = Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -81,12 +77,13 @@ class Facts:
         return found
 
 
-def flattened(model: JsonModel, schemas: Iterable[Json]) -> list[JsonObject] | None:
+def flattened(model: JsonModel, schemas: Iterable[Json], spend: Spend) -> list[JsonObject] | None:
     """Return the flat schemas that `schemas` together consist of, or `None` when nothing fits."""
     flat: list[JsonObject] = []
-    waiting = list(schemas)
+    waiting = deque(schemas)
     while waiting:
-        schema = waiting.pop(0)
+        spend(1)
+        schema = waiting.popleft()
         if schema is False:
             return None
         if not isinstance(schema, dict) or not schema:
@@ -99,15 +96,15 @@ def flattened(model: JsonModel, schemas: Iterable[Json]) -> list[JsonObject] | N
         if isinstance(every, list):
             waiting.extend(every)
         flat.append({k: v for k, v in schema.items() if k not in _TAKEN_APART})
-        if len(flat) + len(waiting) > FLAT_MAX:
-            raise TooComplexError
     return [_with_exclusive_numbers(part) for part in flat if part]
 
 
-def gathered(model: JsonModel, parts: list[JsonObject]) -> Facts:
+def gathered(model: JsonModel, parts: list[JsonObject], spend: Spend) -> Facts:
     """Return what `parts` say together."""
     types, values = ALL_TYPES, None
     for part in parts:
+        listed = part.get("enum")
+        spend(1 + (len(listed) if isinstance(listed, list) else 0) + len(values or ()))
         types &= types_of(part)
         allowed = values_of(part)
         if allowed is not None:

@@ -7,8 +7,12 @@ was reserved because older data still has it, a repeated field of which one valu
 and fields that may both be set and would push each other out of a oneof.
 """
 
+from bisect import bisect_right
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ister.schemas.bounds import BREAKS_MAX, Steps, compare_steps, place_below
 from ister.schemas.breaks import Break
 
 if TYPE_CHECKING:
@@ -20,9 +24,6 @@ if TYPE_CHECKING:
     )
 
     from ister.schemas.protobuf.model import ProtobufModel
-
-# Fields compared, each once, in about 5 µs.
-_PAIRS_MAX = 50_000
 
 # `FieldDescriptor.TYPE_…`, which are part of the format.
 _NAMES = {
@@ -57,44 +58,62 @@ _ONE_WAY = {("string", "bytes"), ("message", "bytes")}
 
 
 def protobuf_breaks(
-    *, reader: "ProtobufModel", writer: "ProtobufModel", reader_is_newer: bool
+    *,
+    reader: "ProtobufModel",
+    writer: "ProtobufModel",
+    reader_is_newer: bool,
+    steps: Steps | None = None,
 ) -> list[Break]:
-    """Return what keeps `reader` from reading messages of `writer`."""
-    comparison = _Comparison(reader_is_newer=reader_is_newer)
-    comparison.compare_all(writer.descriptor, reader.descriptor)
+    """Return what keeps `reader` from reading messages of `writer`, `BREAKS_MAX` of it at most.
+
+    Raises `SchemaTooComplexError`.
+    """
+    comparison = _Comparison(reader_is_newer=reader_is_newer, steps=steps or compare_steps())
+    with suppress(_EnoughError):
+        comparison.compare_all(writer.descriptor, reader.descriptor)
     return comparison.breaks
+
+
+class _EnoughError(Exception):
+    """More breaks would only fill memory."""
 
 
 class _Comparison:
     """One comparison of two message types and all that they lead to."""
 
-    def __init__(self, *, reader_is_newer: bool) -> None:
+    def __init__(self, *, reader_is_newer: bool, steps: Steps) -> None:
         self._reader_is_newer = reader_is_newer
+        self._steps = steps
         self.breaks: list[Break] = []
         self._seen: set[tuple[str, str]] = set()
-        self._waiting: list[tuple[Descriptor, Descriptor, str]] = []
-        self._left = _PAIRS_MAX
+        self._seen_enums: set[tuple[str, str]] = set()
+        self._reserved: dict[str, _Reserved] = {}
+        self._waiting: deque[tuple[Descriptor, Descriptor, str]] = deque()
 
     def compare_all(self, writer: "Descriptor", reader: "Descriptor") -> None:
         # Without recursion: messages may lead to each other as far as there are any.
         self._waiting.append((writer, reader, ""))
         while self._waiting:
-            w, r, path = self._waiting.pop(0)
+            w, r, path = self._waiting.popleft()
+            self._steps.spend()
             if (w.full_name, r.full_name) in self._seen:
                 continue
             self._seen.add((w.full_name, r.full_name))
-            self._left -= len(w.fields) + len(r.fields)
-            if self._left < 0:
-                self.breaks.append(Break("the schema", "it", "a schema too complex to compare"))
-                return
+            # A field takes about 5 µs.
+            self._steps.spend(2 * (len(w.fields) + len(r.fields)))
             self._compare_messages(w, r, path)
+
+    def _add(self, place: str, writer: str, reader: str, why: str = "") -> None:
+        self.breaks.append(Break(place, writer, reader, why))
+        if len(self.breaks) >= BREAKS_MAX:
+            raise _EnoughError
 
     def _compare_messages(self, writer: "Descriptor", reader: "Descriptor", path: str) -> None:
         written = writer.fields_by_number
         # An older reader has a field that the newer writer has reserved since: that is the rule.
-        reserved = _reserved(writer) if self._reader_is_newer else []
+        reserved = self._reserved_of(writer) if self._reader_is_newer else _Reserved([])
         for field in reader.fields:
-            inner = f"{path}.{field.name}" if path else field.name
+            inner = place_below(path, f".{field.name}") if path else field.name
             source = written.get(field.number)
             if source is not None:
                 self._compare_fields(source, field, inner)
@@ -103,38 +122,46 @@ class _Comparison:
         for oneof in reader.oneofs:
             self._compare_oneof(writer, oneof, path)
 
+    def _reserved_of(self, message: "Descriptor") -> "_Reserved":
+        from google.protobuf.descriptor_pb2 import DescriptorProto
+
+        known = self._reserved.get(message.full_name)
+        if known is None:
+            proto = DescriptorProto()
+            message.CopyToProto(proto)
+            self._steps.spend(len(proto.reserved_range) + len(proto.nested_type))
+            ranges = [(part.start, part.end) for part in proto.reserved_range]
+            known = self._reserved[message.full_name] = _Reserved(ranges)
+        return known
+
     def _compare_missing(
         self,
         writer: "Descriptor",
         reader: "FieldDescriptor",
         path: str,
-        reserved: "list[tuple[int, int]]",
+        reserved: "_Reserved",
     ) -> None:
         place = _place(path, reader.number)
         namesake = writer.fields_by_name.get(reader.name)
         if reader.is_required:
-            self.breaks.append(Break(place, "absent", "required"))
+            self._add(place, "absent", "required")
         elif namesake is not None:
-            self.breaks.append(Break(place, f"number {namesake.number}", f"number {reader.number}"))
-        elif any(start <= reader.number < end for start, end in reserved):
-            self.breaks.append(
-                Break(place, "reserved", _type(reader), "older data may have the number")
-            )
+            self._add(place, f"number {namesake.number}", f"number {reader.number}")
+        elif reader.number in reserved:
+            self._add(place, "reserved", _type(reader), "older data may have the number")
 
     def _compare_fields(
         self, writer: "FieldDescriptor", reader: "FieldDescriptor", path: str
     ) -> None:
         place = _place(path, reader.number)
         if not _reads(writer, reader):
-            self.breaks.append(Break(place, _type(writer), _type(reader)))
+            self._add(place, _type(writer), _type(reader))
             return
         if writer.is_repeated and not reader.is_repeated:
-            self.breaks.append(
-                Break(place, "repeated", "a single value", "all but one would be lost")
-            )
+            self._add(place, "repeated", "a single value", "all but one would be lost")
         if reader.is_required and not writer.is_required:
             was = "repeated" if writer.is_repeated else "optional"
-            self.breaks.append(Break(place, was, "required"))
+            self._add(place, was, "required")
         if writer.message_type is not None and reader.message_type is not None:
             self._waiting.append((writer.message_type, reader.message_type, path))
         if writer.enum_type is not None and reader.enum_type is not None:
@@ -143,12 +170,15 @@ class _Comparison:
     def _compare_enums(
         self, writer: "EnumDescriptor", reader: "EnumDescriptor", place: str
     ) -> None:
-        if not reader.is_closed:
+        pair = (writer.full_name, reader.full_name)
+        if not reader.is_closed or pair in self._seen_enums:
             return  # An unknown number stays a number.
+        self._seen_enums.add(pair)
+        self._steps.spend(len(writer.values))
         missing = [v.name for v in writer.values if v.number not in reader.values_by_number]
         if missing:
             shown = ", ".join(missing[:5]) + ("…" if len(missing) > 5 else "")
-            self.breaks.append(Break(place, f"enum with {shown}", "one without"))
+            self._add(place, f"enum with {shown}", "one without")
 
     def _compare_oneof(self, writer: "Descriptor", reader: "OneofDescriptor", path: str) -> None:
         sources = [writer.fields_by_number.get(field.number) for field in reader.fields]
@@ -157,13 +187,11 @@ class _Comparison:
         if len(known) > 1 and len(groups) > 1:
             name = f"{path}.{reader.name}" if path else reader.name
             fields = ", ".join(source.name for source in known[:5])
-            self.breaks.append(
-                Break(
-                    f"oneof {name!r}",
-                    f"separate fields {fields}",
-                    "alternatives",
-                    "where several are set, all but one would be lost",
-                )
+            self._add(
+                f"oneof {name!r}",
+                f"separate fields {fields}",
+                "alternatives",
+                "where several are set, all but one would be lost",
             )
 
 
@@ -174,12 +202,15 @@ def _reads(writer: "FieldDescriptor", reader: "FieldDescriptor") -> bool:
     return any(w in family and r in family for family in _FAMILIES)
 
 
-def _reserved(message: "Descriptor") -> list[tuple[int, int]]:
-    from google.protobuf.descriptor_pb2 import DescriptorProto
+class _Reserved:
+    """The reserved numbers of a message, as ranges that do not overlap, in order."""
 
-    proto = DescriptorProto()
-    message.CopyToProto(proto)
-    return [(part.start, part.end) for part in proto.reserved_range]
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self._ranges = sorted(ranges)
+
+    def __contains__(self, number: int) -> bool:
+        slot = bisect_right(self._ranges, number, key=lambda one: one[0]) - 1
+        return slot >= 0 and number < self._ranges[slot][1]
 
 
 def _type(field: "FieldDescriptor") -> str:

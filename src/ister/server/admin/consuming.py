@@ -4,7 +4,7 @@ import asyncio
 from itertools import count
 from typing import NamedTuple
 
-from ister.base.errors import ClosedError
+from ister.base.errors import ClosedError, IsterError
 from ister.broker import Attachment, Broker, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch
 from ister.server.admin import waiting
@@ -29,7 +29,7 @@ class Inbox:
     def __init__(self) -> None:
         self._taken: list[Taken] = []
         self._arrived = asyncio.Event()
-        self._closed = ""
+        self._closed: IsterError | None = None
 
     async def take(self, timeout_s: float) -> list[Taken]:
         """Return what has come, after waiting for it; nothing when the time is over."""
@@ -41,7 +41,7 @@ class Inbox:
             except TimeoutError:
                 return []
         if self._closed:
-            raise ClosedError(f"the consumer ({self._closed})")
+            raise self._closed
         taken, self._taken = self._taken, []
         return taken
 
@@ -67,9 +67,11 @@ class Inbox:
     def active_changed(self, channel: int, *, active: bool) -> None:
         """Nothing to tell."""
 
-    def consumer_closed(self, channel: int, reason: str) -> None:
+    def consumer_closed(
+        self, channel: int, reason: str, *, error: IsterError | None = None
+    ) -> None:
         """Tell whoever waits."""
-        self._closed = reason
+        self._closed = error or ClosedError(f"the consumer ({reason})")
         self._arrived.set()
 
     def leases_void(self, channel: int, leases: int, *, active: bool) -> None:

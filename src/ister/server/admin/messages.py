@@ -57,7 +57,8 @@ class Messages:
         try:
             checked = await waiting.checked(broker.long_check(producer, batch))
             if producer.stream is None:
-                broker.publish(producer, batch, checked=checked)
+                for _ in broker.publish(producer, batch, checked=checked) or ():
+                    await asyncio.sleep(0)
             else:
                 await waiting.done(
                     lambda done: broker.store(

@@ -107,6 +107,10 @@ class Subscriptions:
         """Return how a durable subscription treats its messages until they are acknowledged."""
         return self._broker.durables.get(topic, name)[0].acks
 
+    def check_settings(self, topic: str, name: str, acks: AckSettings) -> None:
+        """Raise what `set_settings` would raise now, and change nothing."""
+        self._broker.durables.check_acks(topic, name, acks)
+
     async def set_settings(self, topic: str, name: str, acks: AckSettings) -> None:
         """Change how a durable subscription treats its messages, consumers or not."""
         await waiting.done(lambda done: self._broker.durables.set_acks(topic, name, acks, done))

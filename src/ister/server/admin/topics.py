@@ -92,8 +92,11 @@ class Topics:
         It stays the same over restarts.
         """
         try:
-            first = self._broker.streams_of(name)[0]
+            # Also of one that another broker has by now: it is the same stream there.
+            first = self._broker.catalog.get(name)[0]
         except IsterError:
+            return ""
+        if not isinstance(first, StreamTopic):
             return ""
         return f"{first.vault.name}/{first.record.topic}"
 

@@ -7,36 +7,32 @@ or FAILED_PRECONDITION.
 from collections.abc import Mapping
 from typing import Any
 
-import grpc
-from grpc import StatusCode
-
 from ister.server.admin import BROKER_ID, Admin
 from ister.server.grpc.admin_codes import refusing
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.admin_subscriptions import SubscriptionAdmin
 from ister.server.grpc.admin_topics import NamespaceAdmin, TopicAdmin
+from ister.server.grpc.calls import Method
 from ister.server.grpc.messages import Handler, message, service
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 
 _ALONE = "this broker stands alone: there is no cluster to ask about or to change"
 _NO_ROLES = "this version knows no roles and bindings: everybody may do everything"
 
 
-def admin_services(
-    admin: Admin, settings: SubscriptionSettings
-) -> tuple[grpc.GenericRpcHandler, ...]:
+def admin_services(admin: Admin, settings: SubscriptionSettings) -> dict[str, Method]:
     """Return all services of the admin port, the schema registry apart."""
     topics = {
         **TopicAdmin(admin, settings).handlers(),
         **SubscriptionAdmin(admin, settings).handlers(),
     }
-    return (
-        service("danube_admin.BrokerAdmin", BrokerAdmin(admin).handlers()),
-        service("danube_admin.ClusterAdmin", _all_refused(_ALONE, *_CLUSTER)),
-        service("danube_admin.NamespaceAdmin", NamespaceAdmin(admin).handlers()),
-        service("danube_admin.TopicAdmin", topics),
-        service("danube_admin.SecurityAdmin", _all_refused(_NO_ROLES, *_SECURITY)),
-    )
+    return {
+        **service("danube_admin.BrokerAdmin", BrokerAdmin(admin).handlers()),
+        **service("danube_admin.ClusterAdmin", _all_refused(_ALONE, *_CLUSTER)),
+        **service("danube_admin.NamespaceAdmin", NamespaceAdmin(admin).handlers()),
+        **service("danube_admin.TopicAdmin", topics),
+        **service("danube_admin.SecurityAdmin", _all_refused(_NO_ROLES, *_SECURITY)),
+    }
 
 
 class BrokerAdmin:

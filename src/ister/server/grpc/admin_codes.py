@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from grpc import StatusCode
-
 from ister.base.errors import IsterError
 from ister.server.admin import waiting
 from ister.server.grpc.messages import Handler
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 
 # What an error is answered with, the first class that it is of.
 Codes = tuple[tuple[type[IsterError], StatusCode], ...]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from ister.base import AckSettings, parse_topic
+from ister.base import AckSettings, check_not_reserved, parse_topic
 from ister.base.errors import BadRequestError
 from ister.base.limits import ACK_TIMEOUT_MS_MIN, BACKOFF_STEPS_MAX, MAX_DELIVERIES_MAX
 
@@ -47,7 +47,7 @@ def apply_policy(policy: FailurePolicy, acks: AckSettings) -> AckSettings:
     if not policy.ack_timeout_ms:
         raise BadRequestError("ack_timeout_ms is missing")
     if policy.dead_letter_topic:
-        parse_topic(policy.dead_letter_topic)
+        check_not_reserved(parse_topic(policy.dead_letter_topic))
     # One delivery, and then again and again.
     deliveries = policy.max_redelivery_count + 1
     made = replace(

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from ister.base import AckSettings, find_partition
-from ister.base.errors import InvalidError, LimitReachedError
+from ister.base.errors import IsterError, LimitReachedError
 from ister.metadata import Delete, Metadata, Put, facts_below
 from ister.server.grpc.admin_policies import (
     DANUBE_ACKS,
@@ -62,9 +62,9 @@ class SubscriptionSettings:
                     apply_policy(kept.policy, DANUBE_ACKS)
                 topic = _topic_of(fact.key)
                 there = exists(topic) and kept.identity in ("", self._identity_of(topic))
-            except (msgspec.MsgspecError, InvalidError):
-                # Perhaps of another version, with other bounds.
-                logger.warning("settings_not_readable", key=fact.key)
+            except (msgspec.MsgspecError, IsterError) as error:
+                # Perhaps kept by another version, which allowed more. The broker starts without it.
+                logger.warning("settings_not_readable", key=fact.key, reason=str(error))
             else:
                 if there:
                     self._kept[fact.key] = kept

@@ -1,10 +1,9 @@
 """Danube's admin service of subscriptions: the rest of `danube_admin.TopicAdmin`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
-
-from grpc import StatusCode
 
 from ister.base import AckSettings, parse_plain, partition_name
 from ister.base.errors import (
@@ -18,7 +17,7 @@ from ister.server.grpc.admin_policies import FailurePolicy, apply_policy, check_
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.admin_topics import CHANGING
 from ister.server.grpc.messages import Handler, message
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 
 # By their numbers on the wire.
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
@@ -78,10 +77,9 @@ class SubscriptionAdmin:
         policy = _policy_from(request.failure_policy)
         if policy.dead_letter_topic == topic:
             raise BadRequestError(f"{topic!r} cannot be the topic of its own dead letters")
+        planned = self._plan(topic, name, partial(apply_policy, policy))
         await self._settings.keep_policy(topic, name, policy)
-        for each in self._topics_with(topic, name):
-            acks = apply_policy(policy, self._admin.subscriptions.settings(each, name))
-            await self._admin.subscriptions.set_settings(each, name, acks)
+        await self._set(name, planned)
         return message("danube_admin.SubscriptionResponse")(success=True)
 
     async def _get_policy(self, request: Any, _: object) -> Any:
@@ -100,10 +98,9 @@ class SubscriptionAdmin:
         count: int = request.dispatch_config.max_unacked_messages
         check_unacked(count)
         topic, name = self._durable(request)
+        planned = self._plan(topic, name, partial(replace, in_flight_max=count))
         await self._settings.keep_unacked_max(topic, name, count)
-        for each in self._topics_with(topic, name):
-            acks = replace(self._admin.subscriptions.settings(each, name), in_flight_max=count)
-            await self._admin.subscriptions.set_settings(each, name, acks)
+        await self._set(name, planned)
         return message("danube_admin.SubscriptionResponse")(success=True)
 
     async def _get_dispatch(self, request: Any, _: object) -> Any:
@@ -114,6 +111,24 @@ class SubscriptionAdmin:
         if count is not None:
             response.dispatch_config.max_unacked_messages = count
         return response
+
+    def _plan(
+        self, topic: str, name: str, change: Callable[[AckSettings], AckSettings]
+    ) -> dict[str, AckSettings]:
+        """Return the new settings of each subscription of that name, by topic.
+
+        Raises if one of them cannot have its settings. Call this before a setting is kept, because
+        a refused call must change nothing.
+        """
+        planned = {}
+        for each in self._topics_with(topic, name):
+            planned[each] = change(self._admin.subscriptions.settings(each, name))
+            self._admin.subscriptions.check_settings(each, name, planned[each])
+        return planned
+
+    async def _set(self, name: str, planned: Mapping[str, AckSettings]) -> None:
+        for topic, acks in planned.items():
+            await self._admin.subscriptions.set_settings(topic, name, acks)
 
     # Finding
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from grpc import StatusCode
 
 from ister.base import find_partition, parse_topic
 from ister.base.errors import (
@@ -20,7 +19,7 @@ from ister.server.admin import BROKER_ID, Admin
 from ister.server.grpc.admin_codes import Codes, coded, refusing, whole
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.messages import Handler, message
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 
 if TYPE_CHECKING:
     from ister.registry import Registry

@@ -12,18 +12,18 @@ Always true:
 import asyncio
 from typing import Any
 
-from grpc import StatusCode
-
 from ister.base import parse_plain, parse_topic
 from ister.base.errors import BadRequestError, GoingAwayError, IsterError, TopicNotFoundError
 from ister.base.limits import NACK_DELAY_MS_MAX
 from ister.broker import Broker
+from ister.server.grpc.calls import Reply
 from ister.server.grpc.leases import Held, Leases
 from ister.server.grpc.messages import message
 from ister.server.grpc.receiver import AcksOf, Receiver
 from ister.server.grpc.roll import ConsumerRecord, Roll, id_of
-from ister.server.grpc.status import Refusal, code_of
+from ister.server.grpc.status import Refusal, StatusCode, code_of
 from ister.subscriptions import check_globs
+from ister.telemetry import Occasions
 from ister.wire import BACKOFF_DELAY
 
 ConsumerResponse = message("danube.ConsumerResponse")
@@ -51,6 +51,7 @@ class Consumers:
         self._roll = roll
         self._acks_of = acks_of
         self._leases = Leases()
+        self._told = Occasions(broker.clock.monotonic_ms)
         # Those with a place in their subscription, or about to have one.
         self._receivers: dict[int, Receiver] = {}
 
@@ -103,17 +104,16 @@ class Consumers:
         finally:
             self._drop(client_id, receiver)
 
-    async def ack(self, data: bytes) -> bytes:
+    def ack(self, data: bytes, reply: Reply) -> None:
         """Acknowledge one message."""
         request = AckRequest.FromString(data)
         held = self._take(request)
         if held is not None:
             offset = request.msg_id.topic_offset
             held.attachment.ack([(held.lease, offset, offset + 1)])
-        encoded: bytes = AckResponse(request_id=request.request_id).SerializeToString()
-        return encoded
+        reply(AckResponse(request_id=request.request_id).SerializeToString())
 
-    async def nack(self, data: bytes) -> bytes:
+    def nack(self, data: bytes, reply: Reply) -> None:
         """Give one message back, to be delivered again."""
         request = NackRequest.FromString(data)
         held = self._take(request)
@@ -122,9 +122,9 @@ class Consumers:
             delay_ms = BACKOFF_DELAY
             if request.HasField("delay_ms"):
                 delay_ms = _delay_ms(held, request.delay_ms)
-            held.attachment.nack([(held.lease, offset, offset + 1, delay_ms)], BACKOFF_DELAY)
-        encoded: bytes = NackResponse(request_id=request.request_id).SerializeToString()
-        return encoded
+            run = (held.lease, offset, offset + 1, delay_ms)
+            held.attachment.nack([run], BACKOFF_DELAY, request.reason)
+        reply(NackResponse(request_id=request.request_id).SerializeToString())
 
     def is_known(self, client_id: int) -> bool:
         """Whether a consumer is one of ours, and its topic there."""
@@ -186,6 +186,7 @@ class Consumers:
             record,
             acks_of=self._acks_of,
             broker_url=self.broker_url,
+            told=self._told,
         )
         self._receivers[client_id] = receiver
         return receiver

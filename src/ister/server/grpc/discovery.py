@@ -4,13 +4,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from grpc import StatusCode
-
 from ister.base import parse_topic
 from ister.base.errors import BadRequestError, TopicNotFoundError, WrongKindError
 from ister.broker import Broker, StreamTopic
 from ister.server.grpc.messages import message
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 
 TopicLookupResponse = message("danube.TopicLookupResponse")
 TopicPartitionsResponse = message("danube.TopicPartitionsResponse")

@@ -8,40 +8,24 @@ in protobuf's common pool, and may be installed, even imported, beside us.
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import grpc
-import structlog
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from ister.base.errors import IsterError
-from ister.server.grpc.status import Refusal, code_of
-
-logger = structlog.get_logger("grpc")
-
-# A text travels in a header, at worst with nine bytes for a character. A client takes 8 KiB of
-# headers; of more, it makes RESOURCE_EXHAUSTED, which Danube's clients repeat for ever.
-DETAILS_MAX = 800
+from ister.server.grpc.calls import Call, Direct, Method, Reply
+from ister.server.grpc.fields import check_fields
+from ister.server.grpc.status import Refusal, StatusCode
 
 FILE = Path(__file__).with_name("protos") / "danube.binpb"
 
-
-class Context(Protocol):
-    """What a handler needs of grpcio's context of a call."""
-
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        """End the call with a status; raises."""
-
-
-# Takes the request, returns the response; of a streaming method, it writes the responses itself.
+# Takes the request and the call, returns the response; of a streaming method, it writes the
+# responses itself.
 Handler = Callable[[Any, Any], Awaitable[Any]]
-# Takes and returns what is on the wire: for the one method that is called for every message.
-RawHandler = Callable[[bytes], Awaitable[bytes]]
 
-_NONE: Mapping[str, RawHandler] = {}
+_NONE: Mapping[str, Direct] = {}
 
 
 def message(name: str) -> type[Any]:
@@ -51,85 +35,70 @@ def message(name: str) -> type[Any]:
 
 
 def service(
-    name: str, handlers: Mapping[str, Handler], raw: Mapping[str, RawHandler] = _NONE
-) -> grpc.GenericRpcHandler:
-    """Return what answers the methods of service `name`, as `danube.Discovery`.
+    name: str, handlers: Mapping[str, Handler], direct: Mapping[str, Direct] = _NONE
+) -> dict[str, Method]:
+    """Return what answers the methods of service `name`, as `danube.Discovery`, by path.
 
-    A handler is `async (request, context) -> response` and may raise any `IsterError`, which
-    becomes a status. Of a method that streams, it gives encoded messages to `context.write`.
-    What it raises beside that is our bug: logged, and answered as INTERNAL.
-    Methods without a handler answer UNIMPLEMENTED; those in `raw` parse and encode themselves.
+    A handler is `async (request, call) -> response` and may raise any `IsterError`, which becomes a
+    status. Of a method that streams, it gives encoded messages to `call.write`. What it raises
+    beside that is our bug: logged, and answered as INTERNAL. Methods without a handler answer
+    UNIMPLEMENTED; those in `direct` parse and encode themselves, and answer by a call.
     """
     described = _pool().FindServiceByName(name)
-    unknown = (handlers.keys() | raw.keys()) - set(described.methods_by_name)
+    unknown = (handlers.keys() | direct.keys()) - set(described.methods_by_name)
     assert not unknown, unknown
     made = {}
     for method, handler in handlers.items():
         one = described.methods_by_name[method]
         parse = message(one.input_type.full_name).FromString
-        if one.server_streaming:
-            made[method] = grpc.unary_stream_rpc_method_handler(
-                _streaming(parse, handler, f"{name}/{method}")
-            )
-        else:
-            made[method] = grpc.unary_unary_rpc_method_handler(
-                _unary(parse, handler, f"{name}/{method}")
-            )
-    for method, bare in raw.items():
-        made[method] = grpc.unary_unary_rpc_method_handler(_raw(bare, f"{name}/{method}"))
-    return cast("grpc.GenericRpcHandler", grpc.method_handlers_generic_handler(name, made))
+        full_name = f"{name}/{method}"
+        run = _streaming(parse, handler) if one.server_streaming else _unary(parse, handler)
+        made[f"/{full_name}"] = Method(full_name, run=run, streams=one.server_streaming)
+    for method, bare in direct.items():
+        full_name = f"{name}/{method}"
+        made[f"/{full_name}"] = Method(full_name, direct=_checked(bare))
+    return made
 
 
 def _unary(
-    parse: Callable[[bytes], Message], handler: Handler, method: str
-) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    async def call(data: bytes, context: Context) -> bytes:
-        try:
-            response = await handler(parse(data), context)
-            return cast("bytes", response.SerializeToString())
-        except Exception as error:
-            # Raises: a bug must cost one call, not the broker.
-            await _fail(context, error, method)
-            raise
+    parse: Callable[[bytes], Message], handler: Handler
+) -> Callable[[bytes, Call], Awaitable[bytes]]:
+    async def run(data: bytes, call: Call) -> bytes:
+        response = await handler(_parsed(parse, data), call)
+        return cast("bytes", response.SerializeToString())
 
-    return call
-
-
-def _raw(handler: RawHandler, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    async def call(data: bytes, context: Context) -> bytes:
-        try:
-            return await handler(data)
-        except Exception as error:
-            # Raises: a bug must cost one call, not the broker.
-            await _fail(context, error, method)
-            raise
-
-    return call
+    return run
 
 
 def _streaming(
-    parse: Callable[[bytes], Message], handler: Handler, method: str
-) -> Callable[[bytes, Context], Awaitable[None]]:
-    async def call(data: bytes, context: Context) -> None:
+    parse: Callable[[bytes], Message], handler: Handler
+) -> Callable[[bytes, Call], Awaitable[None]]:
+    async def run(data: bytes, call: Call) -> None:
+        await handler(_parsed(parse, data), call)
+
+    return run
+
+
+def _checked(handler: Direct) -> Direct:
+    def run(data: bytes, reply: Reply) -> None:
         try:
-            await handler(parse(data), context)
-        except Exception as error:  # noqa: BLE001 - a bug must cost one call, not the broker
-            await _fail(context, error, method)
+            check_fields(data)
+            handler(data, reply)
+        except DecodeError:
+            reply(_NOT_PARSED)
 
-    return call
+    return run
 
 
-async def _fail(context: Context, error: Exception, method: str) -> None:
-    """End a call with the status that `error` stands for."""
-    if isinstance(error, IsterError):
-        await context.abort(code_of(error), f"[{error.code}] {error}"[:DETAILS_MAX])
-    elif isinstance(error, Refusal):
-        await context.abort(error.code, error.text[:DETAILS_MAX])
-    elif isinstance(error, DecodeError):
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be parsed")
-    elif not isinstance(error, grpc.aio.AbortError):
-        logger.error("internal_error", method=method, exc_info=error)
-        await context.abort(grpc.StatusCode.INTERNAL, "a bug in the broker; its log says more")
+def _parsed(parse: Callable[[bytes], Message], data: bytes) -> Message:
+    check_fields(data)
+    try:
+        return parse(data)
+    except DecodeError:
+        raise _NOT_PARSED from None
+
+
+_NOT_PARSED = Refusal(StatusCode.INVALID_ARGUMENT, "the request cannot be parsed")
 
 
 @cache

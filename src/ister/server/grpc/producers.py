@@ -7,11 +7,11 @@ Always true:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from grpc import StatusCode
 
 from ister.base import TopicName, find_partition, parse_plain, parse_topic
 from ister.base.errors import (
@@ -26,19 +26,22 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import MIB
-from ister.broker import Broker, Producer, StreamTopic
+from ister.broker import Broker, Check, Producer, StreamTopic
 from ister.codec import Batch
+from ister.server.grpc.calls import Reply
 from ister.server.grpc.messages import message
 from ister.server.grpc.roll import ProducerRecord, Roll, id_of
 from ister.server.grpc.schemas import SchemaRefs
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 from ister.server.grpc.translation import (
     DELIVERED_BYTES_MAX,
     DELIVERY_BYTES,
     ENVELOPE_BYTES_MAX,
     StreamMessage,
     batch_of,
+    is_plain,
     messages_of,
+    run_of,
 )
 
 logger = structlog.get_logger("grpc")
@@ -50,6 +53,9 @@ MessageResponse = message("danube.MessageResponse")
 KINDS = ("live", "stream")
 # Handed to journals and to threads by all clients, and not yet answered: 64 of the largest.
 WAITING_BYTES_MAX = 256 * MIB
+# What is published as one batch: of one read of a socket, mostly.
+RUN_COUNT_MAX = 1_024
+RUN_BYTES_MAX = 256 * 1024
 # Clients ask every five seconds whether their producer is well.
 SILENCE_MS = 60_000
 
@@ -74,6 +80,9 @@ class Producers:
         self._open: dict[int, Producer] = {}
         # When each was created or asked after its health.
         self._seen_ms: dict[int, int] = {}
+        # By the id of a producer: what it has sent since the last `publish_runs`.
+        self._runs: dict[int, Run] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0
         self._waiting_bytes_max = waiting_bytes_max
         # Whatever is below needs no second look.
@@ -106,8 +115,11 @@ class Producers:
             request_id=request.request_id, producer_id=client_id, producer_name=name
         )
 
-    async def send(self, data: bytes) -> bytes:
-        """Publish one message, given and answered in the bytes of the wire."""
+    def send(self, data: bytes, reply: Reply) -> None:
+        """Publish one message, given and answered in the bytes of the wire.
+
+        Messages of one read that follow each other are published as one batch, by `publish_runs`.
+        """
         sent = StreamMessage.FromString(data)
         msg_id = sent.msg_id
         producer = self._open.get(msg_id.producer_id)
@@ -122,16 +134,83 @@ class Producers:
         size = len(data) + DELIVERY_BYTES
         if size > self._message_bytes_max:
             self._check_size(sent, topic.name, size)
+        elif topic.guard is None and is_plain(sent):
+            self._add_to_run(producer, sent, size, reply)
+            return
+        # In the order they came.
+        self.publish_runs()
         batch = batch_of(sent, producer.name_bytes)
         if size > DELIVERED_BYTES_MAX - ENVELOPE_BYTES_MAX:
             self._check_delivered(batch, topic.name)
-        # Without a schema there is nothing left to check: we have made the batch ourselves.
-        checked = topic.guard is None or await self._check_aside(producer, batch, size)
-        if producer.stream is None:
-            self._broker.publish(producer, batch, checked=checked)
+        run = Run(producer, size, [reply], [sent.request_id])
+        check = None if topic.guard is None else self._broker.long_check(producer, batch)
+        if check is None:
+            # Without a schema there is nothing left to check: we have made the batch ourselves.
+            self._publish(run, batch, checked=topic.guard is None)
         else:
-            await self._store(producer, batch, size, checked=checked)
-        return _answer(sent.request_id)
+            self._check_room(size)
+            self._in_task(self._publish_checked(run, batch, check), run)
+
+    def publish_runs(self) -> None:
+        """Publish what was sent since the last call."""
+        if not self._runs:
+            return
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            try:
+                self._publish(run, run.batch(), checked=True)
+            except Exception as error:  # noqa: BLE001 - a bug must cost these calls, not the broker
+                run.fail(error)
+
+    def _add_to_run(self, producer: Producer, sent: Any, size_bytes: int, reply: Reply) -> None:
+        client_id = sent.msg_id.producer_id
+        run = self._runs.get(client_id)
+        if run is not None and (
+            sent.request_id != run.request_ids[-1] + 1
+            or run.size_bytes + size_bytes > RUN_BYTES_MAX
+            or len(run.replies) >= RUN_COUNT_MAX
+            or run.producer is not producer
+        ):
+            self.publish_runs()
+            run = None
+        if run is None:
+            run = self._runs[client_id] = Run(producer, 0, [], [])
+        run.size_bytes += size_bytes
+        run.replies.append(reply)
+        run.request_ids.append(sent.request_id)
+        run.messages.append(sent)
+
+    def _publish(self, run: "Run", batch: Batch, *, checked: bool) -> None:
+        if run.producer.stream is not None:
+            self._store(run, batch, checked=checked)
+            return
+        steps = self._broker.publish(run.producer, batch, checked=checked)
+        if steps is None:
+            run.answer()
+        else:
+            self._in_task(_take(steps, run), run)
+
+    async def _publish_checked(self, run: "Run", batch: Batch, check: Check) -> None:
+        """Have a thread check a long message against its schema, and publish it then."""
+        self._waiting_bytes += run.size_bytes
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, check)
+        finally:
+            self._waiting_bytes -= run.size_bytes
+        self._publish(run, batch, checked=True)
+
+    def _in_task(self, work: Coroutine[Any, Any, None], run: "Run") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+
+        def done(task: "asyncio.Task[None]") -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                run.fail(GoingAwayError("shutting down"))
+            elif (error := task.exception()) is not None:
+                run.fail(error)
+
+        task.add_done_callback(done)
 
     def make_again(self, topic: str) -> None:
         """Make a live topic that was here before a restart, if it can be."""
@@ -247,42 +326,67 @@ class Producers:
         if self._waiting_bytes + size_bytes > self._waiting_bytes_max:
             raise LimitReachedError("waiting_bytes_max", self._waiting_bytes_max)
 
-    async def _check_aside(self, producer: Producer, batch: Batch, size_bytes: int) -> bool:
-        """Have a thread check a long message against its schema; return whether that was so."""
-        check = self._broker.long_check(producer, batch)
-        if check is None:
-            return False
+    def _store(self, run: "Run", batch: Batch, *, checked: bool) -> None:
+        size_bytes = run.size_bytes
         self._check_room(size_bytes)
-        self._waiting_bytes += size_bytes
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, check)
-        finally:
-            self._waiting_bytes -= size_bytes
-        return True
-
-    async def _store(
-        self, producer: Producer, batch: Batch, size_bytes: int, *, checked: bool
-    ) -> None:
-        self._check_room(size_bytes)
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done = settle(stored)
+        producer = run.producer
 
         def told(error: IsterError | None, _: object) -> None:
             self._waiting_bytes -= size_bytes
-            done(error)
+            if error is None:
+                run.answer()
+            else:
+                run.fail(error)
 
+        # First: a lone message may be on a quick disk, and answered, before `store` returns.
+        self._waiting_bytes += size_bytes
         try:
             self._broker.store(producer, batch, told, checked=checked)
-        except ProducerFencedError:
-            # By a native producer of that name. Ours has no numbers that could be mixed up.
-            # Not by the id that the client says: it may be one of another broker's.
-            client_id = id_of(producer.topic.name, producer.name)
-            if self._open.get(client_id) is producer:
-                del self._open[client_id]
-                self._broker.close_producer(producer)
+        except BaseException as error:
+            self._waiting_bytes -= size_bytes
+            if isinstance(error, ProducerFencedError):
+                self._on_fenced(producer)
             raise
-        self._waiting_bytes += size_bytes
-        await stored
+
+    def _on_fenced(self, producer: Producer) -> None:
+        # By a native producer of that name. Ours has no numbers that could be mixed up.
+        # Not by the id that the client says: it may be one of another broker's.
+        client_id = id_of(producer.topic.name, producer.name)
+        if self._open.get(client_id) is producer:
+            del self._open[client_id]
+            self._broker.close_producer(producer)
+
+
+@dataclass(slots=True)
+class Run:
+    """Messages of one producer that are published as one batch, and who waits for each."""
+
+    producer: Producer
+    size_bytes: int
+    replies: list[Reply]
+    request_ids: list[int]
+    messages: list[Any] = field(default_factory=list)
+
+    def batch(self) -> Batch:
+        """Return the messages as a batch, unstamped."""
+        return run_of(self.messages, self.producer.name_bytes)
+
+    def answer(self) -> None:
+        """Say that every message is published."""
+        for reply, request_id in zip(self.replies, self.request_ids, strict=True):
+            reply(MessageResponse(request_id=request_id).SerializeToString())
+
+    def fail(self, error: BaseException) -> None:
+        """Say why none is."""
+        for reply in self.replies:
+            reply(error)
+
+
+async def _take(steps: Iterable[object], run: Run) -> None:
+    """Publish a batch in steps, a turn of the loop for each."""
+    for _ in steps:
+        await asyncio.sleep(0)
+    run.answer()
 
 
 def settle(future: "asyncio.Future[None]") -> Callable[[IsterError | None], None]:
@@ -297,8 +401,3 @@ def settle(future: "asyncio.Future[None]") -> Callable[[IsterError | None], None
             future.set_exception(error)
 
     return done
-
-
-def _answer(request_id: int) -> bytes:
-    encoded: bytes = MessageResponse(request_id=request_id).SerializeToString()
-    return encoded

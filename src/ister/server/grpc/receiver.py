@@ -8,7 +8,7 @@ What is gone is made again when its id is used again.
 
 Always true:
 - what the broker hands over is written to the newest stream only, in that order;
-- credit comes back when gRPC has taken a message, so that a client that does not read gets no
+- credit comes back when the client has taken a batch, so that a client that does not read gets no
   more than its window;
 - a stream that the broker ends, ends with UNAVAILABLE or ABORTED: the end of a stream without an
   error stops some of Danube's clients for ever.
@@ -16,22 +16,22 @@ Always true:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import structlog
-from grpc import StatusCode
 
 from ister.base import AckSettings
 from ister.base.errors import IsterError, SubscriptionNotFoundError, TopicNotFoundError
 from ister.base.limits import MIB
 from ister.broker import Attachment, Broker, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch
+from ister.server.grpc.calls import Call
 from ister.server.grpc.leases import Held, Leases
 from ister.server.grpc.roll import ConsumerRecord
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 from ister.server.grpc.translation import DELIVERED_BYTES_MAX, messages_of
+from ister.telemetry import Occasions
 from ister.wire import BACKOFF_DELAY
 
 logger = structlog.get_logger("grpc")
@@ -41,6 +41,8 @@ OWNER = "danube"
 # What is ahead of a client: enough for a few round trips, little to lose with a live topic.
 CREDIT_COUNT = 256
 CREDIT_BYTES = 8 * MIB
+# What is written at once: more of it would only wait in front of the socket.
+WRITE_BYTES = 64 * 1024
 # What the loser of a take-over waits for the end of its stream: it comes again at once.
 TAKEN_OVER_S = 1.0
 
@@ -74,8 +76,11 @@ class Receiver:
         *,
         acks_of: AcksOf,
         broker_url: str,
+        told: Occasions,
     ) -> None:
+        """`told` throttles what all consumers log."""
         self.record = record
+        self._told = told
         self.address = ""
         # When it was made, or asked after its health.
         self.seen_ms = broker.clock.monotonic_ms()
@@ -165,7 +170,7 @@ class Receiver:
         self._end = refusal
         self._wake_up()
 
-    async def stream(self, context: Any) -> None:
+    async def stream(self, call: Call) -> None:
         """Write messages to a stream until it is to end; raises the status it ends with."""
         # Also one that comes back: its former stream may not know yet that it is dead.
         was_streaming = self.streaming
@@ -181,7 +186,7 @@ class Receiver:
                 self._attachment.consumer.grant(max(count, 0), max(size_bytes, 0))
             while True:
                 while self._queue and number == self._streams and self._end is None:
-                    await self._write(context, self._queue.popleft())
+                    await self._write(call, self._queue.popleft())
                 if number != self._streams:
                     await asyncio.sleep(TAKEN_OVER_S)
                     raise Refusal(StatusCode.ABORTED, "another stream of this consumer was opened")
@@ -234,11 +239,13 @@ class Receiver:
     def active_changed(self, channel: int, *, active: bool) -> None:
         """Danube's standbys notice when messages come."""
 
-    def consumer_closed(self, channel: int, reason: str) -> None:
+    def consumer_closed(
+        self, channel: int, reason: str, *, error: IsterError | None = None
+    ) -> None:
         """The broker has taken the place away, or has given it to our own successor."""
         if channel == self._times_attached:
             self._release()
-            self.end(Refusal(StatusCode.UNAVAILABLE, reason))
+            self.end(Refusal(StatusCode.UNAVAILABLE, str(error or reason)))
 
     def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
         """What was handed out is void: what of it is still here is not sent."""
@@ -271,7 +278,7 @@ class Receiver:
         )
         return joined(broker, options)
 
-    async def _write(self, context: Any, delivery: Delivery) -> None:
+    async def _write(self, call: Call, delivery: Delivery) -> None:
         topic, batch, lease = delivery.topic.name, delivery.batch, delivery.lease
         attachment, subscription = self._attachment, self.record.subscription
         if attachment is None:
@@ -280,20 +287,27 @@ class Receiver:
         # Before anything is awaited, which may take long.
         count, size_bytes = batch.count, batch.size_bytes
         is_over = self._is_over(delivery)
-        for offset, encoded in () if is_over else messages_of(batch, topic, self._broker_url):
+        messages = [] if is_over else messages_of(batch, topic, self._broker_url)
+        for some in _portions(messages):
+            await call.drained()
             if attachment is not self._attachment:
                 return
             if self._is_over(delivery):
                 # While the client did not read: somebody else may have the rest by now.
                 break
-            if len(encoded) > DELIVERED_BYTES_MAX:
-                self._refuse(attachment, lease, topic, offset, len(encoded))
-                continue
-            if lease:
-                held = Held(attachment, lease, delivery.attempt, delivery.due_ms)
-                now_ms = self._broker.clock.monotonic_ms()
-                self._leases.add(topic, subscription, offset, held, now_ms=now_ms)
-            await context.write(encoded)
+            now_ms = self._broker.clock.monotonic_ms()
+            encoded = []
+            for offset, data in some:
+                if len(data) > DELIVERED_BYTES_MAX:
+                    self._refuse(attachment, lease, topic, offset, len(data))
+                    continue
+                if lease:
+                    held = Held(attachment, lease, delivery.attempt, delivery.due_ms)
+                    self._leases.add(topic, subscription, offset, held, now_ms=now_ms)
+                encoded.append(data)
+            call.write(encoded)
+        # No credit before the client has taken all of it.
+        await call.drained()
         attachment.consumer.grant(count, size_bytes)
 
     def _is_over(self, delivery: Delivery) -> bool:
@@ -306,13 +320,15 @@ class Receiver:
         self, attachment: Attachment, lease: int, topic: str, offset: int, size_bytes: int
     ) -> None:
         """A message that Danube's clients cannot receive counts as one that went wrong."""
-        logger.warning(
-            "message_too_large_for_danube",
-            topic=topic,
-            subscription=self.record.subscription,
-            offset=offset,
-            size_bytes=size_bytes,
-        )
+        if times := self._told.times("message_too_large_for_danube"):
+            logger.warning(
+                "message_too_large_for_danube",
+                topic=topic,
+                subscription=self.record.subscription,
+                offset=offset,
+                size_bytes=size_bytes,
+                times=times,
+            )
         if lease:
             attachment.nack([(lease, offset, offset + 1, BACKOFF_DELAY)], BACKOFF_DELAY)
 
@@ -327,6 +343,20 @@ class Receiver:
         wake, self._wake = self._wake, None
         if wake is not None and not wake.done():
             wake.set_result(None)
+
+
+def _portions(messages: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Divide messages into what is written at once."""
+    some: list[tuple[int, bytes]] = []
+    size_bytes = 0
+    for one in messages:
+        some.append(one)
+        size_bytes += len(one[1])
+        if size_bytes >= WRITE_BYTES:
+            yield some
+            some, size_bytes = [], 0
+    if some:
+        yield some
 
 
 def joined(broker: Broker, options: SubscribeOptions) -> SubscribeOptions:

@@ -1,13 +1,11 @@
 """Danube's schema registry, over ours. The same service is on the client port and the admin port.
 
 Definitions are told as they were registered, not wrapped as Danube's broker does it: its clients
-hand them to the application as they come, and its examples expect the text.
+hand them to the application as they come, and its examples expect the text. What is registered or
+checked here follows Danube's rule about required properties, beside our own.
 """
 
 from typing import TYPE_CHECKING, Any
-
-import grpc
-from grpc import StatusCode
 
 from ister.base import find_partition
 from ister.base.errors import (
@@ -20,7 +18,9 @@ from ister.base.errors import (
 )
 from ister.broker import Broker
 from ister.server.grpc.admin_codes import Codes, coded, whole
+from ister.server.grpc.calls import Method
 from ister.server.grpc.messages import message, service
+from ister.server.grpc.status import StatusCode
 
 if TYPE_CHECKING:
     from ister.registry import Binding, Registry, SubjectVersion
@@ -35,7 +35,7 @@ _SETTING: Codes = ((SchemaNotFoundError, StatusCode.INTERNAL),)
 _UPDATING: Codes = ((SchemaBindingNotFoundError, StatusCode.FAILED_PRECONDITION),)
 
 
-def registry_service(registry: "Registry", broker: Broker) -> grpc.GenericRpcHandler:
+def registry_service(registry: "Registry", broker: Broker) -> dict[str, Method]:
     """Return the service `danube_schema.SchemaRegistry`."""
     schemas = _Schemas(registry)
     topics = _TopicSchemas(registry, broker)
@@ -71,6 +71,7 @@ class _Schemas:
             description=request.description,
             created_by=request.created_by,
             tags=tuple(request.tags),
+            keep_required=True,
         )
         return message("danube_schema.RegisterSchemaResponse")(
             schema_id=made.schema_id,
@@ -120,7 +121,11 @@ class _Schemas:
         self._registry.subject(request.subject)  # Raises: Danube compares with what is there.
         mode = request.compatibility_mode if request.HasField("compatibility_mode") else None
         reasons = await self._registry.check(
-            request.subject, request.schema_type, request.new_schema_definition, mode=mode
+            request.subject,
+            request.schema_type,
+            request.new_schema_definition,
+            mode=mode,
+            keep_required=True,
         )
         return message("danube_schema.CheckCompatibilityResponse")(
             is_compatible=not reasons, errors=reasons

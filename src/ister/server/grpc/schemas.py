@@ -6,15 +6,13 @@ only warns; those that name another are refused; those that name none are always
 
 from typing import TYPE_CHECKING, Any
 
-from grpc import StatusCode
-
 from ister.base import find_partition
 from ister.base.errors import (
     SchemaBindingNotFoundError,
     SchemaMismatchError,
     SchemaNotFoundError,
 )
-from ister.server.grpc.status import Refusal
+from ister.server.grpc.status import Refusal, StatusCode
 
 if TYPE_CHECKING:
     from ister.registry import Registry

@@ -4,9 +4,32 @@ Danube's clients repeat a call after UNAVAILABLE, DEADLINE_EXCEEDED and RESOURCE
 give every other code to the application. So these three are for what passes by itself.
 """
 
-from grpc import StatusCode
+from enum import IntEnum
 
 from ister.base import errors
+
+
+class StatusCode(IntEnum):
+    """How a call ended, as gRPC numbers it."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
 
 # By base class, for what is not named below.
 _BASES = (
@@ -34,6 +57,7 @@ _LEAVES = {
     errors.LimitReachedError: StatusCode.RESOURCE_EXHAUSTED,
     errors.RequestTimeoutError: StatusCode.DEADLINE_EXCEEDED,
     errors.CorruptedError: StatusCode.DATA_LOSS,
+    errors.MessagesMissingError: StatusCode.DATA_LOSS,
 }
 
 

@@ -13,6 +13,7 @@
 | msg_id.topic_offset     | offset                                                          |
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ister.base.errors import BadRequestError
@@ -33,6 +34,32 @@ TIME_MS_MAX = 2**63 - 1
 
 StreamMessage = message("danube.StreamMessage")
 _U32_MAX = 0xFFFF_FFFF
+
+
+def is_plain(sent: Any) -> bool:
+    """Whether a message has nothing but a payload and a time that a batch can hold."""
+    return (
+        not sent.attributes
+        and not sent.HasField("routing_key")
+        and not sent.HasField("schema_id")
+        and sent.publish_time <= TIME_MS_MAX
+    )
+
+
+def run_of(messages: Sequence[Any], producer: bytes) -> Batch:
+    """Return plain messages of the producer of that name, numbered one by one, as a batch."""
+    first = messages[0]
+    if len(messages) == 1:
+        return batch_of(first, producer)
+    head, body = encode(
+        [sent.payload for sent in messages],
+        timestamps_ms=[sent.publish_time for sent in messages],
+        producer=producer,
+        producer_id=first.msg_id.producer_id,
+        first_sequence=first.request_id,
+        numbered=False,
+    )
+    return Batch(head + body)
 
 
 def batch_of(sent: Any, producer: bytes) -> Batch:

@@ -2,5 +2,6 @@
 
 from ister.server.http.app import App
 from ister.server.http.door import HttpDoor
+from ister.server.http.sites import Sites
 
-__all__ = ["App", "HttpDoor"]
+__all__ = ["App", "HttpDoor", "Sites"]

@@ -5,14 +5,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ister.base.errors import UnauthenticatedError
+import structlog
+
+from ister.base.errors import ForeignSiteError, UnauthenticatedError
 from ister.broker import Broker
 from ister.server.admin import Admin
 from ister.server.http.asgi import TEXT, Page, Receive, Scope, Send, header_of, send_page
-from ister.server.http.faults import error_page
+from ister.server.http.faults import error_page, foreign_page
+from ister.server.http.sites import ANY, Sites
 from ister.server.http.snapshot import Snapshot, take_snapshot
 from ister.server.native import NativeDoor
 from ister.server.security import BEARER_HINT, Guard, bearer
+from ister.telemetry import Occasions
 
 if TYPE_CHECKING:
     from ister.server.http.api import Api
@@ -26,6 +30,8 @@ _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
 # Open to all: who looks after machines is given no tokens.
 _OPEN = frozenset({"/healthz", "/readyz"})
 
+logger = structlog.get_logger("http")
+
 
 class App:
     """Answers from the state of the broker and its native door at that moment."""
@@ -36,8 +42,11 @@ class App:
         native: NativeDoor,
         admin: Admin | None = None,
         guard: Guard | None = None,
+        sites: Sites | None = None,
     ) -> None:
         self._broker = broker
+        self._sites = sites or Sites([ANY])
+        self._told = Occasions(broker.clock.monotonic_ms)
         self._native = native
         self._admin = admin or Admin(broker)
         self.guard = guard or Guard()
@@ -63,16 +72,35 @@ class App:
             await send_page(page, scope, send)
 
     def _refusal(self, scope: Scope) -> Page | None:
-        """Return the answer to who has not shown a token that is asked for."""
-        if not self.guard.asks or scope["path"] in _OPEN:
+        """Return the refusal for a request that may not be answered, or `None`.
+
+        Such a request has no valid token, or comes from a foreign web site.
+        """
+        if scope["path"] in _OPEN:
             return None
         peer = scope.get("client")
         address = f"{peer[0]}:{peer[1]}" if peer else ""
+        try:
+            self._check_site(scope)
+        except ForeignSiteError as error:
+            # A scraper shows its operator the status alone: the log has the way out.
+            if times := self._told.times(error.header):
+                logger.info("client_refused", address=address, error=str(error), times=times)
+            return foreign_page(error)
+        if not self.guard.asks:
+            return None
         try:
             self.guard.check(_token_of(scope), door="http", address=address)
         except UnauthenticatedError as error:
             return error_page(UnauthenticatedError(f"{error.reason}; {BEARER_HINT}"))
         return None
+
+    def _check_site(self, scope: Scope) -> None:
+        # Who has to show a token shows what no page of a site has.
+        if not self.guard.asks:
+            self._sites.check_host(scope)
+        if scope["method"] != "OPTIONS":
+            self._sites.check_origin(scope)
 
     async def _opened_api(self) -> "Api":
         if self._api is None:

@@ -7,23 +7,33 @@ longest makes room; so slow, idle or many peers cannot use the door up.
 
 import asyncio
 import contextlib
+import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import h11
 import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ister.server.handshakes import Handshakes
 from ister.server.http.app import App
-from ister.server.security import Occasional
+from ister.telemetry import Occasions
 
 # Health checks and scrapers, some per second, each with a connection or two.
 CONNECTIONS_MAX = 256
 REQUEST_S = 10.0
 # A head of a request: what common proxies allow.
 HEAD_BYTES_MAX = 16 * 1024
+# Parts of a body that is sent in chunks; each costs 15 µs: with one byte in each, 2 MiB would
+# take half a minute. Clients make chunks of some KiB.
+BODY_CHUNKS_MAX = 4_096
+# What is parsed of one connection when bytes arrive: a whole request, mostly. The rest waits for a
+# turn of the loop, in which all connections together get so much time.
+EVENTS_AT_ONCE = 4
+TURN_S = 0.002
 
 logger = structlog.get_logger("http")
 
@@ -33,8 +43,8 @@ class HttpDoor:
 
     def __init__(self, app: App) -> None:
         self._handshakes: Handshakes | None = None
-        self._handshake_failed = Occasional(app.now_ms)
-        self._crowded = Occasional(app.now_ms)
+        self._told = Occasions(app.now_ms)
+        self._pacer = _Pacer()
         if app.guard.tls is not None:
             self._handshakes = Handshakes(
                 lambda: app.guard.tls,
@@ -83,6 +93,9 @@ class HttpDoor:
         """Return the protocol of a new connection."""
         protocol = _BoundedProtocol(**arguments)
         protocol.on_crowded = self._on_crowded
+        protocol.pacer = self._pacer
+        # uvicorn only calls it; its own would write a line for each bad request.
+        protocol.logger = _OccasionalLog(self._told, protocol)  # type: ignore[assignment]
         return protocol
 
     def _secured(self, **arguments: Any) -> asyncio.Protocol:
@@ -97,14 +110,88 @@ class HttpDoor:
         return self._handshakes.protocol(make)
 
     def _on_crowded(self, peer: tuple[str, int] | None) -> None:
-        if times := self._crowded.times():
+        if times := self._told.times("crowded"):
             address = f"{peer[0]}:{peer[1]}" if peer else ""
             reason = f"over {CONNECTIONS_MAX} connections"
             logger.info("client_refused", address=address, error=reason, times=times)
 
     def _on_handshake_failed(self, address: str, reason: str) -> None:
-        if times := self._handshake_failed.times():
+        if times := self._told.times("handshake"):
             logger.info("client_refused", address=address, error=reason, times=times)
+
+
+class _OccasionalLog:
+    """What uvicorn's protocol takes for its log: tells of many bad requests in few lines."""
+
+    level = logging.WARNING
+
+    def __init__(self, told: Occasions, protocol: "_BoundedProtocol") -> None:
+        self._told = told
+        self._protocol = protocol
+
+    def warning(self, message: str, *args: object) -> None:
+        text = message % args if args else message
+        if times := self._told.times("bad_request"):
+            peer = self._protocol.client
+            address = f"{peer[0]}:{peer[1]}" if peer else ""
+            logger.info("client_refused", address=address, error=text, times=times)
+
+    def error(self, message: str, *args: object, exc_info: Any = None) -> None:
+        if times := self._told.times("failed"):
+            text = message % args if args else message
+            logger.error("http_request_failed", error=text, exc_info=exc_info, times=times)
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        """Say nothing of what only traces would have."""
+
+
+class _Pacer:
+    """Gives the connections that have more to parse their turns, `TURN_S` in all at a time."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_BoundedProtocol] = deque()
+
+    def add(self, protocol: "_BoundedProtocol") -> None:
+        if not self._waiting:
+            protocol.loop.call_soon(self._turn)
+        self._waiting.append(protocol)
+
+    def _turn(self) -> None:
+        loop = self._waiting[0].loop
+        end_s = loop.time() + TURN_S
+        while self._waiting:
+            protocol = self._waiting.popleft()
+            if protocol.go_on():
+                self._waiting.append(protocol)
+            if loop.time() >= end_s:
+                break
+        if self._waiting:
+            loop.call_soon(self._turn)
+
+
+class _PacedConnection(h11.Connection):
+    """Parses a few events at a time. `spent` says that there may be more."""
+
+    left = EVENTS_AT_ONCE
+    chunks = 0
+    spent = False
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.MUST_CLOSE:
+            # Whoever has sent `Connection: close` gets this one answer; what follows is not read.
+            return h11.NEED_DATA
+        if self.left <= 0:
+            self.spent = True
+            return h11.NEED_DATA
+        self.left -= 1
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self.chunks += 1
+            if self.chunks > BODY_CHUNKS_MAX:
+                raise h11.RemoteProtocolError(f"a body has at most {BODY_CHUNKS_MAX} chunks")
+        elif isinstance(event, h11.EndOfMessage):
+            self.chunks = 0
+        return event
 
 
 class _QuietServer(uvicorn.Server):
@@ -129,6 +216,62 @@ class _BoundedProtocol(H11Protocol):
     on_crowded: Callable[[tuple[str, int] | None], object]
     # Since when there is nothing to answer.
     idle_s = 0.0
+    pacer: _Pacer
+    # Whether it waits for a turn to parse more.
+    _waits = False
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.conn = self._paced = _PacedConnection(
+            h11.SERVER, self.config.h11_max_incomplete_event_size or HEAD_BYTES_MAX
+        )
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.MUST_CLOSE:
+            return
+        if self._waits:
+            # uvicorn let the peer go on before we had parsed what there was.
+            self.conn.receive_data(data)
+            self.transport.pause_reading()
+            return
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        if self._waits:
+            return
+        self._parse()
+        if self._paced.spent and not self.transport.is_closing():
+            self._waits = True
+            self.transport.pause_reading()
+            self.pacer.add(self)
+
+    def _parse(self) -> None:
+        self._paced.left, self._paced.spent = EVENTS_AT_ONCE, False
+        try:
+            super().handle_events()
+        except h11.LocalProtocolError:
+            # A bad end of a body whose request is answered: there is nobody to tell.
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_started:
+            # A request with a bad body is answered here, and not once more by the application.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().send_400_response(msg)
+
+    def go_on(self) -> bool:
+        """Parse a few events more; return whether there are still others."""
+        if self.transport.is_closing():
+            return False
+        self._parse()
+        if self._paced.spent and not self.transport.is_closing():
+            return True
+        self._waits = False
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+        return False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

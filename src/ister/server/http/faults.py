@@ -16,6 +16,7 @@ from ister.base.errors import (
     ConflictError,
     DeniedError,
     FieldValue,
+    ForeignSiteError,
     InvalidError,
     IsterError,
     MovedError,
@@ -83,6 +84,13 @@ def error_page(error: IsterError) -> Page:
         # Who does not know a token is to hold none of the few connections.
         headers = ((b"www-authenticate", b"Bearer"), (b"connection", b"close"))
     return _page(status_of(type(error))[1], error, headers)
+
+
+def foreign_page(error: ForeignSiteError) -> Page:
+    """Return the answer to a request that is not meant for this broker, or not by its sender."""
+    is_host = error.header == "host"
+    status = HTTPStatus.MISDIRECTED_REQUEST if is_host else HTTPStatus.FORBIDDEN
+    return _page(status, error, ((b"connection", b"close"),))
 
 
 def refusal_page(error: RefusedError) -> Page:

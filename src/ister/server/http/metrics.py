@@ -65,6 +65,7 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
             snapshot.ready,
         ),
         ("ister_connections", "Connections of clients.", report.connections),
+        ("ister_grpc_connections", "Connections of the gRPC ports.", snapshot.grpc_connections),
         ("ister_topics", "Topics, each partition counted.", report.topics),
         ("ister_subscriptions", "Subscriptions.", report.subscriptions),
         ("ister_queued_bytes", "Bytes that wait for slow consumers.", report.queued_bytes),
@@ -74,6 +75,7 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
             "Messages on the disk that are to be published later.",
             report.delayed.waiting,
         ),
+        ("ister_message_ids", "Message ids that streams remember.", snapshot.message_ids),
         ("ister_stages", "Stages that nobody has published yet.", snapshot.stages),
         ("ister_staged_bytes", "Bytes of batches in stages.", snapshot.staged_bytes),
         (
@@ -97,9 +99,17 @@ def _broker(snapshot: Snapshot) -> Iterator[Metric]:
          report.delayed.dropped),
         ("ister_timelines_failures", "Times that the storage of timelines failed.",
          snapshot.timelines_failures),
+        ("ister_upkeep_failures", "Times that retention or other upkeep of streams failed.",
+         snapshot.upkeep_failures),
+        ("ister_message_ids_forgotten", "Message ids forgotten because there were too many.",
+         snapshot.message_ids_forgotten),
         ("ister_connections_accepted", "Connections taken.", snapshot.connections_accepted),
         ("ister_connections_refused", "Connections closed with an error.",
          snapshot.connections_refused),
+        ("ister_grpc_connections_accepted", "Connections taken by the gRPC ports.",
+         snapshot.grpc_accepted),
+        ("ister_grpc_connections_refused", "Connections that the gRPC ports closed with an error.",
+         snapshot.grpc_refused),
     ]  # fmt: skip
     for name, text, count in counters:
         yield CounterMetricFamily(name, text, value=count)

@@ -68,9 +68,15 @@ class Snapshot:
     stages: int = 0
     staged_bytes: int = 0
     timelines_failures: int = 0
+    upkeep_failures: int = 0
+    message_ids: int = 0
+    message_ids_forgotten: int = 0
     ready: bool = True
     connections_accepted: int = 0
     connections_refused: int = 0
+    grpc_connections: int = 0
+    grpc_accepted: int = 0
+    grpc_refused: int = 0
     # By the name of the error that a connection was closed with.
     errors: Mapping[str, int] = field(default_factory=dict)
 
@@ -85,6 +91,7 @@ def take_snapshot(
     while after and (room := TOPIC_SERIES_MAX - len(subscriptions)) > 0:
         rows, after = broker.subscriptions("", after=after, limit=room)
         subscriptions += rows
+    budgets = broker.streams.budgets
     return Snapshot(
         broker=broker.report(),
         topics=topics,
@@ -94,9 +101,15 @@ def take_snapshot(
         stages=broker.staging.count,
         staged_bytes=broker.staging.staged_bytes,
         timelines_failures=broker.catalog.timelines.failures if broker.catalog.timelines else 0,
+        upkeep_failures=broker.streams.upkeep_failures,
+        message_ids=budgets.ids.size if budgets else 0,
+        message_ids_forgotten=budgets.ids.forgotten if budgets else 0,
         ready=not native.closing and not broker.streams.error,
         connections_accepted=native.counts.accepted,
         connections_refused=native.counts.refused,
+        grpc_connections=broker.grpc.open,
+        grpc_accepted=broker.grpc.accepted,
+        grpc_refused=broker.grpc.refused,
         errors=dict(native.counts.errors),
     )
 
@@ -113,7 +126,7 @@ def _journal(vault: Vault) -> JournalReport:
     figures = vault.committer.figures
     return JournalReport(
         journal=vault.name,
-        is_up=vault.committer.error is None,
+        is_up=not vault.committer.trouble,
         stored_bytes=vault.log.total_bytes,
         segments=len(vault.log.segments),
         committed_bytes=figures.committed_bytes,

@@ -1,14 +1,23 @@
 """What each control command of a client does, and what it is answered.
 
 An answer may come later, when a journal has what was asked for: an action gets `reply`, which it
-calls once with a command or an error. What an action raises is answered at once.
+calls once with a command or an error. What an action raises is answered at once. An action that
+takes long returns its steps, between which others have their turn; its session waits until then.
 """
 
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ister.base.errors import BadRequestError, IsterError, ProtocolError
-from ister.broker import Attachment, Reader, SubscribeOptions, Transaction, open_reader
+from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
+from ister.broker import (
+    Attachment,
+    Reader,
+    SubscribeOptions,
+    Transaction,
+    check_commit,
+    open_reader,
+)
+from ister.codec import available
 from ister.server.native.channels import check_channel
 from ister.server.native.cron import CRON_ACTIONS
 from ister.server.native.delayed import DELAYED_ACTIONS
@@ -16,7 +25,7 @@ from ister.server.native.layouts import LAYOUT_ACTIONS
 from ister.server.native.publishing import check_aside
 from ister.server.native.schemas import SCHEMA_ACTIONS
 from ister.server.native.staging import STAGING_ACTIONS
-from ister.server.native.streams import end_transaction
+from ister.server.native.streams import Steps, end_transaction, hold_up_if_full
 from ister.server.native.timelines import TIMELINE_ACTIONS
 from ister.wire import (
     AbortTransaction,
@@ -35,6 +44,7 @@ from ister.wire import (
     DescribeBroker,
     Done,
     DropCursor,
+    Frame,
     ListNamespaces,
     ListSubscriptions,
     ListTopics,
@@ -53,12 +63,19 @@ from ister.wire import (
     Subscriptions,
     Topics,
     TransactionCommitted,
+    Welcome,
+    accept_hello,
+    control_frame,
+    error_reply,
 )
 
 if TYPE_CHECKING:
     from ister.server.native.session import NativeSession
 
 Reply = Callable[[Command | IsterError], object]
+
+# A reply from this size on is sent at once, so that we notice when nobody reads what we answer.
+LARGE_REPLY_BYTES = 8 * 1024
 
 # Staged and neither committed nor aborted, of one connection.
 TRANSACTIONS_MAX = 64
@@ -67,12 +84,62 @@ TRANSACTIONS_MAX = 64
 _CONSUMERS_MAX = "consumers_per_connection_max"
 
 
-def answer(session: "NativeSession", command: Command, reply: Reply) -> None:
-    """Carry out `command`; `reply` is called once. Raises what the client is to be told."""
+def greet(session: "NativeSession", frame: Frame) -> None:
+    """Answer the hello of a client, or raise why it is not let in."""
+    hello, version = accept_hello(frame)
+    session.shown = session.door.guard.check(hello.token, door="native", address=session.address)
+    if session.door.closing:
+        raise GoingAwayError("shutting down")
+    session.opened(hello)
+    limits = session.broker.limits
+    session.send(
+        Welcome(
+            version=version,
+            broker=session.broker.name,
+            session=session.id,
+            codecs=[c.name.lower() for c in available()],
+            message_bytes_max=limits.message_bytes_max,
+            batch_bytes_max=limits.batch_bytes_max,
+            heartbeat_ms=session.door.heartbeat_ms,
+        ),
+        sequence=frame[2],
+    )
+
+
+def carry_out(session: "NativeSession", sequence: int, command: Command) -> Steps | None:
+    """Carry out a command and answer it; return what is left to do when that takes long."""
+
+    def reply(result: Command | IsterError) -> None:
+        command = error_reply(result) if isinstance(result, IsterError) else result
+        try:
+            frame = control_frame(command, sequence=sequence)
+        except IsterError as error:
+            frame = control_frame(error_reply(error), sequence=sequence)
+        session.send_frame(frame)
+        if len(frame) >= LARGE_REPLY_BYTES:
+            session.flush()
+
     act = _ACTIONS.get(type(command))
     if act is None:
         raise ProtocolError(f"command {type(command).__name__} is not for a broker")
-    act(session, command, reply)
+    steps = None
+    try:
+        steps = act(session, command, reply)
+    except ProtocolError:
+        raise
+    except IsterError as error:
+        reply(error)
+    for vault in session.broker.streams.vaults:
+        hold_up_if_full(session, vault)
+    return None if steps is None else _answered(steps, reply)
+
+
+def _answered(steps: Steps, reply: Reply) -> Steps:
+    """Take steps, and answer with what goes wrong in them."""
+    try:
+        yield from steps
+    except IsterError as error:
+        reply(error)
 
 
 def _done(reply: Reply) -> Callable[[IsterError | None], object]:
@@ -201,7 +268,7 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
     )
     try:
         session.broker.subscribers.subscribe(
-            options, on_attached, owner=session.client_id, sink=session, channel=channel
+            options, on_attached, owner=session.owner, sink=session, channel=channel
         )
     except IsterError:
         session.opening.discard(channel)
@@ -305,17 +372,19 @@ def _begin(session: "NativeSession", command: BeginTransaction, reply: Reply) ->
     check_channel(session, command.channel)
     if len(session.transactions) >= TRANSACTIONS_MAX:
         raise BadRequestError(f"a connection has at most {TRANSACTIONS_MAX} open transactions")
-    session.transactions[command.channel] = Transaction(command.transaction)
+    transaction = Transaction(command.transaction, client=session.owner)
+    session.transactions[command.channel] = transaction
     session.begun_ms[command.channel] = session.broker.clock.monotonic_ms()
     reply(Done())
 
 
-def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) -> None:
+def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) -> Steps:
     transaction = end_transaction(session, command.channel)
     if transaction is None:
         raise BadRequestError(f"no transaction is open on channel {command.channel}")
     if transaction.error is not None:
         raise transaction.error
+    check_commit(len(command.topics), len(command.acks))
     acks = []
     for channel, lease, start, end in command.acks:
         attachment = session.consumers.get(channel)
@@ -329,7 +398,11 @@ def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) 
 
     check = session.broker.long_commit_check(transaction, command.topics)
     if check is None:
+        # Both look up all topics, in a turn each.
+        yield None
         session.broker.commit(transaction, command.topics, acks, on_done)
+        for vault in session.broker.streams.vaults:
+            hold_up_if_full(session, vault)
         return
 
     def on_checked(error: IsterError | None) -> None:
@@ -351,13 +424,17 @@ def _abort(session: "NativeSession", command: AbortTransaction, reply: Reply) ->
 # Listings
 
 
-def _list_topics(session: "NativeSession", command: ListTopics, reply: Reply) -> None:
-    rows, after = session.broker.topics(command.pattern, after=command.after, limit=command.limit)
+def _list_topics(session: "NativeSession", command: ListTopics, reply: Reply) -> Steps:
+    rows, after = yield from session.broker.list_topics(
+        command.pattern, after=command.after, limit=command.limit
+    )
     reply(Topics(rows=rows, after=after))
 
 
-def _list_subscriptions(session: "NativeSession", command: ListSubscriptions, reply: Reply) -> None:
-    rows, after = session.broker.subscriptions(
+def _list_subscriptions(
+    session: "NativeSession", command: ListSubscriptions, reply: Reply
+) -> Steps:
+    rows, after = yield from session.broker.list_subscriptions(
         command.topic, after=command.after, limit=command.limit
     )
     reply(Subscriptions(rows=rows, after=after))
@@ -372,7 +449,7 @@ def _describe_broker(session: "NativeSession", _: DescribeBroker, reply: Reply) 
 
 
 # Each action takes its own command type, which the table's key guarantees.
-_ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], None]] = {
+_ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     CreateTopic: _create_topic,
     DeleteTopic: _delete_topic,
     PurgeTopic: _purge_topic,

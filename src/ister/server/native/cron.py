@@ -39,8 +39,7 @@ def change(session: "NativeSession", command: ChangeCron, reply: Reply) -> None:
     check_numbers((command.version,), NUMBER_MAX, "a version")
     if command.attributes:
         check_attributes(command.attributes)
-    rules = session.broker.timelines.get_rules(command.topic)
-    rules.check_room()
+    rules = session.broker.timelines.rules_to_change(command.topic)
     group, version = command.group, command.version
 
     def done(found: int | IsterError) -> None:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -23,17 +24,19 @@ from ister.base.errors import (
     UnauthenticatedError,
 )
 from ister.base.limits import MIB
-from ister.broker import Broker
+from ister.broker import Broker, Turns
 from ister.server.handshakes import Handshakes
 from ister.server.native.conversation import Conversation
 from ister.server.native.session import NativeSession
-from ister.server.security import TOKEN_GONE, Guard, Occasional
+from ister.server.security import TOKEN_GONE, Guard
+from ister.telemetry import Occasions
 from ister.wire import Command, PlacePool, State
 
 if TYPE_CHECKING:
     from ister.registry import Registry
 
 Reply = Callable[[Command | IsterError], object]
+CallSoon = Callable[[Callable[[], object]], object]
 
 HEARTBEAT_MS = 10_000
 # What the answer to a bulk producer may wait for company.
@@ -82,12 +85,17 @@ class NativeDoor:
         registry: "Registry | None" = None,
         guard: Guard | None = None,
         logger: structlog.typing.BindableLogger | None = None,
+        call_soon: CallSoon | None = None,
+        now_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
+        """`call_soon` is the running event loop's unless given, `now_ns` times turns of it."""
         self.broker = broker
         self.registry = registry
         self.guard = guard or Guard()
         self._logger: Any = logger or structlog.get_logger("native")
         self.conversation = Conversation(busy_poll_us)
+        self._call_soon = call_soon or asyncio.get_running_loop().call_soon
+        self.turns = Turns(call_soon=self._call_soon, now_ns=now_ns)
         self.heartbeat_ms = heartbeat_ms
         self.closing = False
         self.counts = DoorCounts()
@@ -108,7 +116,8 @@ class NativeDoor:
         self._late: list[NativeSession] = []
         self._servers: list[asyncio.Server] = []
         self._handshakes: Handshakes | None = None
-        self._handshake_failed = Occasional(broker.clock.monotonic_ms)
+        # Events that clients can cause at will are logged at most once a second.
+        self._told = Occasions(broker.clock.monotonic_ms)
         self._calls: set[asyncio.Task[None]] = set()
         self._calls_bytes = 0
         # Twice in a heartbeat at least, or a short one would find peers dead that were never asked.
@@ -156,8 +165,11 @@ class NativeDoor:
             await asyncio.sleep(DRAIN_S)
             for session in [s for s in self._sessions if s.drained]:
                 session.close()
-        for session in list(self._sessions):
-            self._logger.warning("client_cut_off", address=session.address)
+        left = list(self._sessions)
+        if left:
+            # In one line: there is no later one to count the others in.
+            self._logger.warning("client_cut_off", address=left[0].address, times=len(left))
+        for session in left:
             session.abort()
         self._sweep_timer.cancel()
         for call in self._calls:
@@ -193,7 +205,8 @@ class NativeDoor:
         except IsterError as error:
             reply(error)
         except Exception as error:  # the top of a task
-            self._logger.exception("internal_error")
+            if times := self._told.times(f"internal_error {type(error).__name__}"):
+                self._logger.exception("internal_error", times=times)
             reply(InternalError(type(error).__name__))
 
     def on_connected(self, session: NativeSession) -> None:
@@ -229,13 +242,16 @@ class NativeDoor:
         """A connection was closed with an error."""
         self._count_refused(error)
         # Told already: who came without a token by the guard, though not each of many.
-        if not isinstance(error, UnauthenticatedError):
-            self._logger.info("client_refused", address=session.address, error=str(error))
+        if isinstance(error, UnauthenticatedError):
+            return
+        if times := self._told.times(type(error).__name__):
+            address = session.address
+            self._logger.info("client_refused", address=address, error=str(error), times=times)
 
     def _on_handshake_failed(self, address: str, reason: str) -> None:
         error = ProtocolError(reason)
         self._count_refused(error)
-        if times := self._handshake_failed.times():
+        if times := self._told.times("handshake"):
             self._logger.info("client_refused", address=address, error=str(error), times=times)
 
     def _count_refused(self, error: IsterError) -> None:
@@ -245,7 +261,22 @@ class NativeDoor:
 
     def on_bug(self, session: NativeSession, error: Exception) -> None:
         """Our own code failed on a frame: the broker lives on, the log tells."""
-        self._logger.error("internal_error", address=session.address, exc_info=error)
+        # Each kind of bug by itself: one that comes all the time must not hide another.
+        if times := self._told.times(f"internal_error {type(error).__name__}"):
+            address = session.address
+            self._logger.error("internal_error", address=address, exc_info=error, times=times)
+
+    def on_drift(self, session: NativeSession, consumer: str, drift_us: int) -> None:
+        """The clock of a client with a consumer differs too much from ours."""
+        if times := self._told.times("clock_drift"):
+            self._logger.warning(
+                "clock_drift",
+                client=session.address,
+                consumer=consumer,
+                drift_ms=drift_us // 1000,
+                hint="set the clocks of both machines right: times it makes are wrong by as much",
+                times=times,
+            )
 
     def count_buffered(self, session: NativeSession) -> None:
         """Account for an incomplete frame; when they are too many, who holds most makes room.
@@ -272,7 +303,7 @@ class NativeDoor:
         """
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush_scheduled_now)
+            self._call_soon(self._flush_scheduled_now)
 
     def flush_late(self, session: NativeSession) -> None:
         """Flush a session within `LATE_S`, if nothing else does before."""
@@ -312,11 +343,15 @@ class NativeDoor:
                 if now_ms - session.connected_ms >= HANDSHAKE_MS_MAX:
                     session.fail(ProtocolError("no hello within the time for it"))
             elif session.pulse(now_ms):
-                self._logger.info("client_dead", address=session.address)
+                if times := self._told.times("client_dead"):
+                    self._logger.info("client_dead", address=session.address, times=times)
                 session.abort()
             elif session.connection.state is State.OPEN and not self.guard.admits(session.shown):
                 user = session.shown.name
-                self._logger.info("client_token_gone", address=session.address, user=user)
+                # By name: who else lost their token is worth a line of their own.
+                if times := self._told.times(f"client_token_gone {user}"):
+                    address = session.address
+                    self._logger.info("client_token_gone", address=address, user=user, times=times)
                 session.fail(UnauthenticatedError(TOKEN_GONE))
         self.flush()
         self._sweep_timer = self.broker.clock.call_later(self._sweep_s, self._sweep)

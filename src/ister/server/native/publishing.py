@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from ister.base.errors import BadRequestError, IsterError, WrongKindError
 from ister.broker import Check, Producer, Topic
 from ister.codec import Batch
-from ister.server.native.streams import store
+from ister.server.native.streams import Steps, store
 from ister.wire import Frame, Opcode, error_reply, published_frame
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ def _publish(
         return False
     if opcode == Opcode.PUBLISH_EXPECT:
         raise WrongKindError(producer.topic.name, "live", "it has no expected offsets")
-    session.broker.publish(producer, batch, checked=checked)
+    steps = session.broker.publish(producer, batch, checked=checked)
+    if steps is not None:
+        session.take(_answer_after(session, frame, batch, steps))
+        return False
     copies = len(cast("Topic", producer.topic).subscriptions)
     if copies > 1:
         session.door.count_copies(copies)
@@ -59,6 +62,17 @@ def _publish(
         published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms)
     )
     return True
+
+
+def _answer_after(session: "NativeSession", frame: Frame, batch: Batch, steps: Steps) -> Steps:
+    """Publish a batch in steps, and answer then."""
+    _, channel, sequence, _ = frame
+    try:
+        yield from steps
+    except IsterError as error:
+        session.send(error_reply(error), channel=channel, sequence=sequence)
+        return
+    session.send_frame(published_frame(channel, sequence, batch.base_offset, batch.publish_time_ms))
 
 
 def _publish_checked(
@@ -87,7 +101,7 @@ def check_aside(
 ) -> None:
     """Have a thread check something while the session waits; `on_checked` gets what is wrong.
 
-    It is not called when the connection is gone by then. `staged_bytes` of a transaction count
+    It is not called when the connection was cut by then. `staged_bytes` of a transaction count
     until the thread has let go of them, in either case.
     """
     session.hold_back()

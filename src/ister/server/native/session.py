@@ -4,7 +4,8 @@ Always true:
 - a request is answered once, by a reply or by an error with its sequence number;
 - a broken frame or batch costs the connection or the request, never the broker;
 - a peer that does not read what it is sent is not read from either, so what we hold for it is
-  bounded by the send buffer.
+  bounded by the send buffer;
+- what a peer sends is dealt with in the order it came, a few milliseconds in each turn of the loop.
 """
 
 import asyncio
@@ -12,13 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from ister.base.errors import (
-    GoingAwayError,
     InternalError,
     IsterError,
     LimitReachedError,
     ProtocolError,
 )
-from ister.base.limits import BATCH_BYTES_EXCESS
+from ister.base.limits import BATCH_BYTES_EXCESS, MIB
 from ister.broker import (
     Attachment,
     Producer,
@@ -30,13 +30,15 @@ from ister.broker import (
     Watch,
 )
 from ister.codec import Batch, Codec, available
-from ister.server.native.commands import answer
+from ister.server.native.channels import Resumption
+from ister.server.native.commands import carry_out, greet
+from ister.server.native.departures import let_go_of_all
+from ister.server.native.owners import owner_of
 from ister.server.native.publishing import publish
 from ister.server.native.streams import (
+    Steps,
     acknowledge,
     end_old_transactions,
-    end_transaction,
-    hold_up_if_full,
     stage_batch,
 )
 from ister.server.native.timelines import TimelineOutlet
@@ -49,6 +51,7 @@ from ister.wire import (
     ConsumerClosed,
     Frame,
     GoingAway,
+    Hello,
     NoResponder,
     Opcode,
     Pulse,
@@ -57,10 +60,8 @@ from ister.wire import (
     State,
     Subscribed,
     TopicNumber,
-    Welcome,
-    accept_hello,
     control_frame,
-    decode_command,
+    decode_request,
     deliver_frame,
     error_reply,
     leased_frame,
@@ -74,11 +75,13 @@ if TYPE_CHECKING:
 # costs us beyond its queues.
 SEND_BUFFER_BYTES = 1024 * 1024
 
+# Batches that wait for the end of a turn. More of them, for many subscriptions of this peer or
+# unpacked for it, are sent at once: so we notice in time when it does not read.
+UNFLUSHED_BYTES_MAX = 4 * MIB
 # Half of a client's window of 8 batches, so that it never stands still for an answer.
 LATE_ANSWERS_MAX = 4
-
-# A reply from this size on is sent at once, so that we notice when nobody reads what we answer.
-LARGE_REPLY_BYTES = 8 * 1024
+# Publishes between two looks at the clock: 10 µs each, and the look 0.1 µs.
+QUICK_FRAMES = 8
 
 
 class NativeSession(asyncio.BufferedProtocol):
@@ -93,7 +96,9 @@ class NativeSession(asyncio.BufferedProtocol):
         self.id = session
         self.address = ""
         self.writable = True
-        self.client_id = ""
+        # The owner of this session's consumers and commits. With a secret it stays the same when
+        # the client reconnects. No other client has it.
+        self.owner = ""
         # What it was let in by.
         self.shown = Pass()
         # Of an incomplete frame, as the door has counted them.
@@ -118,7 +123,7 @@ class NativeSession(asyncio.BufferedProtocol):
         self._below = below
         self._codecs = {Codec.NONE}
         self._known_topics: set[int] = set()
-        self._dirty = False
+        self._dirty, self._unflushed_bytes = False, 0
         # Acknowledgements queued for a bulk producer that may wait a moment.
         self._late_answers = 0
         # Where the read under way goes, if into a large frame.
@@ -129,6 +134,14 @@ class NativeSession(asyncio.BufferedProtocol):
         self._held_up = False
         # Whether a thread checks what came last, and the rest has to wait.
         self._checking = False
+        # Whether the rest waits for a later turn, and what is left of a frame that takes long.
+        self._waiting = False
+        self._steps: Steps | None = None
+        # The consumers and readers that were resumed last, maybe not all of them yet.
+        self.resumption: Resumption | None = None
+        # Whether the peer has ended its half, and whether the connection is gone. Over TLS both may
+        # come with the last bytes, before there is time for these.
+        self._ended = self._lost = False
 
     # asyncio.BufferedProtocol
 
@@ -141,34 +154,15 @@ class NativeSession(asyncio.BufferedProtocol):
         self.door.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything this connection had."""
-        self.connection.close()
-        self.broker.replies.sinks.pop(self.id, None)
-        self.writable = False
-        for producer in self.producers.values():
-            self.broker.close_producer(producer)
-        # Copies: whoever is told may be detached here as well.
-        attachments, readers = list(self.consumers.values()), list(self.readers.values())
-        for channel in list(self.transactions):
-            end_transaction(self, channel)
-        for stage in self.stages.values():
-            self.broker.staging.abandon(stage)
-        for held in (self.producers, self.consumers, self.readers, self.stages):
-            held.clear()
-        self.opening.clear()
-        for attachment in attachments:
-            self.broker.subscribers.unsubscribe(attachment, graceful=False)
-        for reader in readers:
-            reader.close()
-        for watch in self.watches:
-            watch.close()
-        self.watches.clear()
-        self.timelines.close()
-        self.door.on_disconnected(self)
-        self.door.flush()
+        """Let go of everything, after what came before a proper end is dealt with."""
+        self._lost = True
+        if not (self._ended and self._must_wait()):
+            self._held, self._steps = [], None
+            let_go_of_all(self)
 
     def eof_received(self) -> None:
         """The peer has ended its half. TLS would still take what we write, and drop it."""
+        self._ended = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
@@ -183,17 +177,9 @@ class NativeSession(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         self.writable = True
-        for attachment in list(self.consumers.values()):
-            attachment.consumer.resume()
-        for reader in list(self.readers.values()):
-            reader.pump()
-        held, self._held = self._held, []
-        try:
-            self._act(held)
-        except Exception as error:  # noqa: BLE001 - see `data_received`
-            self._on_failure(error)
-        self.door.flush()
-        self._resume_reading()
+        self.door.turns.begin()
+        Resumption(self).go_through()
+        self._go_on(lambda: None)
 
     def hold_up(self) -> None:
         """Read no more for now: a journal has enough to write."""
@@ -217,23 +203,38 @@ class NativeSession(asyncio.BufferedProtocol):
     def let_go(self, act: Callable[[], object]) -> None:
         """The check is over: act on it, and on what came meanwhile."""
         self._checking = False
-        if self._transport is None or self._transport.is_closing():
+        self.door.turns.begin()
+        self._go_on(act)
+
+    def go_through(self) -> None:
+        """Go on with what an earlier turn was too short for."""
+        self._waiting = False
+        steps, self._steps = self._steps, None
+        self._go_on(lambda: None if steps is None else self.take(steps))
+
+    def _go_on(self, act: Callable[[], object]) -> None:
+        if self._transport is None or (self._transport.is_closing() and not self._ended):
             return
         try:
             act()
-            if self.writable and not self._checking:
-                held, self._held = self._held, []
-                self._act(held)
+            self._act_on_held()
         except Exception as error:  # noqa: BLE001 - see `data_received`
             self._on_failure(error)
         self.door.flush()
         self._resume_reading()
+        if self._lost and not self._must_wait():
+            self.connection_lost(None)
+
+    def _act_on_held(self) -> None:
+        if self.writable and not self._must_wait():
+            held, self._held = self._held, []
+            self._act(held)
 
     def _resume_reading(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self.writable and not self._held_up and not self._checking:
+        if self.writable and not self._held_up and not self._must_wait():
             transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -260,6 +261,8 @@ class NativeSession(asyncio.BufferedProtocol):
             if self.connection.buffered_bytes != self.buffered_bytes:
                 self.door.count_buffered(self)
             if frames:
+                if len(frames) > 1 or frames[0][0] not in _QUICK:
+                    self.door.turns.begin()
                 self._act(frames)
             else:
                 # Nothing, or nothing but a ping, whose answer waits to be sent.
@@ -275,7 +278,7 @@ class NativeSession(asyncio.BufferedProtocol):
 
     # The broker's sinks
 
-    def _prepared(self, topic: StreamTopic, batch: Batch) -> Batch:
+    def _prepared(self, topic: Topic | StreamTopic, batch: Batch) -> Batch:
         """Tell the topic's number if the client does not know it; unpack what it cannot."""
         if topic.number not in self._known_topics:
             self._known_topics.add(topic.number)
@@ -284,18 +287,10 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
         """Send a batch, after the topic's number if the client does not know it."""
-        if topic.number not in self._known_topics:
-            self._known_topics.add(topic.number)
-            self.send(TopicNumber(number=topic.number, topic=topic.name))
-        if batch.codec and batch.codec not in self._codecs:
-            # Unpacked it may be a thousand times larger than what was counted against its credit:
-            # sent at once, so that we notice before the next one when the peer does not read.
-            self.connection.send_all(deliver_frame(channel, topic.number, batch.plain()))
-            self.flush()
-            return
+        if batch.codec or topic.number not in self._known_topics:
+            batch = self._prepared(topic, batch)
         self.connection.send_all(deliver_frame(channel, topic.number, batch))
-        if not self._dirty:
-            self.mark_dirty()
+        self._flush_later(batch.size_bytes)
 
     def deliver_leased(
         self,
@@ -308,10 +303,9 @@ class NativeSession(asyncio.BufferedProtocol):
     ) -> None:
         """Send a batch of a stream, to be acknowledged under `lease`."""
         batch = self._prepared(topic, batch)
-        frame = leased_frame(channel, topic.number, batch, lease, attempt, lease_ms)
-        self.connection.send_all(frame)
-        if not self._dirty:
-            self.mark_dirty()
+        number = topic.number
+        self.connection.send_all(leased_frame(channel, number, batch, lease, attempt, lease_ms))
+        self._flush_later(batch.size_bytes)
 
     def reader_ended(self, channel: int, error: IsterError | None) -> None:
         """Tell that a reader has had everything, or why no more comes."""
@@ -328,10 +322,16 @@ class NativeSession(asyncio.BufferedProtocol):
         """Tell a standby that it was promoted."""
         self.send(ActiveChanged(active=active), channel=channel)
 
-    def consumer_closed(self, channel: int, reason: str) -> None:
+    def consumer_closed(
+        self, channel: int, reason: str, *, error: IsterError | None = None
+    ) -> None:
         """Tell a consumer that the broker closed it."""
         self.consumers.pop(channel, None)
-        self.send(ConsumerClosed(reason=reason), channel=channel)
+        closed = ConsumerClosed(reason=reason)
+        if error is not None:
+            told = error_reply(error)
+            closed = ConsumerClosed(reason, told.code, told.text, told.fields)
+        self.send(closed, channel=channel)
 
     def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
         """Tell a consumer that what it holds of streams is void."""
@@ -363,22 +363,9 @@ class NativeSession(asyncio.BufferedProtocol):
         self.connection.send(frame)
         self.mark_dirty()
 
-    def uses(self, channel: int) -> bool:
-        """Whether a channel is taken by anything."""
-        return (
-            channel in self.producers
-            or channel in self.consumers
-            or channel in self.readers
-            or channel in self.transactions
-            or channel in self.stages
-            or channel in self.timelines.consumers
-            or channel in self.opening
-        )
-
     def flush(self) -> None:
         """Hand everything queued to the socket."""
-        self._dirty = False
-        self._late_answers = 0
+        self._dirty, self._late_answers, self._unflushed_bytes = False, 0, 0
         parts = self.connection.outgoing()
         if parts and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
@@ -422,7 +409,7 @@ class NativeSession(asyncio.BufferedProtocol):
         """Send a ping when it is time; return whether the peer is dead."""
         if self.begun_ms:
             end_old_transactions(self, now_ms)
-        if self._held_up or self._checking:
+        if self._held_up or self._must_wait():
             # We do not listen: what it says is not heard before the journal has caught up.
             self.connection.heard_ms = now_ms
         if self.connection.pulse(now_ms) is Pulse.DEAD:
@@ -434,7 +421,7 @@ class NativeSession(asyncio.BufferedProtocol):
     def drained(self) -> bool:
         """Whether nothing is queued for this client any more."""
         transports = [one for one in (self._transport, self._below) if one is not None]
-        sent = not any(one.get_write_buffer_size() for one in transports)
+        sent = not self._waiting and not any(one.get_write_buffer_size() for one in transports)
         return sent and not any(a.consumer.queued_count for a in self.consumers.values())
 
     @property
@@ -448,37 +435,67 @@ class NativeSession(asyncio.BufferedProtocol):
             return False
         return self._transport.get_write_buffer_size() > self.broker.limits.queue_bytes_max
 
-    @property
     def _must_wait(self) -> bool:
-        """Whether frames wait already, or are to wait for a check."""
-        return self._checking or bool(self._held)
+        """Whether frames are to wait for a check, or for a later turn."""
+        return self._checking or self._waiting
 
     # Frames
 
     def _act(self, frames: list[Frame]) -> None:
         """Deal with frames until the peer turns out not to read its answers; hold the rest.
 
-        A flood of small questions would else cost us all of its large answers.
+        A flood of small questions would else cost us all of its large answers. When the turn is
+        over, the rest has to wait as well.
         """
-        if self._must_wait:
+        if self._must_wait() or self._held:
             self._held += frames
             return
+        turns = self.door.turns
+        quick = QUICK_FRAMES
         rest = iter(frames)
         for frame in rest:
             if frame[0] == Opcode.PUBLISH:
                 if publish(self, frame) and not self._dirty:
                     self.mark_dirty()
+                quick -= 1
             elif frame[0] == Opcode.PUBLISH_BULK:
                 if publish(self, frame) and not self._dirty:
                     self._answer_later()
+                quick -= 1
             else:
-                self._on_frame(frame)
+                steps = self._on_frame(frame)
+                if steps is not None:
+                    self.take(steps)
                 if not self.writable:
                     self._held = list(rest)
                     return
-            if self._checking:
+                quick = 0
+            if self._must_wait():
                 self._held = list(rest)
                 return
+            if quick <= 0:
+                quick = QUICK_FRAMES
+                if turns.is_over():
+                    self._held = list(rest)
+                    if self._held:
+                        self._wait()
+                    return
+
+    def take(self, steps: Steps) -> None:
+        """Take the steps of what takes long; those that this turn is too short for have to wait."""
+        is_over = self.door.turns.is_over
+        for blocked in steps:
+            if blocked or is_over():
+                self._steps = steps
+                self._wait()
+                return
+
+    def _wait(self) -> None:
+        """Go on in a later turn of the loop, and read nothing before."""
+        self._waiting = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self.door.turns.wait(self)
 
     def _on_failure(self, error: Exception) -> None:
         if not isinstance(error, IsterError):
@@ -486,24 +503,26 @@ class NativeSession(asyncio.BufferedProtocol):
             error = InternalError(type(error).__name__)
         self.fail(error)
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> Steps | None:
+        """Deal with a frame; return what is left to do when that takes long."""
         opcode, channel, sequence, body = frame
         if opcode == Opcode.CREDIT:
             self._on_credit(channel, body)
         elif opcode == Opcode.REPLY:
-            self.broker.reply(Batch(body))
+            return self.broker.reply_in_steps(Batch(body))
         elif opcode in _ACKS:
-            acknowledge(self, self.consumers.get(channel), frame)
+            return acknowledge(self, self.consumers.get(channel), frame)
         elif opcode == Opcode.STAGE:
             stage_batch(self, frame)
         elif opcode == Opcode.PUBLISH_EXPECT:
             publish(self, frame)
         elif opcode == Opcode.CONTROL and self.connection.state is State.OPEN:
-            self._on_command(sequence, decode_command(body))
+            return carry_out(self, sequence, decode_request(body))
         elif opcode == Opcode.CONTROL:
-            self._on_hello(frame)
+            greet(self, frame)
         else:
             raise ProtocolError(f"opcode {opcode} is not for a broker")
+        return None
 
     def _answer_later(self) -> None:
         """Send the acknowledgements of a bulk producer a few at a time: each wakes it up."""
@@ -526,55 +545,27 @@ class NativeSession(asyncio.BufferedProtocol):
         else:
             self.timelines.grant(channel, count)
 
-    def _on_hello(self, frame: Frame) -> None:
-        hello, version = accept_hello(frame)
-        self.shown = self.door.guard.check(hello.token, door="native", address=self.address)
-        if self.door.closing:
-            raise GoingAwayError("shutting down")
-        self.client_id = hello.client_id
+    def opened(self, hello: Hello) -> None:
+        """The peer has said hello, and may speak from now on."""
+        self.owner = owner_of(hello, self.id)
         self._codecs |= {c for c in available() if c.name.lower() in hello.codecs}
         limits = self.broker.limits
         self.connection.opened(limits.batch_bytes_max + BATCH_BYTES_EXCESS)
         self.broker.replies.sinks[self.id] = self
         self.door.on_opened(self, hello.agent)
-        self.send(
-            Welcome(
-                version=version,
-                broker=self.broker.name,
-                session=self.id,
-                codecs=[c.name.lower() for c in available()],
-                message_bytes_max=limits.message_bytes_max,
-                batch_bytes_max=limits.batch_bytes_max,
-                heartbeat_ms=self.door.heartbeat_ms,
-            ),
-            sequence=frame[2],
-        )
-
-    def _on_command(self, sequence: int, command: Command) -> None:
-        def reply(result: Command | IsterError) -> None:
-            command = error_reply(result) if isinstance(result, IsterError) else result
-            try:
-                frame = control_frame(command, sequence=sequence)
-            except IsterError as error:
-                frame = control_frame(error_reply(error), sequence=sequence)
-            self.send_frame(frame)
-            if len(frame) >= LARGE_REPLY_BYTES:
-                self.flush()
-
-        try:
-            answer(self, command, reply)
-        except ProtocolError:
-            raise
-        except IsterError as error:
-            reply(error)
-        for vault in self.broker.streams.vaults:
-            hold_up_if_full(self, vault)
 
     def check_room(self, held: int, limit: str) -> None:
         """Raise `LimitReachedError` when this connection has too many of something."""
         most = getattr(self.broker.limits, limit)
         if held >= most:
             raise LimitReachedError(limit, most)
+
+    def _flush_later(self, size_bytes: int) -> None:
+        self._unflushed_bytes += size_bytes
+        if self._unflushed_bytes > UNFLUSHED_BYTES_MAX:
+            self.flush()
+        elif not self._dirty:
+            self.mark_dirty()
 
     def mark_dirty(self) -> None:
         """Have what is queued sent when all frames of a read are dealt with."""
@@ -586,4 +577,6 @@ class NativeSession(asyncio.BufferedProtocol):
                 self.door.flush_soon()
 
 
+# What never takes long, unless there is much of it.
+_QUICK = frozenset((Opcode.PUBLISH, Opcode.PUBLISH_BULK, Opcode.CREDIT))
 _ACKS = frozenset((Opcode.ACK, Opcode.ACK_THROUGH, Opcode.NACK, Opcode.EXTEND))

@@ -1,6 +1,7 @@
 """Frames of streams: batches to be stored, acknowledgements, what is staged in a transaction."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ister.base.errors import IsterError, LimitReachedError, TransactionError
 from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 # Staged by all connections and neither committed nor aborted: eight of the largest transactions.
 STAGED_BYTES_MAX = 512 * MIB
+# Runs of a frame dealt with before the clock is looked at: 40 µs for those of an honest client, and
+# up to 12 ms for runs across very many gaps.
+RUNS_AT_ONCE = 8
+
+# What takes long, step by step: between two of them others have their turn. A step that yields
+# `True` waits for somebody else.
+Steps = Iterator[bool | None]
 
 
 def store(
@@ -59,26 +67,51 @@ def hold_up_if_full(session: "NativeSession", vault: Vault) -> None:
         vault.committer.on_relief(session.go_on)
 
 
-def acknowledge(session: "NativeSession", attachment: Attachment | None, frame: Frame) -> None:
-    """Act on ACK, ACK_THROUGH, NACK and EXTEND frames, and answer those that ask for it."""
-    opcode, channel, sequence, body = frame
-    refused: list[Run]
-    if opcode in (Opcode.ACK, Opcode.ACK_THROUGH):
-        runs = runs_of(body)
-        if attachment is None:
-            refused = runs
-        elif opcode == Opcode.ACK:
-            refused = attachment.ack(runs)
-        else:
-            refused = attachment.ack_through(runs)
-    else:
-        timed = timed_runs_of(body)
-        if attachment is None:
-            refused = [run[:3] for run in timed]
-        elif opcode == Opcode.NACK:
-            refused = attachment.nack(timed, BACKOFF_DELAY)
-        else:
-            refused = attachment.extend(timed)
+def acknowledge(
+    session: "NativeSession", attachment: Attachment | None, frame: Frame
+) -> Steps | None:
+    """Act on ACK, ACK_THROUGH, NACK and EXTEND frames, and answer those that ask for it.
+
+    Returns what is left to do when there are many runs.
+    """
+    opcode, body = frame[0], frame[3]
+    runs: list[Any] = (
+        runs_of(body) if opcode in (Opcode.ACK, Opcode.ACK_THROUGH) else timed_runs_of(body)
+    )
+    if len(runs) > RUNS_AT_ONCE:
+        return _settle_many(session, attachment, frame, runs)
+    _answer(session, attachment, frame, _settle(attachment, frame, runs))
+    return None
+
+
+def _settle_many(
+    session: "NativeSession", attachment: Attachment | None, frame: Frame, runs: list[Any]
+) -> Iterator[None]:
+    refused: list[Run] = []
+    for start in range(0, len(runs), RUNS_AT_ONCE):
+        refused += _settle(attachment, frame, runs[start : start + RUNS_AT_ONCE])
+        yield None
+    _answer(session, attachment, frame, refused)
+
+
+def _settle(attachment: Attachment | None, frame: Frame, runs: list[Any]) -> list[Run]:
+    """Act on some runs of a frame; return those refused."""
+    opcode, _, sequence, _ = frame
+    if attachment is None:
+        return [run[:3] for run in runs]
+    if opcode == Opcode.ACK:
+        return attachment.ack(runs, confirm=sequence > 0)
+    if opcode == Opcode.ACK_THROUGH:
+        return attachment.ack_through(runs, confirm=sequence > 0)
+    if opcode == Opcode.NACK:
+        return attachment.nack(runs, BACKOFF_DELAY)
+    return attachment.extend(runs)
+
+
+def _answer(
+    session: "NativeSession", attachment: Attachment | None, frame: Frame, refused: list[Run]
+) -> None:
+    opcode, channel, sequence, _ = frame
     if not sequence:
         return
     if opcode == Opcode.EXTEND or attachment is None or not attachment.durables:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
 from ister.base import parse_plain
 from ister.base.errors import BadRequestError, IsterError, MessageTooLargeError, ProtocolError
@@ -79,8 +78,6 @@ from ister.wire import (
 if TYPE_CHECKING:
     from ister.server.native.session import NativeSession
 
-logger = structlog.get_logger("native")
-
 Reply = Callable[[Command | IsterError], object]
 Action = Callable[["NativeSession", Any, Reply], None]
 
@@ -120,16 +117,11 @@ class TimelineOutlet:
         self._drift_us = drift_us
         for consumer in self.consumers.values():
             consumer.drift_us = drift_us
-        # Once for a connection: what comes from outside must not fill the log.
+        # Once for a connection, which may have this drift for as long as it lives.
         if abs(drift_us) > DRIFT_US_MAX and self.consumers and not self._drift_told:
             self._drift_told = True
-            logger.warning(
-                "clock_drift",
-                client=self._session.address,
-                consumer=next(iter(self.consumers.values())).name,
-                drift_ms=drift_us // 1000,
-                hint="set the clocks of both machines right: times it makes are wrong by as much",
-            )
+            first = next(iter(self.consumers.values()))
+            self._session.door.on_drift(self._session, first.name, drift_us)
 
     def deliver(self, channel: int, rows: list[Row], *, again: bool = False) -> None:
         """Send messages that are leased to a consumer."""

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Protocol
 
-from ister.base import rounded_size
+from ister.base import printable_lines, rounded_size
 from ister.base.errors import BadRequestError
 from ister.spark.offsets import from_json
+from ister.telemetry import make_console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -240,7 +241,7 @@ class LinesView:
 
     def say(self, text: str) -> None:
         """See `View`."""
-        self._out.write(f"{text}\n")
+        self._out.write(f"{printable_lines(text)}\n")
         self._out.flush()
 
     def close(self) -> None:
@@ -272,7 +273,7 @@ class JsonView:
 
     def say(self, text: str) -> None:
         """See `View`."""
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable_lines(text)}\n")
         sys.stderr.flush()
 
     def close(self) -> None:
@@ -288,20 +289,19 @@ class LiveView:
     def update(self, board: Board, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
         """See `View`."""
         if self._live is None:
-            from rich.console import Console
             from rich.live import Live
 
             # Data goes to stdout and stays readable: rich puts it above the table.
-            self._live = Live(console=Console(stderr=True, highlight=False), auto_refresh=False)
+            self._live = Live(console=make_console(stderr=True), auto_refresh=False)
             self._live.start()
         self._live.update(_table(board), refresh=True)
 
     def say(self, text: str) -> None:
         """See `View`."""
         if self._live is None:
-            sys.stderr.write(f"{text}\n")
+            sys.stderr.write(f"{printable_lines(text)}\n")
         else:
-            self._live.console.print(text, markup=False)
+            self._live.console.print(text)
 
     def close(self) -> None:
         """See `View`."""

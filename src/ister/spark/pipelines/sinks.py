@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from ister.base import printable
 from ister.base.errors import BadRequestError
 from ister.spark.pipelines.building import Flow, column
 from ister.spark.pipelines.definition import (
@@ -191,5 +192,5 @@ def _cell(value: Any) -> str:
         # A window, or another struct.
         text = " .. ".join(_cell(part) for part in value)
     else:
-        text = str(value)
+        text = printable(str(value))
     return text if len(text) <= _CELL_CHARACTERS_MAX else text[: _CELL_CHARACTERS_MAX - 1] + "…"

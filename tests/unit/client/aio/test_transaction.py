@@ -13,8 +13,12 @@ from ister.base.errors import (
     GoingAwayError,
     IsterError,
     LeaseLostError,
+    LimitReachedError,
     NotConnectedError,
     RequestTimeoutError,
+    ShardMovedError,
+    StorageFailedError,
+    StorageUncertainError,
     TransactionError,
     WrongKindError,
 )
@@ -76,14 +80,14 @@ class Log:
         self.brokers: list[Broker] = []
         self.reachable = True
 
-    def connect(self) -> ister.Client:
+    def connect(self, timeout: float = TIMEOUT_S) -> ister.Client:
         """Return a client."""
         return ister.connect(
             "ister://b",
             clock=self.clock,
             connector=self._connector,
             busy_poll=0.0,
-            timeout=TIMEOUT_S,
+            timeout=timeout,
         )
 
     async def _connector(
@@ -467,6 +471,56 @@ async def test_what_the_broker_says_against_it_is_raised_at_the_end_of_the_block
     assert len(log.commits) == 1
 
 
+async def test_an_uncertain_commit_is_repeated_until_it_is_known_what_became_of_it(
+    log: Log, client: ister.Client
+) -> None:
+    log.refusals = [StorageUncertainError("no disk"), StorageFailedError("still no disk")]
+    tx = client.transaction()
+    tx.send(OUT, b"a")
+    committing = asyncio.ensure_future(tx.commit())
+    await log.clock.elapse(5.0)
+    await committing
+
+    assert len(log.commits) == 3
+    assert len({word for word, _, _ in log.commits}) == 1
+    assert [one.offset for one in tx.results] == [0]
+
+
+async def test_a_commit_that_stays_uncertain_says_so_after_the_timeout(
+    log: Log, client: ister.Client
+) -> None:
+    log.refusals = [StorageUncertainError("no disk")] + [StorageFailedError("no disk")] * 100
+    tx = client.transaction()
+    tx.send(OUT, b"a")
+    committing = asyncio.ensure_future(tx.commit())
+    await log.clock.elapse(TIMEOUT_S + 1)
+
+    with pytest.raises(StorageUncertainError):
+        await committing
+
+
+async def test_a_commit_stays_uncertain_when_another_broker_has_the_storage_by_then(
+    log: Log, client: ister.Client
+) -> None:
+    log.refusals = [StorageUncertainError("no store"), ShardMovedError("object", "chunks/7")]
+    tx = client.transaction()
+    tx.send(OUT, b"a")
+
+    with pytest.raises(StorageUncertainError):
+        await asyncio.gather(tx.commit(), log.clock.elapse(5.0))
+
+
+async def test_a_commit_that_was_refused_for_certain_is_not_repeated(
+    log: Log, client: ister.Client
+) -> None:
+    log.refusals = [StorageFailedError("no disk")]
+    with pytest.raises(StorageFailedError):
+        async with client.transaction() as tx:
+            tx.send(OUT, b"a")
+
+    assert len(log.commits) == 1
+
+
 async def test_a_broker_that_goes_away_is_waited_for(log: Log, client: ister.Client) -> None:
     log.refusals = [GoingAwayError("restart")]
     tx = client.transaction()
@@ -534,7 +588,7 @@ async def test_too_many_acknowledgements_for_a_frame_are_refused_before_anything
         # Every other one: there are no runs.
         for msg in messages[::2]:
             tx.ack(msg)
-        with pytest.raises(BadRequestError):
+        with pytest.raises(LimitReachedError, match="transaction_acks_max"):
             await tx.commit()
         await settle()
         left_open = dict(log.brokers[-1].words)

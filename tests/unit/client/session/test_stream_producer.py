@@ -11,6 +11,9 @@ from ister.base.errors import (
     ProducerFencedError,
     ProtocolError,
     RequestTimeoutError,
+    StorageFailedError,
+    StorageUncertainError,
+    TopicNotFoundError,
 )
 from ister.base.limits import PRODUCER_BATCH_BYTES
 from ister.client.session import MessageId, ProducerChannel, Sent
@@ -359,3 +362,86 @@ def test_a_batch_travels_with_all_its_columns_and_is_cut_by_their_sizes(end: Wir
     assert [[len(a) for a in batch.attributes or []] for batch in batches] == [[0, 1], [1]]
     assert [batch.ids for batch in batches] == [["1", None], ["3"]]
     assert [one.slot for one in sent] == [1, 0]
+
+
+def refuse(end: WireEnd, producer: ProducerChannel, sequence: int, error: IsterError) -> None:
+    """Answer a batch with an error."""
+    end.tell(error_reply(error), channel=producer.channel, sequence=sequence)
+
+
+def pulse(end: WireEnd) -> None:
+    """Let a second go by."""
+    end.now_ms += 1_000
+    end.session.pulse()
+
+
+@pytest.mark.parametrize("again", [StorageFailedError, StorageUncertainError])
+def test_uncertain_batches_are_sent_again_under_their_numbers_and_in_their_order(
+    end: WireEnd, again: type[StorageFailedError | StorageUncertainError]
+) -> None:
+    producer = open_stream(end)
+    first, second = fly(end, producer, b"a", b"b")[0], fly(end, producer, b"c")[0]
+    flying = published(end)
+    for sequence, _ in flying:
+        refuse(end, producer, sequence, StorageUncertainError("no disk"))
+    later = fly(end, producer, b"d")[0]
+    # Not at once: the broker tries its storage again once a second.
+    assert published(end) == []
+    pulse(end)
+    # Alone: the storage may be mended any moment, and what is sent behind it be stored before it.
+    [(sequence, batch)] = published(end)
+    assert batch == (0, [b"a", b"b"])
+    # What a broker says of the repetition alone tells nothing of the first time.
+    refuse(end, producer, sequence, again("still no disk"))
+    assert published(end) == []
+    pulse(end)
+    [(sequence, batch)] = published(end)
+    pulse(end)
+    assert published(end) == []
+    end.acknowledge(producer, sequence, 50)
+    [(sequence, next_)] = published(end)
+    end.acknowledge(producer, sequence, 52)
+    [(sequence, last)] = published(end)
+    end.acknowledge(producer, sequence, 53)
+
+    assert [batch, next_, last] == [(0, [b"a", b"b"]), (2, [b"c"]), (3, [b"d"])]
+    assert [sent.result().offset for sent in (first, second, later)] == [50, 52, 53]
+    assert producer.pending_bytes == 0
+
+
+def test_queue_goes_on_when_an_uncertain_batch_is_refused_for_another_reason(end: WireEnd) -> None:
+    producer = open_stream(end)
+    [first] = fly(end, producer, b"a")
+    [(sequence, _)] = published(end)
+    refuse(end, producer, sequence, StorageUncertainError("no disk"))
+    fly(end, producer, b"b")
+    pulse(end)
+    [(sequence, _)] = published(end)
+
+    refuse(end, producer, sequence, TopicNotFoundError(TOPIC))
+
+    assert [batch for _, batch in published(end)] == [(1, [b"b"])]
+    assert isinstance(first.exception(), StorageUncertainError)
+
+
+def test_batch_that_is_uncertain_until_its_time_is_over_fails_as_uncertain(end: WireEnd) -> None:
+    producer = open_stream(end)
+    [sent] = fly(end, producer, b"a")
+    for _ in range(TIMEOUT_MS // 1_000 + 2):
+        for sequence, _ in published(end):
+            refuse(end, producer, sequence, StorageUncertainError("no disk"))
+        pulse(end)
+
+    assert isinstance(sent.exception(), StorageUncertainError)
+    assert producer.pending_bytes == 0
+
+
+def test_batch_that_was_refused_for_certain_is_not_sent_again(end: WireEnd) -> None:
+    producer = open_stream(end)
+    [sent] = fly(end, producer, b"a")
+    [(sequence, _)] = published(end)
+    refuse(end, producer, sequence, StorageFailedError("no disk"))
+    pulse(end)
+
+    assert isinstance(sent.exception(), StorageFailedError)
+    assert published(end) == []

@@ -3,9 +3,9 @@
 import pytest
 from tests.unit.client.session.wire_end import TOPIC, Waiter, WireEnd
 
-from ister.base.errors import ClosedError, ProtocolError
+from ister.base.errors import ClosedError, ProtocolError, ShardMovedError
 from ister.client.session import Event, Promoted, Resumed, SlowConsumer
-from ister.wire import ActiveChanged, ConsumerClosed, Subscribed
+from ister.wire import ActiveChanged, ConsumerClosed, Subscribed, error_reply
 from ister.wire import SlowConsumer as SlowNotice
 
 
@@ -108,6 +108,17 @@ def test_what_was_received_is_taken_before_the_end_is_told(end: WireEnd) -> None
     with pytest.raises(ClosedError) as caught:
         subscription.inbox.take()
     assert "topic was deleted" in caught.value.what
+
+
+def test_consumer_that_was_closed_by_an_error_gets_that_error(end: WireEnd) -> None:
+    subscription = end.subscribe()
+    moved = error_reply(ShardMovedError("object", "chunks/7"))
+    closed = ConsumerClosed("moved", moved.code, moved.text, moved.fields)
+    end.tell(closed, channel=subscription.channel)
+
+    with pytest.raises(ShardMovedError) as caught:
+        subscription.inbox.take()
+    assert caught.value.place == "chunks/7"
 
 
 def test_events_are_told_in_order(end: WireEnd) -> None:

@@ -9,7 +9,14 @@ from ister.base.errors import (
     LimitReachedError,
     MessageTooLargeError,
 )
-from ister.base.limits import MIB, TRANSACTION_BATCHES_MAX, TRANSACTION_BYTES_MAX
+from ister.base.limits import (
+    MIB,
+    TRANSACTION_ACKS_MAX,
+    TRANSACTION_BATCHES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_IDS_MAX,
+    TRANSACTION_TOPICS_MAX,
+)
 from ister.client.session import Draft, MessageId, Staged
 from ister.client.session.transaction import merge_runs
 from ister.codec import Attributes, Batch
@@ -146,6 +153,61 @@ def test_a_transaction_takes_its_batches_and_no_more() -> None:
     assert caught.value.limit == "transaction_batches_max"
 
 
+def test_a_transaction_takes_its_topics_and_no_more() -> None:
+    draft = Draft()
+    for number in range(TRANSACTION_TOPICS_MAX):
+        send(draft, f"/default/{number}", b"")
+    with pytest.raises(LimitReachedError, match="transaction_topics_max"):
+        send(draft, "/default/another", b"")
+    send(draft, "/default/0", b"")
+
+    assert len(stage(draft).topics) == TRANSACTION_TOPICS_MAX
+
+
+def test_the_partitions_of_a_topic_count_as_topics() -> None:
+    draft = Draft()
+    for number in range(2 * TRANSACTION_TOPICS_MAX):
+        send(draft, A, b"", key=f"{number}")
+    for number in range(TRANSACTION_TOPICS_MAX):
+        send(draft, f"/default/{number}" if number else A, b"")
+
+    with pytest.raises(LimitReachedError, match="transaction_topics_max"):
+        stage(draft, a=2)
+
+
+class Acked:
+    """A message that is leased."""
+
+    void = False
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def leased(self) -> Any:
+        return self
+
+    def run(self) -> tuple[int, int, int, int]:
+        return CHANNEL, 1, self.offset, self.offset + 1
+
+    def on_acked(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("step", "count"), [(1, 1), (2, 0)])
+def test_a_transaction_takes_its_runs_of_acknowledgements_and_no_more(
+    step: int, count: int
+) -> None:
+    draft = Draft()
+    for number in range(TRANSACTION_ACKS_MAX + 1):
+        draft.ack(Acked(number * step))
+
+    if count:
+        assert len(stage(draft).acks()) == count
+    else:
+        with pytest.raises(LimitReachedError, match="transaction_acks_max"):
+            stage(draft)
+
+
 @pytest.mark.parametrize("payload", ["text", None, 7], ids=str)
 def test_what_is_no_payload_is_refused(payload: object) -> None:
     with pytest.raises(BadRequestError):
@@ -227,3 +289,15 @@ def test_what_names_no_schema_is_refused(wrong: Any) -> None:
         Draft().send(
             A, b"", key=None, attributes=None, id=None, message_bytes_max=MIB, schema=wrong
         )
+
+
+def test_a_transaction_with_as_many_ids_as_it_may_have_takes_messages_without_one() -> None:
+    draft = Draft()
+    for number in range(TRANSACTION_IDS_MAX):
+        send(draft, A, b"x", id=str(number))
+
+    with pytest.raises(LimitReachedError, match="transaction_ids_max"):
+        send(draft, A, b"x", id="one too many")
+    send(draft, B, b"x")
+
+    assert sum(batch.count for _, batch in batches(stage(draft))) == TRANSACTION_IDS_MAX + 1

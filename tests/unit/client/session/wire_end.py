@@ -72,6 +72,7 @@ class WireEnd:
         self.now_ms = 1_000
         self.session = Session(
             client_id="client-1",
+            secret="a secret of client 1",
             agent="test",
             now_ms=lambda: self.now_ms,
             on_dirty=lambda: None,

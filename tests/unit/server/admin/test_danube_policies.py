@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import json
+from msgspec.structs import replace as replace_struct
+from structlog.testing import capture_logs
 
 import ister
 from ister.base import AckSettings
-from ister.base.errors import BadRequestError, InvalidError
+from ister.base.errors import BadRequestError, InvalidError, IsterError
 from ister.metadata import MemoryMetadata, Put
 from ister.server.admin import Admin
 from ister.server.grpc.admin_policies import (
@@ -19,7 +22,10 @@ from ister.server.grpc.admin_policies import (
     apply_policy,
     policy_of,
 )
-from ister.server.grpc.admin_settings import SubscriptionSettings
+from ister.server.grpc.admin_settings import Kept, SubscriptionSettings
+from ister.server.grpc.admin_subscriptions import SubscriptionAdmin
+from ister.server.grpc.messages import message
+from ister.server.grpc.status import Refusal
 from ister.testing import MemoryBroker
 
 TOPIC = "/default/orders"
@@ -212,6 +218,48 @@ async def test_a_fact_that_cannot_be_read_costs_itself_only(
 
     assert again.acks(TOPIC, "billing").in_flight_max == 3
     assert again.acks(TOPIC, "mail") == DANUBE_ACKS
+
+
+async def test_kept_policy_with_reserved_dead_letter_topic_is_ignored_at_start(
+    settings: SubscriptionSettings, metadata: MemoryMetadata
+) -> None:
+    # Earlier versions accepted dead-letter topics in `/system`.
+    policy = replace_struct(ODD, dead_letter_topic="/system/dead", poison_policy=0)
+    await settings.keep_policy(TOPIC, "billing", ODD)
+    kept = json.encode(Kept(policy=policy))
+    await metadata.write(Put("danube/settings/default/orders/mail", kept))
+    again = SubscriptionSettings(metadata)
+    with capture_logs() as lines:
+        await again.load(exists=lambda _: True)
+
+    assert again.policy(TOPIC, "billing", None) == ODD
+    assert again.acks(TOPIC, "mail") == DANUBE_ACKS
+    assert [line["event"] for line in lines] == ["settings_not_readable"]
+
+
+@pytest.mark.parametrize("letters", ["/default/live", f"{TOPIC}-part-1", "/system/dead"])
+async def test_refused_policy_is_not_kept(
+    settings: SubscriptionSettings, admin: Admin, client: ister.Client, letters: str
+) -> None:
+    await client.create_topic("/default/live")
+    await admin.topics.create(TOPIC, kind="stream", partitions=2)
+    for partition in (0, 1):
+        await admin.subscriptions.create(f"{TOPIC}-part-{partition}", "billing")
+    request = message("danube_admin.SetSubscriptionFailurePolicyRequest")(
+        topic=TOPIC, subscription="billing"
+    )
+    request.failure_policy.CopyFrom(
+        message("danube_admin.SubscriptionFailurePolicy")(
+            ack_timeout_ms=1_000, dead_letter_topic=letters, poison_policy=0
+        )
+    )
+    before = admin.subscriptions.settings(f"{TOPIC}-part-0", "billing")
+    set_policy = SubscriptionAdmin(admin, settings).handlers()["SetSubscriptionFailurePolicy"]
+    with pytest.raises((IsterError, Refusal)):
+        await set_policy(request, None)
+
+    assert settings.policy(TOPIC, "billing", None) is None
+    assert admin.subscriptions.settings(f"{TOPIC}-part-0", "billing") == before
 
 
 async def test_a_later_topic_of_the_name_has_nothing_to_do_with_what_was_set(

@@ -1,7 +1,7 @@
 """The door's own parts over a real broker in memory, without gRPC and with a clock to move."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from ister.metadata import MemoryMetadata
 from ister.objects import MemoryDisk
 from ister.registry import Registry
 from ister.server.grpc.admin_settings import SubscriptionSettings
+from ister.server.grpc.calls import Direct
 from ister.server.grpc.consumers import Consumers
 from ister.server.grpc.messages import message
 from ister.server.grpc.producers import Producers
@@ -26,25 +27,46 @@ WAIT_S = 5.0
 
 @dataclass
 class FakeContext:
-    """A call's context: keeps what is written, and may be told not to take it."""
+    """A call: keeps what is written, and may be told to have no room for more."""
 
     written: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
     reads: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.reads.set()
+        self._full = False
 
     def peer(self) -> str:
         return "memory"
 
-    async def write(self, data: bytes) -> None:
-        self.written.put_nowait(StreamMessage.FromString(data))
-        await self.reads.wait()
+    async def drained(self) -> None:
+        if self._full:
+            await self.reads.wait()
+
+    def write(self, messages: Sequence[bytes]) -> None:
+        for data in messages:
+            self.written.put_nowait(StreamMessage.FromString(data))
+        self._full = not self.reads.is_set()
 
     async def take(self, count: int = 1) -> list[bytes]:
         """Return the payloads of the next messages."""
         async with asyncio.timeout(WAIT_S):
             return [(await self.written.get()).payload for _ in range(count)]
+
+
+async def answer_of(direct: Direct, data: bytes, after: Callable[[], None] = lambda: None) -> bytes:
+    """Return what a handler answers, now or later, or raise why it does not."""
+    answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def reply(answer: bytes | BaseException) -> None:
+        if isinstance(answer, bytes):
+            answered.set_result(answer)
+        else:
+            answered.set_exception(answer)
+
+    direct(data, reply)
+    after()
+    return await answered
 
 
 class Inside:
@@ -93,7 +115,11 @@ class Inside:
             payload=payload,
             attributes=attributes or {},
         )
-        await self.producers.send(sent.SerializeToString())
+        await self.send_bytes(sent.SerializeToString())
+
+    async def send_bytes(self, data: bytes) -> bytes:
+        """Send a message as it is on the wire."""
+        return await answer_of(self.producers.send, data, self.producers.publish_runs)
 
     async def subscribe(
         self, name: str = "c", *, type: int = 0, key_filters: Sequence[str] = ()
@@ -121,7 +147,7 @@ class Inside:
         request = message("danube.AckRequest")(
             msg_id={"topic_name": TOPIC, "topic_offset": offset}, subscription_name="s"
         )
-        await self.consumers.ack(request.SerializeToString())
+        await answer_of(self.consumers.ack, request.SerializeToString())
 
     async def close(self) -> None:
         """End every stream."""

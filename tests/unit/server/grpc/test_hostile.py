@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.server.grpc.inside import FakeContext, Inside, turns
+from tests.unit.server.grpc.inside import FakeContext, Inside, answer_of, turns
 
 from ister.base.errors import IsterError
 from ister.server.grpc.messages import message
@@ -106,6 +106,7 @@ async def call(inside: Inside, method: str, request: Any) -> None:
         await inside.producers.create(request, FakeContext())
     elif method == "subscribe":
         await inside.consumers.subscribe(request, FakeContext())
+    elif method == "send":
+        await inside.send_bytes(request.SerializeToString())
     else:
-        owner: Any = inside.producers if method == "send" else inside.consumers
-        await getattr(owner, method)(request.SerializeToString())
+        await answer_of(getattr(inside.consumers, method), request.SerializeToString())

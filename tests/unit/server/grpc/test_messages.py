@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from grpc import StatusCode
 
 from ister.base import errors
 from ister.server.grpc.messages import FILE, message, service
-from ister.server.grpc.status import code_of
+from ister.server.grpc.status import StatusCode, code_of
 
 RETRIED = {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.RESOURCE_EXHAUSTED}
 

@@ -4,6 +4,7 @@ from typing import cast
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.server.http.caller import Caller
 
 from ister.registry import Registry
@@ -147,19 +148,56 @@ async def test_a_whole_number_may_be_written_with_a_point(number: str, call: Cal
     assert answer.json["partitions"] == 2
 
 
-async def test_a_large_body_is_refused_at_the_first_mistake(
-    monkeypatch: pytest.MonkeyPatch, call: Caller
+LARGE_BODIES = [
+    b'{"kind": [' + b",".join([b"1.0"] * 100_000) + b"]}",
+    b'{"kind": ' + b"1e308, " * 20_000 + b"}",
+    b'{"kind": "stream", "partitions": {' + b'"a": 1e308, ' * 20_000 + b'"b": 1}}',
+    b"{" + b",".join(b'"%d": 1' % number for number in range(20_000)) + b"}",
+    b"[" + b"1e308, " * 20_000 + b"1]",
+]
+
+
+@pytest.mark.parametrize("raw", LARGE_BODIES, ids=range(len(LARGE_BODIES)))
+async def test_a_large_body_of_many_parts_is_refused_before_it_is_taken_apart(
+    raw: bytes, monkeypatch: pytest.MonkeyPatch, call: Caller
 ) -> None:
-    """Without a call of Python for each of its numbers, which would hold up the broker."""
+    """Each number, name and list would take its time, and hold up the broker together."""
     seen: list[str] = []
     monkeypatch.setattr(api, "_JSON", msgspec.json.Decoder(float_hook=seen.append))
-    raw = b'{"kind": [' + b",".join([b"1.0"] * 100_000) + b"]}"
 
     answer = await call("PUT", TOPIC, raw=raw, headers={"content-type": "application/json"})
 
     assert answer.error == (400, 1007, "BadRequestError")
-    assert "`$.kind`" in answer.json["error"]["message"]
     assert not seen
+
+
+async def test_a_field_that_a_large_body_repeats_is_taken_apart_once(
+    monkeypatch: pytest.MonkeyPatch, call: Caller
+) -> None:
+    seen: list[str] = []
+
+    def hook(number: str) -> int:
+        seen.append(number)
+        return int(float(number))
+
+    monkeypatch.setattr(api, "_JSON", msgspec.json.Decoder(float_hook=hook))
+    raw = b'{"kind": "stream"' + b', "partitions": 3.0' * 10_000 + b', "partitions": 2.0}'
+
+    answer = await call("PUT", TOPIC, raw=raw, headers={"content-type": "application/json"})
+
+    assert answer.json["partitions"] == 2
+    assert seen == ["2.0"]
+
+
+async def test_a_large_text_leaves_the_rest_of_its_body_as_it_is(call: Caller) -> None:
+    await call("PUT", TOPIC, {"kind": "stream"})
+    payload = 'é"\\\n' * 100_000
+
+    message = {"payload": payload, "key": "k", "attributes": {"a": "b"}}
+    await call("POST", f"{TOPIC}/messages", message)
+
+    (row,) = (await call("GET", f"{TOPIC}/messages")).json["rows"]
+    assert {name: row[name] for name in message} == message
 
 
 @pytest.mark.parametrize("number", ["2.5", "1e400", "1" * 10_000, "-1.0", "1e300"])
@@ -202,7 +240,7 @@ async def test_a_page_of_another_site_can_change_nothing(call: Caller) -> None:
 
     answer = await call("PUT", TOPIC, {"kind": "live"}, headers=foreign)
 
-    assert answer.error == (403, 2000, "DeniedError")
+    assert answer.error == (403, 2003, "ForeignSiteError")
     assert (await call("GET", TOPIC)).status == 404
     own = {"origin": "http://broker"}
     assert (await call("PUT", TOPIC, {"kind": "live"}, headers=own)).status == 201
@@ -242,6 +280,17 @@ async def test_a_bug_costs_its_request_only(broker: MemoryBroker) -> None:
 
     assert answer.error == (500, 7001, "InternalError")
     assert (await call("GET", "/api/v1/broker")).status == 200
+
+
+async def test_requests_that_meet_a_bug_do_not_fill_the_log(broker: MemoryBroker) -> None:
+    engine = broker.engine
+    call = Caller(App(engine, NativeDoor(engine), Admin(engine, cast("Registry", object()))))
+
+    with capture_logs() as lines:
+        for _ in range(20):
+            await call("GET", "/api/v1/schemas")
+
+    assert [(line["event"], line["times"]) for line in lines] == [("http_request_failed", 1)]
 
 
 @pytest.mark.parametrize("path", ["/", "/api", "/metrics/", "/healthz/x"])

@@ -15,6 +15,7 @@ from ister.base.errors import (
     OffsetGoneError,
     SchemaViolationError,
     StorageFailedError,
+    StorageUncertainError,
     TopicNotFoundError,
     WrongKindError,
 )
@@ -90,6 +91,7 @@ class PeekedPage(Struct):
     MessageTooLargeError,
     SchemaViolationError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def publish_message(admin: Admin, where: TopicPath, body: NewMessage) -> Published:
     """Publish one message.

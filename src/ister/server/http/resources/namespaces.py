@@ -10,6 +10,7 @@ from ister.base.errors import (
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
     StorageFailedError,
+    StorageUncertainError,
 )
 from ister.server.admin import Admin, BalanceReport, BrokerRow, NamespaceReport
 from ister.server.http.resources.shapes import NamespacePath, PageQuery
@@ -48,7 +49,12 @@ async def describe_namespace(admin: Admin, where: NamespacePath) -> NamespaceRep
 
 
 @NAMESPACES.route(
-    "PUT", "/namespaces/{namespace}", BadNameError, LimitReachedError, StorageFailedError
+    "PUT",
+    "/namespaces/{namespace}",
+    BadNameError,
+    LimitReachedError,
+    StorageFailedError,
+    StorageUncertainError,
 )
 async def create_namespace(admin: Admin, where: NamespacePath) -> Made[NamespaceReport]:
     """Make a namespace, or find it there."""

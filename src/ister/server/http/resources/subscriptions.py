@@ -13,6 +13,7 @@ from ister.base.errors import (
     OffsetGoneError,
     SnapshotNotFoundError,
     StorageFailedError,
+    StorageUncertainError,
     SubscriptionMismatchError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
@@ -125,6 +126,7 @@ async def describe_subscription(admin: Admin, where: SubscriptionPath) -> Subscr
     SubscriptionMismatchError,
     LimitReachedError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def create_subscription(
     admin: Admin, where: SubscriptionPath, body: NewSubscription
@@ -144,7 +146,9 @@ async def create_subscription(
     return Made(admin.subscriptions.get(where.name, where.subscription), is_new)
 
 
-@SUBSCRIPTIONS.route("DELETE", _ONE, SubscriptionNotFoundError, StorageFailedError)
+@SUBSCRIPTIONS.route(
+    "DELETE", _ONE, SubscriptionNotFoundError, StorageFailedError, StorageUncertainError
+)
 async def delete_subscription(admin: Admin, where: SubscriptionPath) -> None:
     """Remove a durable subscription with its position; its consumers are closed."""
     await admin.subscriptions.delete(where.name, where.subscription)
@@ -163,6 +167,7 @@ async def describe_settings(admin: Admin, where: SubscriptionPath) -> AckSetting
     SubscriptionNotFoundError,
     SubscriptionMismatchError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def change_settings(admin: Admin, where: SubscriptionPath, body: AckChanges) -> AckSettings:
     """Change how a durable subscription treats messages; what is left out stays as it is."""
@@ -178,6 +183,7 @@ async def change_settings(admin: Admin, where: SubscriptionPath, body: AckChange
     SnapshotNotFoundError,
     OffsetGoneError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def seek_subscription(
     admin: Admin, where: SubscriptionPath, body: SeekTo
@@ -187,19 +193,25 @@ async def seek_subscription(
     return admin.subscriptions.get(where.name, where.subscription)
 
 
-@SUBSCRIPTIONS.route("POST", f"{_ONE}/pause", SubscriptionNotFoundError, StorageFailedError)
+@SUBSCRIPTIONS.route(
+    "POST", f"{_ONE}/pause", SubscriptionNotFoundError, StorageFailedError, StorageUncertainError
+)
 async def pause_subscription(admin: Admin, where: SubscriptionPath) -> None:
     """Let a durable subscription rest."""
     await admin.subscriptions.pause(where.name, where.subscription)
 
 
-@SUBSCRIPTIONS.route("POST", f"{_ONE}/resume", SubscriptionNotFoundError, StorageFailedError)
+@SUBSCRIPTIONS.route(
+    "POST", f"{_ONE}/resume", SubscriptionNotFoundError, StorageFailedError, StorageUncertainError
+)
 async def resume_subscription(admin: Admin, where: SubscriptionPath) -> None:
     """Let a durable subscription go on."""
     await admin.subscriptions.resume(where.name, where.subscription)
 
 
-@SUBSCRIPTIONS.route("POST", f"{_ONE}/redrive", BadNameError, StorageFailedError)
+@SUBSCRIPTIONS.route(
+    "POST", f"{_ONE}/redrive", BadNameError, StorageFailedError, StorageUncertainError
+)
 async def redrive_subscription(admin: Admin, where: SubscriptionPath, body: Redrive) -> Redriven:
     """Move dead letters of a subscription back to the topics they came from.
 
@@ -215,6 +227,7 @@ async def redrive_subscription(admin: Admin, where: SubscriptionPath, body: Redr
     SubscriptionNotFoundError,
     LimitReachedError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def save_cursor(admin: Admin, where: CursorPath) -> None:
     """Keep where a durable subscription stands under a name, to seek to later."""
@@ -227,6 +240,7 @@ async def save_cursor(admin: Admin, where: CursorPath) -> None:
     SubscriptionNotFoundError,
     SnapshotNotFoundError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def drop_cursor(admin: Admin, where: CursorPath) -> None:
     """Forget a saved cursor."""

@@ -10,6 +10,7 @@ from ister.base.errors import (
     LimitReachedError,
     NamespaceNotFoundError,
     StorageFailedError,
+    StorageUncertainError,
     TopicExistsError,
     TopicNotFoundError,
     WrongKindError,
@@ -194,6 +195,7 @@ async def describe_topic(admin: Admin, where: TopicPath) -> TopicDescription:
     WrongKindError,
     LimitReachedError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def create_topic(
     admin: Admin, where: TopicPath, body: NewLive | NewStream | NewTimeline | NewPriority
@@ -222,6 +224,7 @@ async def delete_topic(admin: Admin, where: TopicPath) -> None:
     TopicNotFoundError,
     WrongKindError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def purge_topic(admin: Admin, where: TopicPath, body: Purge) -> Purged:
     """Drop messages of a stream."""
@@ -246,6 +249,7 @@ async def list_partitions(admin: Admin, where: TopicPath) -> PartitionPage:
     WrongKindError,
     LimitReachedError,
     StorageFailedError,
+    StorageUncertainError,
 )
 async def grow_topic(admin: Admin, where: TopicPath, body: PartitionCount) -> PartitionPage:
     """Give a partitioned topic more partitions.

@@ -1,0 +1,278 @@
+"""Encryption at rest: no nonce is used twice, and no plain or forged file is accepted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.crash.conftest import WAYS, Setup
+from tests.crash.machine import TOPICS, History, OpenBackend, check, content, in_store, on_disk
+from tests.crash.test_log_damage import finished, unharmed
+from tests.crash.workload import live, log_options
+
+from ister.base.errors import CorruptedError
+from ister.log import Keyring, check_folder
+from ister.log.entry import (
+    ENCRYPTED,
+    Header,
+    decode_file_header,
+    encode_file_header,
+    pack_header,
+    padding,
+)
+from ister.log.ports import Buffer, Cipher
+from ister.log.scan import Scan, read_file_header
+from ister.objects import FileKeyring
+from ister.testing import Crash, Fault, FaultyDisk
+
+
+@dataclass
+class Seals:
+    """Every plaintext that was ever sealed, by its data key and nonce."""
+
+    seen: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, key: bytes, nonce: bytes, plain: Buffer, aad: bytes) -> None:
+        """Fail when another plaintext was sealed with the same key and nonce."""
+        self.count += 1
+        digest = sha256(len(aad).to_bytes(8) + aad + bytes(plain)).digest()
+        assert self.seen.setdefault((key, nonce), digest) == digest, "a nonce was used twice"
+
+
+class WatchedCipher:
+    def __init__(self, cipher: Cipher, key: bytes, seals: Seals) -> None:
+        self._cipher = cipher
+        self._key = key
+        self._seals = seals
+
+    def encrypt(self, plain: Buffer, aad: bytes, nonce: bytes) -> bytes:
+        self._seals.add(self._key, nonce, plain, aad)
+        return self._cipher.encrypt(plain, aad, nonce)
+
+    def decrypt(self, sealed: Buffer, aad: bytes, nonce: bytes) -> bytes:
+        return self._cipher.decrypt(sealed, aad, nonce)
+
+
+class WatchedKeyring:
+    """A keyring whose ciphers are watched; a data key is known by its wrapped form."""
+
+    def __init__(self, keyring: Keyring, seals: Seals) -> None:
+        self._keyring = keyring
+        self._seals = seals
+
+    def new_cipher(self) -> tuple[Cipher, str, bytes]:
+        cipher, key_id, wrapped = self._keyring.new_cipher()
+        return WatchedCipher(cipher, wrapped, self._seals), key_id, wrapped
+
+    def open_cipher(self, key_id: str, wrapped: bytes) -> Cipher:
+        return WatchedCipher(self._keyring.open_cipher(key_id, wrapped), wrapped, self._seals)
+
+
+@pytest.fixture(params=["files", "chunks"])
+def encrypted_setup(request: pytest.FixtureRequest, tmp_path: Path) -> Setup:
+    keyring = FileKeyring.create(tmp_path / "keys.json")
+    return Setup(on_disk if request.param == "files" else in_store, log_options(keyring))
+
+
+def watch(setup: Setup) -> tuple[Setup, Seals]:
+    seals = Seals()
+    assert setup.options.ciphers is not None
+    options = replace(setup.options, ciphers=WatchedKeyring(setup.options.ciphers, seals))
+    return Setup(setup.open_backend, options), seals
+
+
+def test_no_nonce_is_used_twice_wherever_the_machine_crashes(encrypted_setup: Setup) -> None:
+    """This includes footers of files whose end was torn, and torn footers."""
+    step = 3 if encrypted_setup.open_backend is on_disk else 7
+    for number in range(0, encrypted_setup.operations() + 1, step):
+        setup, seals = watch(encrypted_setup)
+        disk = FaultyDisk()
+        disk.crash_at(number)
+        history = setup.live(disk)
+        keep, seed = WAYS[1 + number % 5]
+        found = disk.reopen(keep, seed=seed)
+        for _ in range(2):
+            # Started again, stopped while the footer is written, and started once more.
+            found.crash_at(len(found.operations) + 2 + number % 4)
+            try:
+                machine = setup.open(found, history)
+                machine.publish(1, 300)
+                group = machine.log.take()
+                assert group is not None
+                machine.log.write(group)
+            except Crash:
+                pass
+            found = found.reopen("torn", seed=number)
+        machine = setup.open(found, history)
+        machine.commit(machine.mark)
+        machine.checkpoint()
+        assert seals.count > 0
+
+
+def test_no_nonce_is_used_twice_when_the_disk_fails(encrypted: Setup) -> None:
+    for number in range(0, encrypted.operations(), 3):
+        setup, seals = watch(encrypted)
+        disk = FaultyDisk()
+        disk.fail(Fault(at=number))
+        live(disk, setup.open_backend, setup.options, History()).restart()
+        assert seals.count > 20
+
+
+# An attacker who can write to the disk, and has no key
+
+
+def forge(
+    data: bytes, slot: int, change: Callable[[Header, bytes], tuple[Header, bytes]]
+) -> bytes | None:
+    """Return a file with entry `slot` changed and a valid checksum; `None` if it has fewer."""
+    scan = Scan(lambda position, size: data[position : position + size], len(data))
+    for number, (header, position, stored) in enumerate(scan):
+        if number == slot:
+            new, body = change(header, bytes(stored))
+            head = pack_header(
+                new.kind,
+                new.topic,
+                [body],
+                length=len(body),
+                number=new.number,
+                synced=new.synced,
+                count=new.count,
+                mark=new.mark,
+                flags=new.flags,
+            )
+            end = position + header.size_bytes
+            return data[:position] + head + body + padding(len(body)) + data[end:]
+    return None
+
+
+def plain_entry(header: Header, body: bytes) -> tuple[Header, bytes]:
+    """Mark the entry as not encrypted, with the same length."""
+    return header._replace(flags=header.flags & ~ENCRYPTED), b"x" * len(body)
+
+
+def other_topic(header: Header, body: bytes) -> tuple[Header, bytes]:
+    return header._replace(topic=header.topic ^ 3), body
+
+
+def other_sync(header: Header, body: bytes) -> tuple[Header, bytes]:
+    return header._replace(synced=header.synced + 8), body
+
+
+def other_header(header: Header, body: bytes) -> tuple[Header, bytes]:
+    """Change the owner in the header of the file."""
+    found = decode_file_header(body, "file")
+    return header, encode_file_header(
+        msgspec.structs.replace(found, owner="mallory mallory!"[: len(found.owner)])
+    )
+
+
+@pytest.mark.parametrize("change", [plain_entry, other_topic, other_sync, other_header])
+def test_a_forged_entry_is_detected(
+    encrypted_setup: Setup, change: Callable[[Header, bytes], tuple[Header, bytes]]
+) -> None:
+    disk, history = finished(encrypted_setup)
+    noticed = 0
+    for name, data in files_in_use(disk).items():
+        for slot in [0] if change is other_header else range(1, 4):
+            forged = forge(data, slot, change)
+            if forged is None:
+                continue
+            found = disk.reopen("none")
+            found.remove(name)
+            found.put(name, forged)
+            assert is_noticed(encrypted_setup, found, history), f"entry {slot} of {name}"
+            noticed += 1
+
+    assert noticed > 5
+
+
+def files_in_use(disk: FaultyDisk) -> dict[str, bytes]:
+    """Return the files that the next start needs, without old documents and fences."""
+    files = content(disk)
+    newest = {
+        max((name for name in files if name.startswith(folder)), default="")
+        for folder in ("manifests/", "snapshots/")
+    }
+    return {
+        name: data
+        for name, data in files.items()
+        if name in newest
+        or name.startswith("segments/")
+        or (name.startswith("chunks/") and forge(data, 1, plain_entry) is not None)
+    }
+
+
+def is_noticed(setup: Setup, disk: FaultyDisk, history: History) -> bool:
+    """Whether a start, a read or a check reports an error."""
+    report = check_folder(setup.open_backend(disk.reopen("none")), keyring=setup.options.ciphers)
+    try:
+        machine = setup.open(disk, history)
+        hurt = unharmed(machine) != set(TOPICS)
+    except CorruptedError:
+        hurt = True
+    return hurt or bool(report.problems)
+
+
+def test_a_plain_file_in_the_place_of_an_encrypted_one_is_refused(encrypted_setup: Setup) -> None:
+    disk, history = finished(encrypted_setup)
+    plain_disk, _ = finished(Setup(encrypted_setup.open_backend, log_options()))
+    plain = content(plain_disk)
+    tried = 0
+    for name in files_in_use(disk):
+        if name not in plain or name.startswith("manifests/"):
+            continue  # Of a plain manifest see the test below.
+        found = disk.reopen("none")
+        found.remove(name)
+        found.put(name, plain[name])
+        report = check_folder(
+            encrypted_setup.open_backend(found.reopen("none")),
+            keyring=encrypted_setup.options.ciphers,
+        )
+        assert any("not encrypted" in problem.reason for problem in report.problems), name
+        assert is_noticed(encrypted_setup, found, history), name
+        tried += 1
+
+    assert tried > 3
+
+
+def test_an_encrypted_file_under_the_name_of_another_is_refused(encrypted_setup: Setup) -> None:
+    disk, history = finished(encrypted_setup)
+    files = files_in_use(disk)
+    tried = 0
+    for name in files:
+        folder = name.partition("/")[0]
+        others = [n for n in files if n != name and n.startswith(folder)]
+        for other in others[:2]:
+            found = disk.reopen("none")
+            found.remove(name)
+            found.put(name, files[other])
+            assert is_noticed(encrypted_setup, found, history), f"{other} as {name}"
+            tried += 1
+
+    assert tried > 3
+
+
+@pytest.mark.parametrize("open_backend", [on_disk, in_store], ids=["files", "chunks"])
+def test_encryption_that_begins_later_covers_every_new_file(
+    open_backend: OpenBackend, tmp_path: Path
+) -> None:
+    plain = Setup(open_backend, log_options())
+    disk, history = FaultyDisk(), History()
+    live(disk, plain.open_backend, plain.options, history).close()
+    before = set(content(disk))
+    setup = Setup(open_backend, log_options(FileKeyring.create(tmp_path / "keys.json")))
+    for _ in range(3):
+        machine = setup.open(disk, history)
+        machine.commit(partial(machine.publish, 1, 300), machine.mark)
+        machine.checkpoint()
+        machine.close()
+
+    assert check(setup.open(disk, history), history.committed) == history.committed
+    for name, data in content(disk).items():
+        header = read_file_header(lambda at, size: data[at : at + size], len(data), name)  # noqa: B023
+        assert header is not None
+        assert header[1].key_id or name in before, f"{name} is not encrypted"

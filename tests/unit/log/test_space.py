@@ -1,0 +1,197 @@
+"""Space on a disk: the sizes of files, and the reserve that is released and created again."""
+
+import errno
+
+import pytest
+
+from ister.log.space import FILE_BYTES_MIN, PIECES, RESERVE_BYTES, Space
+from ister.testing import Crash, Fault, FaultyDisk, SmallDisk
+
+MIB = 1024 * 1024
+SEGMENT_BYTES = 128 * MIB
+
+
+def open_space(disk: FaultyDisk) -> Space:
+    space = Space(disk)
+    space.open()
+    space.refill()
+    return space
+
+
+def reserve_bytes(disk: SmallDisk) -> int:
+    return sum(disk.open(name).size() for name in disk.names("reserve"))
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "size_bytes"),
+    [(2_000, 128 * MIB), (1_024, 128 * MIB), (72, 9 * MIB), (8, 1 * MIB), (1, FILE_BYTES_MIN)],
+)
+def test_a_file_has_at_most_an_eighth_of_the_free_space(free_mib: int, size_bytes: int) -> None:
+    disk = SmallDisk(4_000 * MIB)
+    space = open_space(disk)
+    disk.create("foreign/file", allocate_bytes=disk.free_bytes - free_mib * MIB)
+
+    _, made = space.create("segments/1", bytes_max=SEGMENT_BYTES, bytes_min=0)
+
+    assert made == size_bytes
+    assert space.is_short == (made < SEGMENT_BYTES)
+    assert not space.is_full
+
+
+def test_a_file_has_space_for_the_group_it_is_created_for() -> None:
+    disk = SmallDisk(80 * MIB)
+    space = open_space(disk)
+
+    _, made = space.create("segments/1", bytes_max=SEGMENT_BYTES, bytes_min=20 * MIB)
+
+    assert made == 20 * MIB
+
+
+def test_the_reserve_is_a_tenth_of_a_small_disk_and_of_fixed_size_on_a_large_one() -> None:
+    small, large = SmallDisk(20 * MIB), SmallDisk(2_000 * MIB)
+    open_space(small)
+    open_space(large)
+
+    assert 0.9 * 2 * MIB < reserve_bytes(small) <= 2 * MIB
+    assert reserve_bytes(large) == RESERVE_BYTES
+
+
+def test_a_quota_that_the_disk_does_not_report_makes_files_smaller() -> None:
+    class Quota(SmallDisk):
+        def room(self) -> tuple[int, int]:
+            return 2_000 * MIB, 4_000 * MIB
+
+    space = open_space(Quota(40 * MIB))
+
+    _, made = space.create("segments/1", bytes_max=SEGMENT_BYTES, bytes_min=0)
+
+    assert made == 32 * MIB
+    assert not space.is_full
+
+
+def test_messages_leave_some_of_the_reserve_and_changes_use_all_of_it() -> None:
+    disk = SmallDisk(80 * MIB)
+    space = open_space(disk)
+    disk.fill()
+    piece = reserve_bytes(disk) // PIECES
+
+    with pytest.raises(OSError, match="No space"):
+        space.create("segments/1", bytes_max=piece, bytes_min=RESERVE_BYTES, keep=space.kept)
+    assert len(disk.names("reserve")) == space.kept == PIECES // 2
+    for number in range(PIECES):
+        space.create(f"segments/{number}", bytes_max=piece, bytes_min=piece)
+
+    assert disk.names("reserve") == []
+    with pytest.raises(OSError, match="No space"):
+        space.attempt(lambda: disk.put("manifests/1", bytes(piece)))
+
+
+def test_the_reserve_grows_with_the_size_of_checkpoints() -> None:
+    disk = SmallDisk(1_000 * MIB)
+    space = open_space(disk)
+    space.put("snapshots/1", bytes(20 * MIB))
+    assert not space.is_whole
+    space.refill()
+    disk.fill()
+
+    # The next one, and a journal file.
+    space.put("snapshots/2", bytes(20 * MIB))
+    space.put("manifests/2", bytes(15 * MIB))
+    space.create("segments/1", bytes_max=MIB, bytes_min=MIB)
+
+    assert disk.names("reserve")
+
+
+def test_the_reserve_is_at_most_a_tenth_of_the_disk() -> None:
+    disk = SmallDisk(200 * MIB)
+    space = open_space(disk)
+    space.put("snapshots/1", bytes(60 * MIB))
+    space.refill()
+
+    assert 18 * MIB <= reserve_bytes(disk) <= 20 * MIB
+
+
+def test_a_disk_is_full_from_the_first_released_piece_until_the_reserve_is_whole() -> None:
+    disk = SmallDisk(80 * MIB)
+    space = open_space(disk)
+    disk.fill()
+    space.attempt(lambda: disk.put("manifests/1", bytes(10)))
+    refused = [space.is_full]
+    space.refill()
+    refused.append(space.is_full)
+
+    disk.remove("foreign/file")
+    space.refill()
+    refused.append(space.is_full)
+
+    assert refused == [True, True, False]
+    assert space.is_whole
+    assert len(disk.names("reserve")) == PIECES
+
+
+def test_a_disk_without_space_besides_the_reserve_is_still_full() -> None:
+    disk = SmallDisk(80 * MIB)
+    space = open_space(disk)
+    disk.fill()
+    space.attempt(lambda: disk.put("manifests/1", bytes(10)))
+    disk.remove("manifests/1")
+    space.refill()
+
+    assert len(disk.names("reserve")) == PIECES
+    assert space.is_full
+
+
+def test_opening_on_a_full_disk_releases_a_piece() -> None:
+    disk = SmallDisk(80 * MIB)
+    open_space(disk)
+    disk.fill()
+
+    space = Space(disk)
+    space.open()
+
+    assert space.is_full
+    assert len(disk.names("reserve")) == PIECES - 1
+    assert disk.free_bytes > FILE_BYTES_MIN
+
+
+def test_another_kind_of_error_is_raised_and_nothing_is_released() -> None:
+    disk = SmallDisk(80 * MIB)
+    space = open_space(disk)
+    disk.fail(Fault(errno.EIO, actions=["put", "create"], lasting=True))
+
+    with pytest.raises(OSError, match="Input/output"):
+        space.attempt(lambda: disk.put("manifests/1", b""))
+    with pytest.raises(OSError, match="Input/output"):
+        space.create("segments/1", bytes_max=MIB, bytes_min=0)
+
+    assert not space.is_full
+    assert len(disk.names("reserve")) == PIECES
+
+
+@pytest.mark.parametrize("number", range(PIECES))
+def test_an_incomplete_reserve_is_completed_by_the_next_start(number: int) -> None:
+    disk = SmallDisk(80 * MIB)
+    disk.crash_at(number)
+    with pytest.raises(Crash):
+        open_space(disk)
+    found = disk.reopen("all")
+    # A file of which the name alone has come to the disk.
+    found.put("reserve/x", b"")
+
+    space = open_space(found)
+
+    assert space.is_whole
+    assert reserve_bytes(found) == RESERVE_BYTES // MIB * MIB
+
+
+def test_a_disk_that_does_not_report_its_size_has_no_reserve() -> None:
+    disk = FaultyDisk()
+    space = open_space(disk)
+    disk.fail(Fault(errno.ENOSPC, actions=["create"]))
+
+    with pytest.raises(OSError, match="No space"):
+        space.create("segments/1", bytes_max=SEGMENT_BYTES, bytes_min=0)
+
+    assert disk.names("reserve") == []
+    assert not space.is_full
+    assert space.is_whole
