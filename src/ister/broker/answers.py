@@ -2,6 +2,7 @@
 
 Always true:
 - an answer is kept for `COMMIT_REMEMBERED_MS`, within the memory limits for one client and for all.
+  Only time in which a broker runs counts, whatever happens to the wall clock of the machine.
   When one client is over its limit, its own oldest answers are dropped. When all clients together
   are over theirs, answers of the largest client are dropped. When all clients are small, answers of
   a client that has not committed for longest are dropped. So a client that commits little and often
@@ -45,7 +46,10 @@ Row = tuple[str, str, bytes]
 
 
 class Answer(NamedTuple):
-    """The answer to a commit: the base offset of each batch, and `each` as on the wire."""
+    """The answer to a commit: the base offset of each batch, and `each` as on the wire.
+
+    `time_ms` is from `CommitAnswers.stamp`.
+    """
 
     time_ms: int
     offsets: list[int]
@@ -83,10 +87,22 @@ class _Client:
 class CommitAnswers:
     """The answers of recent commits, by the word of the transaction."""
 
-    __slots__ = ("_answers", "_classes", "_clients", "_turn", "size_bytes")
+    __slots__ = (
+        "_answers",
+        "_began_ms",
+        "_classes",
+        "_clients",
+        "_newest_ms",
+        "_turn",
+        "size_bytes",
+    )
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        # The time of the newest answer.
+        self._newest_ms = 0
+        # What `stamp` adds to the monotonic time of this process.
+        self._began_ms: int | None = None
         # By word. Encoded answers take a fifth of the memory of objects.
         self._answers: list[dict[str, bytes]] = [{} for _ in range(PART_COUNT)]
         # The client that committed last is at the end. The words of a client with few commits are a
@@ -111,6 +127,15 @@ class CommitAnswers:
     def __contains__(self, word: str) -> bool:
         return word in self._answers[hash(word) % PART_COUNT]
 
+    def stamp(self, monotonic_ms: int) -> int:
+        """Return the time for an answer that is added now.
+
+        It continues from the newest answer that a former process added.
+        """
+        if self._began_ms is None:
+            self._began_ms = self._newest_ms - monotonic_ms
+        return self._began_ms + monotonic_ms
+
     def find(self, word: str) -> Answer | None:
         """Return the answer to the commit under this word, if it is known."""
         answer = self._answers[hash(word) % PART_COUNT].get(word)
@@ -132,6 +157,7 @@ class CommitAnswers:
 
     def _add(self, client: str, word: str, answer: bytes) -> None:
         time_ms = _time_ms(answer)
+        self._newest_ms = max(self._newest_ms, time_ms)
         self._answers[hash(word) % PART_COUNT][word] = answer
         clients = self._clients[hash(client) % PART_COUNT]
         line = clients.get(client, ())
@@ -181,7 +207,7 @@ class CommitAnswers:
         clients = self._clients[self._turn]
         for _ in range(FORGOTTEN_AT_ONCE):
             silent = next(iter(clients), None)
-            if silent is None or self._newest_ms(clients[silent]) >= before_ms:
+            if silent is None or self._newest_of(clients[silent]) >= before_ms:
                 break
             self._forget_first(silent)
 
@@ -201,7 +227,7 @@ class CommitAnswers:
             if self._clients[self._turn]:
                 return next(iter(self._clients[self._turn]))
 
-    def _newest_ms(self, line: tuple[str, ...] | _Client) -> int:
+    def _newest_of(self, line: tuple[str, ...] | _Client) -> int:
         if isinstance(line, tuple):
             return _time_ms(self._answer(line[-1]))
         return line.newest_ms

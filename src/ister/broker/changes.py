@@ -144,7 +144,10 @@ class CursorDropped(_Change, frozen=True):
 
 
 class TransactionDone(_Change, frozen=True):
-    """A transaction was carried out; a repetition is answered with these offsets."""
+    """A transaction was carried out; a repetition is answered with these offsets.
+
+    `time_ms` is from `CommitAnswers.stamp`, not a wall time.
+    """
 
     transaction: str
     offsets: list[int]

@@ -196,7 +196,8 @@ class Transactions:
         offsets, each, stored = _stamp(parts)
         changes: list[Change] = [Acked(*ack.track.numbers, [ack.run[1:]]) for ack in acks]
         client = asker[0].client
-        changes.append(TransactionDone(word, offsets, vault.clock.now_ms(), each, client))
+        time_ms = vault.ledger.commits.stamp(vault.clock.monotonic_ms())
+        changes.append(TransactionDone(word, offsets, time_ms, each, client))
         vault.log.append_transaction(
             [topic.part(batch) for topic, batch in stored], encode_changes(changes)
         )

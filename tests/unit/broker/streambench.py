@@ -62,6 +62,10 @@ class BenchClock(VirtualClock):
 
         return super().call_later(delay_s, act)
 
+    def set_wall(self, by_ms: int) -> None:
+        """Somebody sets the wall clock of the machine."""
+        self._start_ms += by_ms
+
     def stop_for(self, ms: int) -> None:
         """Move on without running what is due, as while the process is stopped."""
         self._elapsed_us += ms * 1_000

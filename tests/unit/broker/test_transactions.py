@@ -17,6 +17,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import (
     BATCH_IDS_MAX,
+    COMMIT_REMEMBERED_MS,
     TRANSACTION_ACKS_MAX,
     TRANSACTION_BATCHES_MAX,
     TRANSACTION_IDS_MAX,
@@ -24,6 +25,7 @@ from ister.base.limits import (
 )
 from ister.broker import Transaction
 from ister.broker import transactions as module
+from ister.broker.answers import PART_COUNT
 from ister.testing import Crash, Fault, Keep
 
 OUT = "/default/out"
@@ -49,6 +51,15 @@ def process(bench: StreamBench, member: Member, word: str = "word") -> Outcome:
     messages = member.take()
     bench.stage(transaction, 0, *(b"result of " + m.payload for m in messages))
     return bench.commit(transaction, [OUT], [(member, m) for m in messages])
+
+
+def commit_one(
+    bench: StreamBench, word: str, payload: bytes = b"x", *, topic: str = OUT
+) -> Outcome:
+    """Publish one message in a transaction."""
+    transaction = bench.begin(word)
+    bench.stage(transaction, 0, payload)
+    return bench.commit(transaction, [topic])
 
 
 # All of it
@@ -317,13 +328,47 @@ def test_a_commit_is_recognised_after_very_many_of_other_clients(bench: StreamBe
     transaction = bench.begin("first")
     bench.stage(transaction, 0, b"a")
     bench.commit(transaction, [OUT])
+    commits = bench.vault.ledger.commits
     for number in range(10_001):
-        bench.vault.ledger.commits.add("busy", f"{number}", bench.clock.now_ms(), [0], {})
+        time_ms = commits.stamp(bench.clock.monotonic_ms())
+        commits.add("busy", f"{number}", time_ms, [0], {})
     again = bench.begin("first")
     bench.stage(again, 0, b"a")
 
     assert bench.commit(again, [OUT]).result == [0]
     assert stored(bench) == [b"a"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("step_ms", [-24 * 3_600_000, 24 * 3_600_000])
+def test_a_commit_is_recognised_after_the_wall_clock_was_set(
+    bench: StreamBench, step_ms: int, *, restarted: bool
+) -> None:
+    commit_one(bench, "first", b"a")
+    bench.clock.set_wall(step_ms)
+    if restarted:
+        bench.restart("none")
+    for number in range(PART_COUNT):
+        commit_one(bench, f"other-{number}", topic=MORE)
+
+    assert commit_one(bench, "first", b"a").result == [0]
+    assert stored(bench) == [b"a"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_commit_is_forgotten_in_time_though_the_wall_clock_was_set_back(
+    bench: StreamBench, *, restarted: bool
+) -> None:
+    commit_one(bench, "first")
+    bench.clock.set_wall(-24 * 3_600_000)
+    if restarted:
+        bench.restart("none")
+        commit_one(bench, "after the restart")
+    bench.advance(COMMIT_REMEMBERED_MS + 1)
+    for number in range(PART_COUNT):
+        commit_one(bench, f"other-{number}")
+
+    assert "first" not in bench.vault.ledger.commits
 
 
 def test_words_are_remembered_by_a_checkpoint(bench: StreamBench) -> None:
