@@ -19,7 +19,13 @@ from tests.fuzz.stalling_acts import ACTS
 from tests.fuzz.world import MEMORY, NotingTransport, StrictDoor
 
 from ister.base import EARLIEST, LATEST
-from ister.base.limits import ACKS_PER_FRAME_MAX, KIB, Limits
+from ister.base.limits import (
+    ACKS_PER_FRAME_MAX,
+    BATCH_ID_BYTES_MAX,
+    BATCH_IDS_MAX,
+    KIB,
+    Limits,
+)
 from ister.broker import (
     Broker,
     InlineWorker,
@@ -324,15 +330,21 @@ class Case:
         keys = [f"{n:x}".rjust(key_size, "k")[:4_000] for n in range(count)] if key_size else None
         value = "a" * rng.choice([5, 8_000 if count < 1_000 else 20])
         attributes = [{"a": value, "b": "b"}] * count if rng.random() < 0.5 else None
+        id_size = min(rng.choice([0, 0, 40, 255]), BATCH_ID_BYTES_MAX // count)
+        ids = None
+        if id_size and count <= BATCH_IDS_MAX:
+            ids = [f"{channel}-{n}".ljust(id_size, "i") for n in range(count)]
         head, body = encode(
             [b"x" * size] * count,
             keys=keys,
             attributes=attributes,
+            ids=ids,
             producer=name.encode(),
             first_sequence=1,
             codec=rng.choice([Codec.NONE, Codec.NONE, Codec.LZ4]),
         )
         what = f"publish {count} to {topic} keys={key_size} attributes={bool(attributes)}"
+        what += f" ids={id_size if ids else 0}"
         frame = b"".join(publish_frame(channel, 1, head, body))
         peer.say(what, frame)
         if count == 1:

@@ -220,8 +220,7 @@ def _add_batches(
 ) -> None:
     rng = case.rng
     each = rng.choice([1, 10]) if count > 100 else rng.choice([1, 100, 16_384 // count])
-    # Not with as many batches as there may be: such a commit still takes 55 to 66 ms of a turn.
-    ids_left = TRANSACTION_IDS_MAX if count <= 100 and rng.random() < 0.5 else 0
+    ids_left = TRANSACTION_IDS_MAX if rng.random() < 0.5 else 0
     frames = []
     for slot in range(count):
         ids = None

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from tests.fuzz.crowds import commit_many_batches, crowded, delete_followed, delete_subscribed
+from tests.fuzz.crowds import (
+    commit_many_batches,
+    commit_many_ids,
+    cover_partitions,
+    crowded,
+    delete_beside_subscriptions,
+    delete_followed,
+    delete_subscribed,
+)
 from tests.fuzz.stalling import longest_turns, memory_bytes, stalls
 
 from ister.base.limits import MIB
@@ -65,8 +73,20 @@ async def test_a_live_topic_with_very_many_subscriptions_is_deleted_in_many_turn
     assert not crowded(delete_subscribed, TURN_S)
 
 
+async def test_many_partitions_under_many_wildcards_are_covered_in_many_turns() -> None:
+    assert not crowded(cover_partitions, TURN_S)
+
+
+async def test_many_partitions_are_deleted_fast_beside_very_many_subscriptions() -> None:
+    assert not crowded(delete_beside_subscriptions, TURN_S)
+
+
 async def test_the_largest_transaction_is_committed_in_short_turns() -> None:
     assert not crowded(commit_many_batches, TURN_S)
+
+
+async def test_a_transaction_with_as_many_ids_as_allowed_is_committed_in_short_turns() -> None:
+    assert not crowded(commit_many_ids, TURN_S)
 
 
 @pytest.mark.fuzz

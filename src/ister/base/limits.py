@@ -109,6 +109,9 @@ LISTED_CONSUMERS_MAX = 1_000
 ACK_TIMEOUT_MS = 30_000
 ACK_TIMEOUT_MS_MIN = 1_000
 ACK_TIMEOUT_MS_MAX = 12 * 3_600_000
+# Topics that become covered by subscriptions with wildcards when a topic is created: its partitions
+# times those subscriptions. 0.5 µs each: 16 ms of the event loop.
+COVERED_AT_ONCE_MAX = 32_768
 # Deliveries of one message before it goes to the dead letters.
 MAX_DELIVERIES = 5
 MAX_DELIVERIES_MAX = 1_000_000
@@ -133,9 +136,12 @@ DEDUP_WINDOW_MS = 120_000
 DEDUP_WINDOW_MS_MAX = 24 * 3_600_000
 DEDUP_IDS_MAX = 1_000_000
 # Messages of a batch that have ids: as many as the SDK puts into one. Each is looked up when the
-# batch comes, and kept when the journal has it, at 0.8 µs, or 2.6 µs for a long one: 42 ms of the
-# event loop at most, twice.
+# batch comes, and kept when the journal has it, at 0.6 µs: 10 ms of the event loop, twice. A long
+# id takes 1.4 µs when the batch comes.
 BATCH_IDS_MAX = PRODUCER_BATCH_COUNT
+# The ids of a batch together, which the SDK counts in characters of up to 4 bytes. 16,384 ids of
+# 255 bytes took 28 ms, and twice that on a machine half as fast.
+BATCH_ID_BYTES_MAX = 4 * PRODUCER_BATCH_BYTES
 # Requests or replies in one batch: as many as the SDK puts into one. Each is sorted by its asker,
 # at 2.5 µs: 41 ms of the event loop at most. 65,536 for a thousand askers took 161 ms.
 BATCH_REPLIES_MAX = PRODUCER_BATCH_COUNT
@@ -148,8 +154,8 @@ TRANSACTION_BYTES_MAX = 64 * MIB
 # loop. A commit of 10,000 batches took 123 ms.
 TRANSACTION_BATCHES_MAX = 2_048
 # Messages with ids in one transaction. A commit looks them up and keeps them as a batch does, and
-# its batches are decoded in the same turn: 5 µs for an id of 255 bytes, so 20 ms in each of two
-# turns of the event loop. 16,384 ids took 85 ms, and without a limit, 64 MiB of ids took 11 s.
+# its batches are decoded in the same turn: 4 µs for an id of 255 bytes, so 16 ms of the event loop.
+# 16,384 ids took 85 ms, and without a limit, 64 MiB of ids took 11 s.
 TRANSACTION_IDS_MAX = 4_096
 # Topics in one commit: two topics with 1,024 partitions each. Each topic is looked up twice, in a
 # turn each, at up to 8 µs: 16 ms of the event loop. 100,000 topics took 742 ms.

@@ -42,6 +42,8 @@ class Attachment:
     consumer: Consumer
     live: Subscription | None = None
     durables: list[DurableSubscription] = field(default_factory=list)
+    # Where a durable subscription was asked for, those included that are not made yet.
+    asked: list[Vault] = field(default_factory=list)
     # What it asked for, for topics that appear later.
     wanted: Wanted | None = None
     # Whether the consumer has left: what is still under way is not for it any more.

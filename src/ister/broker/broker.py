@@ -35,7 +35,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import BATCH_IDS_MAX, BATCH_REPLIES_MAX, Limits
+from ister.base.limits import BATCH_ID_BYTES_MAX, BATCH_IDS_MAX, BATCH_REPLIES_MAX, Limits
 from ister.broker.catalog import Catalog
 from ister.broker.committer import Done, ignore
 from ister.broker.consumer import QueueBudget
@@ -377,8 +377,11 @@ class Broker:
             raise WrongKindError(topic.name, "stream", "requests are for live topics")
         if batch.first_sequence > SEQUENCE_MAX:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
-        if batch.columns & Column.ID and batch.count > BATCH_IDS_MAX:
-            raise LimitReachedError("batch_ids_max", BATCH_IDS_MAX)
+        if batch.columns & Column.ID:
+            if batch.count > BATCH_IDS_MAX:
+                raise LimitReachedError("batch_ids_max", BATCH_IDS_MAX)
+            if batch.id_bytes > BATCH_ID_BYTES_MAX:
+                raise LimitReachedError("batch_id_bytes_max", BATCH_ID_BYTES_MAX)
         self._published += 1
         guard = None if checked else topic.guard
         topic.publish(producer.name, batch, told, expected_offset=expected_offset, guard=guard)

@@ -100,6 +100,17 @@ class CursorMoved(_Change, frozen=True):
     offset: int
 
 
+class TopicsCovered(_Change, frozen=True):
+    """Each of the subscriptions covers each of the topics, from its first message on.
+
+    A topic with many partitions may appear under many subscriptions with wildcards: a `CursorMoved`
+    for each of both would hold up the event loop.
+    """
+
+    subscriptions: list[int]
+    topics: list[int]
+
+
 class Acked(_Change, frozen=True):
     """Runs of messages are acknowledged."""
 
@@ -192,6 +203,7 @@ Change: TypeAlias = (
     | SubscriptionDeleted
     | SubscriptionPaused
     | CursorMoved
+    | TopicsCovered
     | Acked
     | Failed
     | Confirmed

@@ -9,7 +9,7 @@ each. Always true:
 - nothing that happens to one topic costs time for each of the others.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -101,9 +101,9 @@ class DurableSubscription:
             alarm=self._alarm,
             flight=self._flight,
         )
-        # By the name of the topic; and topics whose tracks are to be made, with their cursors.
+        # By the name of the topic; and topics whose tracks are to be made.
         self._tracks: dict[str, Track] = {}
-        self._coming: dict[str, tuple[StreamTopic, Cursor]] = {}
+        self._coming: dict[str, StreamTopic] = {}
         # By slot, `None` where a topic is gone; the numbers of leases go on there with the next.
         self._slots: list[Track | None] = []
         self._free: list[tuple[int, Iterator[int]]] = []
@@ -130,21 +130,22 @@ class DurableSubscription:
         self.dispatch.add(track)
         self.quarantine.on_begun(track)
 
-    def expect_topic(self, topic: StreamTopic, cursor: Cursor) -> None:
-        """Cover a topic from where its cursor stands, once `add_expected` comes to it."""
-        topic.tracks_coming += 1
-        self._coming[topic.name] = (topic, cursor)
+    def expect(self, topics: Iterable[StreamTopic]) -> None:
+        """Cover topics from where their cursors stand, once `add_expected` comes to them."""
+        for topic in topics:
+            topic.tracks_coming += 1
+            self._coming[topic.name] = topic
 
     def add_expected(self) -> Steps:
         """Cover topics that are expected, some in each step."""
         while self._coming:
             for _ in range(min(len(self._coming), TOPICS_PER_STEP)):
-                topic, cursor = self._coming.pop(next(iter(self._coming)))
+                topic = self._coming.pop(next(iter(self._coming)))
                 topic.tracks_coming -= 1
                 if topic.deleted:
                     self.record.cursors.pop(topic.record.topic, None)
                 else:
-                    self.add_topic(topic, cursor)
+                    self.add_topic(topic, self.record.cursors[topic.record.topic])
             self.dispatch.pump()
             yield
 
@@ -157,7 +158,7 @@ class DurableSubscription:
     def covers_nothing(self) -> bool:
         """Whether all of its topics are gone, those included whose tracks are to be made."""
         tracked = all(track.topic.deleted for track in self._tracks.values())
-        return tracked and all(topic.deleted for topic, _ in self._coming.values())
+        return tracked and all(topic.deleted for topic in self._coming.values())
 
     @property
     def is_gone(self) -> bool:
@@ -174,7 +175,7 @@ class DurableSubscription:
 
     def remove_topic(self, topic: StreamTopic) -> None:
         """Cover a topic no more. Harmless if that is so."""
-        if self._coming.get(topic.name, (None,))[0] is topic:
+        if self._coming.get(topic.name) is topic:
             del self._coming[topic.name]
             topic.tracks_coming -= 1
         track = self._tracks.get(topic.name)
@@ -304,7 +305,7 @@ class DurableSubscription:
         for track in self.tracks:
             track.close()
             track.topic.followers.pop(track, None)
-        for topic, _ in self._coming.values():
+        for topic in self._coming.values():
             topic.tracks_coming -= 1
         self._coming.clear()
         self._tracks.clear()

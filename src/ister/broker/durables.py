@@ -38,7 +38,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import Limits
+from ister.base.limits import COVERED_AT_ONCE_MAX, Limits
 from ister.broker.changes import (
     Change,
     CursorDropped,
@@ -46,6 +46,7 @@ from ister.broker.changes import (
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
+    TopicsCovered,
 )
 from ister.broker.chores import Chores, Steps
 from ister.broker.committer import Done, after_all, ignore
@@ -154,15 +155,29 @@ class Durables:
 
     def check_covered(self, count: int) -> None:
         """Raise `LimitReachedError` when so many more topics cannot be covered by pattern."""
+        if count > COVERED_AT_ONCE_MAX:
+            raise LimitReachedError("covered_at_once_max", COVERED_AT_ONCE_MAX)
         if count and self.covered + count > self._limits.covered_topics_max:
             raise LimitReachedError("covered_topics_max", self._limits.covered_topics_max)
 
-    def cover(self, covered: Sequence[tuple[DurableSubscription, StreamTopic, Cursor]]) -> None:
-        """Have subscriptions cover topics, in several turns of the loop when they are many."""
-        for durable, topic, cursor in covered:
-            durable.expect_topic(topic, cursor)
-        for durable in {durable: None for durable, _, _ in covered}:
-            self._chores.do(durable.add_expected())
+    def do(self, steps: Steps) -> None:
+        """Run work on subscriptions in several turns of the loop."""
+        self._chores.do(steps)
+
+    def cover_new(
+        self, durables: Sequence[DurableSubscription], topics: Sequence[StreamTopic]
+    ) -> Change:
+        """Have subscriptions cover topics from their first message; return that for the journal."""
+        numbers = [topic.record.topic for topic in topics]
+        for durable in durables:
+            durable.record.cursors.update((number, Cursor(0)) for number in numbers)
+            self._cover(durable, topics)
+        return TopicsCovered([durable.number for durable in durables], numbers)
+
+    def _cover(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
+        """Have a subscription cover topics from where its cursors stand, in several turns."""
+        durable.expect(topics)
+        self._chores.do(durable.add_expected())
 
     def _on_failed(self, error: Exception) -> None:
         self._logger.error("internal_error", exc_info=error)
@@ -284,9 +299,7 @@ class Durables:
         done: Found,
     ) -> None:
         _check_same(durable, wanted)
-        missing = [topic for topic in topics if not durable.covers(topic.name)]
-        if missing:
-            self._cover(durable, missing)
+        self.cover_missing(durable, topics)
         waiting = self._making.get(durable)
         if wanted.acks is None or wanted.acks == durable.acks:
             if waiting is None:
@@ -397,29 +410,21 @@ class Durables:
         vault.record(changes, on_done, apply=False)
         durable = self._make(record, vault)
         self._making[durable] = [done]
-        self.cover([(durable, topic, record.cursors[topic.record.topic]) for topic in topics])
+        self._cover(durable, topics)
 
-    def cover_new(self, durable: DurableSubscription, topic: StreamTopic) -> None:
-        """Have a subscription by pattern cover a topic that has just appeared, if it does not."""
-        if not durable.covers(topic.name) and not holds_own_letters(
-            topic.name, durable.name, durable.acks
-        ):
-            self._cover(durable, [topic])
-
-    def _cover(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
-        """Have a subscription cover more topics, from their start."""
-        numbers = [topic.record.topic for topic in topics]
-        changes: list[Change] = [CursorMoved(durable.number, number, 0) for number in numbers]
+    def cover_missing(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
+        """Have a subscription cover those of the topics that it does not cover yet."""
+        missing = [topic for topic in topics if not durable.covers(topic.name)]
+        if not missing:
+            return
 
         def on_done(error: IsterError | None) -> None:
             if error is not None and not durable.closed:
-                for topic in topics:
+                for topic in missing:
                     durable.remove_topic(topic)
 
-        durable.vault.record(changes, on_done, apply=False)
-        for number in numbers:
-            durable.record.cursors[number] = Cursor(0)
-        self.cover([(durable, t, durable.record.cursors[t.record.topic]) for t in topics])
+        durable.vault.committer.check()
+        durable.vault.record([self.cover_new([durable], missing)], on_done, apply=False)
 
     def _make(self, record: SubscriptionRecord, vault: Vault) -> DurableSubscription:
         durable = DurableSubscription(

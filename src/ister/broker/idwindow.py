@@ -3,12 +3,13 @@
 Always true:
 - ids are forgotten in the order they came. An id that comes again after its time stands in that
   order twice, and is forgotten with the second;
-- an id takes about 170 B, however long it is: of a long one a digest of 128 bits is kept;
+- an id takes about 170 B, however long it is: its key is kept, which for a long id is a digest of
+  128 bits;
 - all windows of a broker together have at most as many ids as their `SharedBudget` says.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from ister.base.limits import DEDUP_IDS_MAX
@@ -53,21 +54,15 @@ class IdWindow:
         """How many ids there are."""
         return len(self._ids)
 
-    def find(self, message_id: str, *, newer_than_ms: int) -> int | None:
-        """Return the offset of a message with this id, if it is not too long ago."""
-        if len(message_id) > ID_KEPT_CHARS:
-            found = self._ids.get(_digest(message_id))
-        else:
-            found = self._ids.get(message_id)
+    def find(self, key: str, *, newer_than_ms: int) -> int | None:
+        """Return the offset of the message whose id has this key, if it is not too long ago."""
+        found = self._ids.get(key)
         if found is None or found & _TIME_MASK <= newer_than_ms:
             return None
         return found >> _TIME_BITS
 
-    def add(self, message_id: str, offset: int, time_ms: int) -> None:
-        """Remember an id, or what `rows` gave for one. Once more changes nothing."""
-        key = message_id
-        if len(key) > ID_KEPT_CHARS:
-            key = _digest(key)
+    def add(self, key: str, offset: int, time_ms: int) -> None:
+        """Remember the key of an id. Adding it again changes nothing."""
         known, place = self._ids.get(key), offset << _TIME_BITS | time_ms
         if known == place:
             return
@@ -137,7 +132,7 @@ class IdWindow:
             del self._ids[oldest]
 
     def rows(self) -> Iterator[list[tuple[str, int, int]]]:
-        """Yield ids with their offsets and times, some at a time.
+        """Yield keys with their offsets and times, some at a time.
 
         What comes or goes between two steps may be among them or not.
         """
@@ -146,7 +141,17 @@ class IdWindow:
             yield [(i, ids[i] >> _TIME_BITS, ids[i] & _TIME_MASK) for i in chunk if i in ids]
 
 
-def _digest(message_id: str) -> str:
-    """Return what stands for a long id. Nobody but who knows that would choose such an id."""
+def key_of(message_id: str) -> str:
+    """Return the key of an id: the id, or a digest of a long one.
+
+    Nobody but who knows the digest would choose an id that equals it.
+    """
+    if len(message_id) <= ID_KEPT_CHARS:
+        return message_id
     digest = blake2b(message_id.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
     return "\0" + digest.decode("latin-1")
+
+
+def keys_of(message_ids: Iterable[str | None]) -> list[str | None]:
+    """Return the key of each message's id, `None` for a message without one."""
+    return [None if message_id is None else key_of(message_id) for message_id in message_ids]

@@ -37,12 +37,13 @@ from ister.broker.changes import (
     SubscriptionPaused,
     TopicCreated,
     TopicDeleted,
+    TopicsCovered,
     TopicTrimmed,
     TransactionDone,
     decode_changes,
 )
 from ister.broker.cursormaps import decode_cursors, encode_cursors
-from ister.broker.idwindow import IdWindow
+from ister.broker.idwindow import IdWindow, keys_of
 from ister.broker.producers import OFFSET_UNKNOWN, ProducerRecord, Producers
 from ister.broker.sharedbudget import SharedBudget
 from ister.codec import Batch, Column
@@ -97,8 +98,13 @@ class TopicRecord:
         self.producers = Producers(budgets.producers)
         self.ids = IdWindow(budgets.ids)
 
-    def on_stored(self, batch: Batch, *, sequenced: bool = True) -> None:
-        """A batch is in the journal. Those of transactions have no sequence numbers."""
+    def on_stored(
+        self, batch: Batch, *, sequenced: bool = True, keys: Sequence[str | None] | None = None
+    ) -> None:
+        """A batch is in the journal. Those of transactions have no sequence numbers.
+
+        `keys` are those of its message ids, if the caller has them.
+        """
         self.next_offset = max(self.next_offset, batch.base_offset + batch.count)
         self.last_ms = max(self.last_ms, batch.publish_time_ms)
         name = batch.producer_bytes
@@ -110,18 +116,18 @@ class TopicRecord:
                 batch.count,
             )
         if batch.columns & Column.ID and self.settings.dedup_window_ms:
-            self._remember_ids(batch)
+            self._remember_ids(batch, keys_of(batch.ids or ()) if keys is None else keys)
 
     def close(self) -> None:
         """The topic is gone: give back what it takes of shared budgets."""
         self.ids.close()
         self.producers.close()
 
-    def _remember_ids(self, batch: Batch) -> None:
+    def _remember_ids(self, batch: Batch, keys: Sequence[str | None]) -> None:
         time_ms = batch.publish_time_ms
-        for offset, message_id in zip(batch.offsets, batch.ids or (), strict=False):
-            if message_id is not None:
-                self.ids.add(message_id, offset, time_ms)
+        for offset, key in zip(batch.offsets, keys, strict=False):
+            if key is not None:
+                self.ids.add(key, offset, time_ms)
         self.ids.settle(batch.count, older_than_ms=time_ms - self.settings.dedup_window_ms)
 
 
@@ -230,6 +236,8 @@ class Ledger:
                     self.confirmations.add(number, *run)
             case SeriesPublished():
                 self._on_series(change)
+            case TopicsCovered():
+                self._on_covered(change)
             case (
                 SubscriptionPaused()
                 | CursorMoved()
@@ -252,11 +260,10 @@ class Ledger:
                 if number not in self.topics:
                     self.topics[number] = TopicRecord(number, name, settings, self.budgets)
             case TopicDeleted():
+                # Its cursors go with the tracks, or with `drop_dead_cursors`.
                 deleted = self.topics.pop(number, None)
                 if deleted is not None:
                     deleted.close()
-                for record in self.subscriptions.values():
-                    record.cursors.pop(number, None)
             case TopicTrimmed(first_offset=first_offset):
                 topic = self.topics.get(number)
                 if topic is not None:
@@ -265,6 +272,20 @@ class Ledger:
                 topic = self.topics.get(number)
                 if topic is not None:
                     topic.producers.on_stored(producer, first, OFFSET_UNKNOWN, count)
+
+    def _on_covered(self, change: TopicsCovered) -> None:
+        topics = [number for number in change.topics if number in self.topics]
+        for subscription in change.subscriptions:
+            record = self.subscriptions.get(subscription)
+            if record is not None:
+                for number in topics:
+                    record.cursors.setdefault(number, Cursor(0))
+
+    def drop_dead_cursors(self) -> None:
+        """Drop the cursors on topics that are gone, once everything is replayed."""
+        for record in self.subscriptions.values():
+            for number in record.cursors.keys() - self.topics.keys():
+                del record.cursors[number]
 
     def _on_series(self, change: SeriesPublished) -> None:
         # A snapshot may be newer than the entries that are replayed on top of it.
@@ -518,7 +539,7 @@ def _topic_of(row: _TopicRow, budgets: Budgets) -> TopicRecord:
     record.next_offset = row.next_offset
     record.last_ms = row.last_ms
     record.producers.restore(row.producers)
-    for message_id, offset, time_ms in row.ids:
-        record.ids.add(message_id, offset, time_ms)
+    for key, offset, time_ms in row.ids:
+        record.ids.add(key, offset, time_ms)
     record.ids.settle(0, older_than_ms=row.last_ms - row.settings.dedup_window_ms)
     return record

@@ -53,6 +53,7 @@ def open_vault(
         reset=reset,
         before_take_over=lambda: before_take_over(ledger),
     )
+    ledger.drop_dead_cursors()
     return Vault(
         log,
         ledger,

@@ -22,6 +22,7 @@ from ister.base.errors import (
 )
 from ister.broker.changes import Sequenced, encode_changes
 from ister.broker.guarding import Guard, check
+from ister.broker.idwindow import keys_of
 from ister.broker.ledger import TopicRecord
 from ister.broker.tail import Tail
 from ister.broker.turns import Turns
@@ -78,6 +79,7 @@ class StreamTopic:
     __slots__ = (
         "_in_memory",
         "_pending_ids",
+        "_pending_keys",
         "_pending_sequences",
         "_stamped_ms",
         "_sync",
@@ -130,7 +132,10 @@ class StreamTopic:
         self._stamped_ms = record.last_ms
         # Of batches that are not committed yet: by producer, the first number and the end of each.
         self._pending_sequences: dict[str, dict[int, int]] = {}
+        # Of batches with ids: the offset by the key of an id, and the keys by the first offset of a
+        # batch. A long id takes as long to turn into its key as all else: that is done once.
         self._pending_ids: dict[str, int] = {}
+        self._pending_keys: dict[int, list[str | None]] = {}
         self._turns = turns
         # Followers that are told of new messages in a later turn of the loop.
         self._untold: OrderedDict[Follower, None] = OrderedDict()
@@ -182,17 +187,18 @@ class StreamTopic:
         """
         if not batch.columns & Column.ID or not self.record.settings.dedup_window_ms:
             return batch, None
-        known = self._known_ids(batch)
+        keys = keys_of(batch.ids or ())
+        known = self._known_offsets(keys)
         new = [slot for slot, offset in enumerate(known) if offset is None]
         if len(new) == batch.count:
-            self._remember_ids(batch)
+            self._expect_ids(keys)
             return batch, None
         offsets = [~o if o is not None else 0 for o in known]
         for place, slot in enumerate(new):
             offsets[slot] = self.appended + place
         rest = batch.unstamped(new) if new else None
         if rest is not None:
-            self._remember_ids(rest)
+            self._expect_ids([keys[slot] for slot in new])
         return rest, offsets
 
     def is_repeated(self, name: str, batch: Batch) -> bool:
@@ -283,14 +289,17 @@ class StreamTopic:
         """A batch is in the journal: from now on it is there for everybody."""
         if self.deleted:
             return
-        self.record.on_stored(batch, sequenced=sequenced)
+        keys = None
+        if self._pending_keys and batch.columns & Column.ID:
+            keys = self._pending_keys.pop(batch.base_offset, None)
+        self.record.on_stored(batch, sequenced=sequenced, keys=keys)
         self.messages_in += batch.count
         self.bytes_in += batch.size_bytes
         if sequenced and self._pending_sequences and batch.numbered:
             self._expected(batch)
-        if self._pending_ids and batch.columns & Column.ID:
-            for message_id in batch.ids or ():
-                self._pending_ids.pop(message_id or "", None)
+        for key in keys or ():
+            if key is not None:
+                self._pending_ids.pop(key, None)
         self._keep([batch])
         if not self.changed:
             self.on_changed()
@@ -353,6 +362,7 @@ class StreamTopic:
         self.appended = self.record.next_offset
         self._pending_sequences.clear()
         self._pending_ids.clear()
+        self._pending_keys.clear()
 
     def next_sequence(self, name: str) -> int:
         """Return the number the next message of a producer should have."""
@@ -364,7 +374,7 @@ class StreamTopic:
         """Tell a producer of a batch that is stored, or about to be, where it is."""
         sequence, record = batch.first_sequence, self.record.producers
         if batch.columns & Column.ID:
-            known = self._known_ids(batch)
+            known = self._known_offsets(keys_of(batch.ids or ()))
             if None not in known:
                 # What it repeats may still be on its way to the disk.
                 offsets = [~offset for offset in known if offset is not None]
@@ -381,9 +391,8 @@ class StreamTopic:
         else:
             self.vault.committer.add(done)
 
-    def _known_ids(self, batch: Batch) -> list[int | None]:
-        """Return for each message the offset it was stored at before, `None` for a new one."""
-        ids = batch.ids or []
+    def _known_offsets(self, keys: Sequence[str | None]) -> list[int | None]:
+        """Return for each key of an id the offset it was stored at before, `None` for a new one."""
         window_ms = self.record.settings.dedup_window_ms
         newer_than_ms = self.vault.clock.now_ms() - window_ms
         find, pending = self.record.ids.find, self._pending_ids
@@ -391,27 +400,29 @@ class StreamTopic:
         fresh: dict[str, int] = {}
         # The offset of the next message that is new.
         following = self.appended
-        for message_id in ids:
-            if message_id is None:
+        for key in keys:
+            if key is None:
                 known.append(None)
                 following += 1
                 continue
-            offset = pending.get(message_id)
+            offset = pending.get(key)
             if offset is None:
-                offset = find(message_id, newer_than_ms=newer_than_ms)
+                offset = find(key, newer_than_ms=newer_than_ms)
             if offset is None:
                 # The second of two in one batch is known by the first, whose offset this will be.
-                offset = fresh.get(message_id)
+                offset = fresh.get(key)
                 if offset is None:
-                    fresh[message_id] = following
+                    fresh[key] = following
                     following += 1
             known.append(offset)
         return known
 
-    def _remember_ids(self, batch: Batch) -> None:
-        for slot, message_id in enumerate(batch.ids or ()):
-            if message_id is not None:
-                self._pending_ids[message_id] = self.appended + slot
+    def _expect_ids(self, keys: list[str | None]) -> None:
+        """A batch with these keys of ids is about to be stamped and stored."""
+        self._pending_keys[self.appended] = keys
+        for offset, key in enumerate(keys, self.appended):
+            if key is not None:
+                self._pending_ids[key] = offset
 
     def _publish_rest(
         self, batch: Batch, rest: Batch | None, offsets: list[int], told: Told

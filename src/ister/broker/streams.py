@@ -19,7 +19,6 @@ from ister.base import Clock, Durability, Retention, StreamSettings, Timer, Topi
 from ister.base.errors import BadRequestError, IsterError, ShardMovedError
 from ister.broker.changes import (
     Change,
-    CursorMoved,
     PartitionedCreated,
     PartitionedDeleted,
     TopicCreated,
@@ -34,7 +33,6 @@ from ister.broker.ledger import Budgets, TopicRecord
 from ister.broker.stream import StreamTopic
 from ister.broker.upkeep import Upkeep
 from ister.broker.vault import Vault
-from ister.subscriptions import Cursor
 
 TEND_S = 1.0
 # How often a line tells that ids are forgotten before their time.
@@ -151,7 +149,6 @@ class Streams:
         ledger = vault.ledger
         changes: list[Change] = []
         topics = []
-        covered = []
         # Partitions are covered by the same subscriptions, all of them.
         covering = self.durables.matching(names[0], vault)
         self.durables.check_covered(len(names) * len(covering))
@@ -163,11 +160,8 @@ class Streams:
             changes.append(TopicCreated(record.topic, name, settings))
             topic = self._add(record, vault)
             topics.append(topic)
-            for durable in covering:
-                cursor = durable.record.cursors[record.topic] = Cursor(0)
-                changes.append(CursorMoved(durable.number, record.topic, 0))
-                covered.append((durable, topic, cursor))
-        self.durables.cover(covered)
+        if covering:
+            changes.append(self.durables.cover_new(covering, topics))
 
         def on_done(error: IsterError | None) -> None:
             if error is None:

@@ -183,23 +183,45 @@ class Subscribers:
 
         Have those by pattern that had only live topics so far get it.
         """
-        matching = [key for key in self._wildcards if matches(key[0], topics[0].name)]
-        for topic in topics:
-            for key in matching:
-                subscription = self._wildcards.get(key)
-                if subscription is not None:
-                    self._cover(subscription, key, topic)
+        vault = topics[0].vault
+        matching = [
+            key
+            for key in self._wildcards
+            if matches(key[0], topics[0].name) and self._durables.find(*key, vault) is None
+        ]
+        if matching:
+            for topic in topics:
+                topic.tracks_coming += 1
+            self._durables.do(self._cover(matching, topics))
 
-    def _cover(self, subscription: Subscription, key: SubscriptionKey, topic: StreamTopic) -> None:
-        durable = self._durables.find(*key, topic.vault)
-        if durable is not None:
-            # Made for another topic that appeared together with this one.
-            self._durables.cover_new(durable, topic)
-            return
-        for attachment in list(subscription.attachments.values()):
-            wanted = attachment.wanted_anew()
-            if self._durables.covered_of(wanted, [topic]):
-                self._attach_durable(attachment, wanted, [topic], _on_late(attachment))
+    def _cover(self, keys: Sequence[SubscriptionKey], topics: Sequence[StreamTopic]) -> Steps:
+        """Have subscriptions cover streams, a subscription or a consumer of one in each step."""
+        try:
+            for key in keys:
+                if key in self._wildcards:
+                    yield from self._cover_by(key, topics)
+                yield
+        finally:
+            for topic in topics:
+                topic.tracks_coming -= 1
+
+    def _cover_by(self, key: SubscriptionKey, topics: Sequence[StreamTopic]) -> Steps:
+        vault = topics[0].vault
+        for attachment in list(self._wildcards[key].attachments.values()):
+            if attachment.left:
+                continue
+            wanted, late = attachment.wanted_anew(), _on_late(attachment)
+            covered = self._durables.covered_of(wanted, [t for t in topics if not t.deleted])
+            durable = self._durables.find(*key, vault)
+            if covered and vault not in attachment.asked:
+                self._attach_durable(attachment, wanted, covered, late)
+            elif durable is not None:
+                # It was made meanwhile, for other topics.
+                try:
+                    self._durables.cover_missing(durable, covered)
+                except IsterError as error:
+                    late(error)
+            yield
 
     def on_topics_gone(self, names: Collection[str]) -> list[Subscription]:
         """Topics are gone: forget the live subscriptions on nothing else, those by pattern apart.
@@ -274,6 +296,7 @@ class Subscribers:
     ) -> None:
         """Attach a consumer to the durable subscription of each vault, one after the other."""
         vault = topics[0].vault
+        attachment.asked.append(vault)
         here = [t for t in topics if t.vault is vault]
         rest = [t for t in topics if t.vault is not vault]
 

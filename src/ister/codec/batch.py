@@ -270,6 +270,13 @@ class Batch:
         return self._ids.texts() if self._ids is not None else None
 
     @property
+    def id_bytes(self) -> int:
+        """The size of all message ids together."""
+        if not self._parsed:
+            self.check()
+        return len(self._ids.column.blob) if self._ids is not None else 0
+
+    @property
     def timestamps_ms(self) -> Sequence[int]:
         """The time of every message: the producer's own, else the publish time."""
         if not self._parsed:

@@ -228,8 +228,13 @@ def encode_transaction(
     return body
 
 
-def parse_transaction(body: memoryview) -> tuple[list[TransactionBatch], bytes]:
-    """Return the batches and the changes of a transaction, or raise `ValueError`."""
+def parse_transaction(
+    body: memoryview, *, topic: int | None = None
+) -> tuple[list[TransactionBatch], bytes]:
+    """Return the batches, all or those of a topic, and the changes of a transaction.
+
+    Raises `ValueError` when this is no transaction.
+    """
     if len(body) < TRANSACTION_START.size:
         raise ValueError("a transaction without a header")
     (head_bytes,) = TRANSACTION_START.unpack_from(body)
@@ -239,10 +244,12 @@ def parse_transaction(body: memoryview) -> tuple[list[TransactionBatch], bytes]:
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
     start = padded(end)
-    if any(start + position + size > len(body) for _, _, position, size in head.batches):
+    # A transaction may be read once for each of a thousand topics: first leave out the others.
+    rows = head.batches if topic is None else [row for row in head.batches if row[0] == topic]
+    if any(start + position + size > len(body) for _, _, position, size in rows):
         raise ValueError("a batch reaches past the end of its transaction")
     found = [
-        TransactionBatch(topic, count, body[start + position : start + position + size])
-        for topic, count, position, size in head.batches
+        TransactionBatch(number, count, body[start + position : start + position + size])
+        for number, count, position, size in rows
     ]
     return found, head.changes

@@ -339,9 +339,7 @@ def _batches(
             return (stored_batch(Batch(body)),)
         if header.kind == Kind.TRANSACTION:
             return [
-                stored_batch(Batch(inner.body))
-                for inner in parse_transaction(body)[0]
-                if inner.topic == topic
+                stored_batch(Batch(inner.body)) for inner in parse_transaction(body, topic=topic)[0]
             ]
     except (BadBatchError, ValueError) as error:
         raise CorruptedError(file, position, str(error)) from None

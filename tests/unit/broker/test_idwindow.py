@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from tests.unit.broker.streambench import StreamBench
 
 from ister.base.errors import LimitReachedError
-from ister.base.limits import BATCH_IDS_MAX
-from ister.broker.idwindow import IdWindow
+from ister.base.limits import BATCH_ID_BYTES_MAX, BATCH_IDS_MAX
+from ister.broker.idwindow import IdWindow, key_of
 from ister.broker.sharedbudget import FORGET_COUNT, SharedBudget
 
 
@@ -101,18 +101,18 @@ def test_an_id_takes_as_much_memory_however_long_it_is() -> None:
     window = IdWindow(SharedBudget(10**6))
     tracemalloc.start()
     for number in range(10_000):
-        window.add(f"{number:0255}", number, 1_763_000_000_000 + number)
+        window.add(key_of(f"{number:0255}"), number, 1_763_000_000_000 + number)
     taken_bytes = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
     assert taken_bytes < 10_000 * 220
-    assert window.find(f"{7:0255}", newer_than_ms=0) == 7
-    assert window.find(f"{7:0254}", newer_than_ms=0) is None
+    assert window.find(key_of(f"{7:0255}"), newer_than_ms=0) == 7
+    assert window.find(key_of(f"{7:0254}"), newer_than_ms=0) is None
     restored = IdWindow(SharedBudget(10**6))
     for rows in window.rows():
         for row in rows:
             restored.add(*row)
-    assert restored.find(f"{9_999:0255}", newer_than_ms=0) == 9_999
+    assert restored.find(key_of(f"{9_999:0255}"), newer_than_ms=0) == 9_999
 
 
 # All windows of a broker
@@ -223,3 +223,13 @@ def test_a_batch_with_too_many_ids_is_refused() -> None:
 
     with pytest.raises(LimitReachedError, match="batch_ids_max"):
         bench.publish(*[b""] * (BATCH_IDS_MAX + 1), ids=ids_of("b", BATCH_IDS_MAX + 1))
+
+
+def test_a_batch_whose_ids_are_too_long_together_is_refused() -> None:
+    bench = StreamBench()
+    bench.create()
+    count = BATCH_ID_BYTES_MAX // 250
+    bench.publish(*[b""] * count, ids=[f"{n:0250}" for n in range(count)])
+
+    with pytest.raises(LimitReachedError, match="batch_id_bytes_max"):
+        bench.publish(*[b""] * count, ids=[f"{n:0251}" for n in range(count)])
