@@ -51,6 +51,9 @@ SMALL_TIMEOUT_S = 15
 LARGE_TIMEOUT_S = 180
 CONNECT_TIMEOUT_S = 5
 
+# Not the generator that all modules share: an application may have seeded that.
+_own_random = random.Random()
+
 # Options that are for the HTTP client; everything else is for the kind of store.
 CLIENT_OPTIONS = frozenset(
     {
@@ -122,7 +125,7 @@ class RemoteStore:
             if attempt:
                 # Jitter, so that brokers that failed together do not come back together.
                 wait_s = min(WAIT_S * 2 ** (attempt - 1), WAIT_S_MAX)
-                self._sleep(wait_s * random.uniform(0.5, 1.0))
+                self._sleep(wait_s * _own_random.uniform(0.5, 1.0))
             try:
                 client.put(name, data, mode="create")
                 return

@@ -72,6 +72,9 @@ SCRATCH_BYTES = 64 * 1024
 # out sooner than this: it would be asked twenty times a second, and have the same to say.
 STEADY_MS = 1_000
 
+# Not the generator that all modules share: an application may have seeded that.
+_own_random = random.Random()
+
 # Of a connection that ended without an error.
 CLOSED = "closed by the broker"
 
@@ -401,7 +404,7 @@ class BrokerLink:
                     attempt = 0
             connected = False
             attempt += 1
-            await self._sleep(backoff_s(attempt, random.random()))
+            await self._sleep(backoff_s(attempt, _own_random.random()))
             addresses = self._access.addresses
             address = addresses[(attempt - 1) % len(addresses)]
             try:

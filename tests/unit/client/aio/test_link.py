@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
@@ -161,6 +162,21 @@ async def test_closing_while_reconnecting_ends_at_once(network: Network) -> None
     with pytest.raises(ister.InvalidError):
         await waiting
     assert network.attempts == ["here"]
+
+
+async def test_reconnecting_draws_no_number_from_the_generator_of_the_application(
+    network: Network,
+) -> None:
+    async with network.connect("ister://here") as client:
+        transport = client.link._transport
+        assert transport is not None
+        before = random.getstate()
+
+        transport.abort()
+        await network.clock.elapse(5.0)
+
+        assert len(network.attempts) == 2
+        assert random.getstate() == before
 
 
 async def test_a_client_that_was_not_opened_says_so(network: Network) -> None:
