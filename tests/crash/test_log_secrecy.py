@@ -18,6 +18,7 @@ from ister.log import Keyring, check_folder
 from ister.log.entry import (
     ENCRYPTED,
     Header,
+    Kind,
     decode_file_header,
     encode_file_header,
     pack_header,
@@ -34,6 +35,8 @@ class Seals:
     """Every plaintext that was ever sealed, by its data key and nonce."""
 
     seen: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
+    # By data key, the plaintexts of all footers.
+    footers: dict[bytes, set[bytes]] = field(default_factory=dict)
     count: int = 0
 
     def add(self, key: bytes, nonce: bytes, plain: Buffer, aad: bytes) -> None:
@@ -41,6 +44,9 @@ class Seals:
         self.count += 1
         digest = sha256(len(aad).to_bytes(8) + aad + bytes(plain)).digest()
         assert self.seen.setdefault((key, nonce), digest) == digest, "a nonce was used twice"
+        # What is bound to an entry begins with its kind.
+        if aad[0] == Kind.FOOTER:
+            self.footers.setdefault(key, set()).add(digest)
 
 
 class WatchedCipher:
@@ -111,6 +117,38 @@ def test_no_nonce_is_used_twice_wherever_the_machine_crashes(encrypted_setup: Se
         machine.commit(machine.mark)
         machine.checkpoint()
         assert seals.count > 0
+
+
+def test_no_nonce_is_used_twice_when_the_footer_of_a_file_is_written_again(
+    encrypted: Setup,
+) -> None:
+    """A file gets two different footers when a crash hurts the first and what is not synced."""
+    different = 0
+    for number in range(seal_unsynced_files(encrypted, FaultyDisk(), History())):
+        for keep, seed in WAYS:
+            setup, seals = watch(encrypted)
+            disk, history = FaultyDisk(), History()
+            disk.crash_at(number)
+            try:
+                seal_unsynced_files(setup, disk, history)
+            except Crash:
+                pass
+            machine = setup.open(disk.reopen(keep, seed=seed), history)
+            # A file that is found at a start is sealed before anything else is written.
+            machine.commit(machine.mark)
+            different += sum(len(texts) > 1 for texts in seals.footers.values())
+
+    assert different > 10
+
+
+def seal_unsynced_files(setup: Setup, disk: FaultyDisk, history: History) -> int:
+    """Fill files without a sync, so that each is sealed first; return how many steps that takes."""
+    machine = setup.open(disk, history)
+    for _ in range(3):
+        machine.commit(partial(machine.publish, 1, 900), machine.mark)
+        for _ in range(2):
+            machine.commit(partial(machine.publish, 2, 700), sync=False)
+    return len(disk.operations)
 
 
 def test_no_nonce_is_used_twice_when_the_disk_fails(encrypted: Setup) -> None:
