@@ -19,6 +19,7 @@ from ister.log import (
     KeyPolicy,
     Kind,
     LogOptions,
+    Place,
     Rewrite,
     plan_compaction,
 )
@@ -115,6 +116,7 @@ class Home:
         machine.commit(partial(machine.publish, 1, 20), machine.mark)
         machine.keep_house(self.reasons)
         assert check(machine, found + 2) == found + 2
+        check_names(machine)
         assert check(self.open(disk.reopen("none"), machine.history), found + 2) == found + 2
 
 
@@ -208,6 +210,22 @@ def check_documents(machine: Machine) -> None:
         body = decode_document(Kind.MANIFEST, backend.get(name), name, None)
         number = decode_manifest(number_of(name), body, name).snapshot
         assert number < 0 or snapshot_name(number) in snapshots, f"{name} has lost its snapshot"
+
+
+def check_names(machine: Machine) -> None:
+    """Fail if there is a segment that the log does not know of, or a note of one."""
+    log = machine.log
+    known = {segment: segment.name for segment in log.index.segments}
+    if log.index.open_segment is not None:
+        known[log.index.open_segment] = log.index.open_segment.name
+    stored = log.backend.names("segments")
+    remote = log.options.remote
+    if remote is None:
+        assert set(stored) <= set(known.values())
+        return
+    for place, names in {Place.LOCAL: stored, Place.REMOTE: remote.names("segments/")}.items():
+        assert set(names) == {name for segment, name in known.items() if segment.place is place}
+    assert not log.backend.names("uploads")
 
 
 HOMES = {
