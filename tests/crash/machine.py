@@ -244,6 +244,8 @@ class Machine:
 
     def try_checkpoint(self) -> bool:
         """Make snapshot and manifest, unless the disk fails; say whether they are there."""
+        if self.log.unsynced:
+            self.commit(self.mark)
         snapshot = json.dumps([sorted(self.marks), list(self.next_offsets.items())])
         checkpoint = self.log.plan_checkpoint(snapshot.encode(), self.history.horizon)
         try:
