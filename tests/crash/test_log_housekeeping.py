@@ -145,7 +145,8 @@ def test_after_every_failure_of_any_step_of_a_rewrite_and_every_later_crash_noth
             for crashed in count(failed + 1):
                 stopped = [
                     crash_and_verify(chore, Fault(error, at=failed, done=done), crashed, *way)
-                    for way in WAYS
+                    # Nothing or all of what was not synced, and some of it in one of two ways.
+                    for way in WAYS[crashed % 2 :: 2]
                 ]
                 if not any(stopped):
                     break
