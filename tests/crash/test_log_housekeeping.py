@@ -145,7 +145,7 @@ def test_after_every_failure_of_any_step_of_a_rewrite_and_every_later_crash_noth
             for crashed in count(failed + 1):
                 stopped = [
                     crash_and_verify(chore, Fault(error, at=failed, done=done), crashed, *way)
-                    # Nothing or all of what was not synced, and some of it in one of two ways.
+                    # Every other way: the next crash is found in the others.
                     for way in WAYS[crashed % 2 :: 2]
                 ]
                 if not any(stopped):
