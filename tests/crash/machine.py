@@ -171,9 +171,13 @@ class Machine:
             payloads.append((b"%d/%d " % (topic, self.history.serial)).ljust(size, b"."))
         base_offset = self.next_offsets[topic]
         self.next_offsets[topic] += len(payloads)
-        batch = Batch(memoryview(b"".join(encode(payloads))))
+        batch = Batch(memoryview(b"".join(encode(payloads, keys=self.keys_of(topic, payloads)))))
         batch.stamp(base_offset, 1_000 + self.history.serial)
         return batch, (topic, base_offset, tuple(payloads))
+
+    def keys_of(self, topic: int, payloads: list[bytes]) -> list[str | None] | None:
+        """Return the keys of messages that are to be published; `None` if they have none."""
+        return None
 
     # What a broker does with it
 
@@ -240,6 +244,8 @@ class Machine:
 
     def try_checkpoint(self) -> bool:
         """Make snapshot and manifest, unless the disk fails; say whether they are there."""
+        if self.log.unsynced:
+            self.commit(self.mark)
         snapshot = json.dumps([sorted(self.marks), list(self.next_offsets.items())])
         checkpoint = self.log.plan_checkpoint(snapshot.encode(), self.history.horizon)
         try:
@@ -282,11 +288,15 @@ class Machine:
             batches = plan.run()
             assert batches, f"a plan for offset {offset} of topic {topic} found nothing"
             for batch in batches:
-                for slot, payload in enumerate(batch.payloads):
+                for number, payload in zip(batch.offsets, batch.payloads, strict=True):
                     # A trimmed topic may begin in the middle of a batch.
-                    if batch.base_offset + slot >= offset:
-                        yield batch.base_offset + slot, bytes(payload)
-                offset = batch.base_offset + len(batch)
+                    if number >= offset:
+                        yield number, bytes(payload)
+                offset = batch.offsets[-1] + 1
+
+    def agrees(self, topic: int, found: dict[int, bytes], wanted: dict[int, bytes]) -> bool:
+        """Tell whether a topic has what it should."""
+        return agree(found, wanted, self.next_offsets[topic], self.history.horizon[topic])
 
     def _reset(self) -> None:
         self.marks.clear()
@@ -336,8 +346,7 @@ def check(machine: Machine, at_least: int) -> int:
     history, found = machine.history, machine.messages()
     for number, state in enumerate(history.states(at_least), start=at_least):
         if machine.marks == state.marks and all(
-            agree(found[topic], state.messages[topic], machine.next_offsets[topic], floor)
-            for topic, floor in history.horizon.items()
+            machine.agrees(topic, found[topic], state.messages[topic]) for topic in history.horizon
         ):
             return number
     raise AssertionError(

@@ -1,8 +1,9 @@
 """Several owners of one log in an object store, paused and resumed between any two requests.
 
-Each owner is a thread. Only one thread runs at a time: it makes a given number of requests, then
-waits before the next one. A schedule decides which owner makes how many requests. So a run is
-reproducible, and an owner can be paused during the whole life of another one, or during its start.
+Each owner is a thread, or several while it reads in parallel. Only one thread runs at a time: it
+makes a given number of requests, then waits before the next one. A schedule decides which owner
+makes how many requests. So a run is reproducible, and an owner can be paused during the whole life
+of another one, or during its start.
 
 `Record` checks what must hold for every owner: no acknowledged message is lost, no message is found
 whose publisher was told that it failed, no offset is used for two messages, and no object is
@@ -11,9 +12,10 @@ removed that the current manifest needs.
 
 import json
 import random
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from tests.crash.turns import Turns
 
 from ister.base.errors import CorruptedError, ObjectExistsError, StorageTakenError
 from ister.codec import Batch, encode
@@ -46,6 +48,8 @@ class Objects:
         # PUTs that have not arrived yet, although their callers were told that they failed.
         self.late: list[tuple[str, bytes]] = []
         self.requests: list[str] = []
+        # Of parts of objects.
+        self.reads: list[str] = []
 
     def put(self, name: str, data: Buffer) -> None:
         self.requests.append(f"PUT {name}")
@@ -87,55 +91,19 @@ class Objects:
         return needed | {n for n in self.objects if n.startswith("chunks/") and n >= first}
 
 
-class Turns:
-    """Let one owner at a time make a number of requests."""
-
-    def __init__(self, body: Callable[[], None]) -> None:
-        self.requests = 0
-        self.done = False
-        self._left = 0
-        self._error: BaseException | None = None
-        self._go = threading.Semaphore(0)
-        self._back = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, args=(body,), daemon=True)
-        self._thread.start()
-
-    def give(self, requests: int) -> None:
-        """Let the owner make so many requests, or run to its end."""
-        if self.done:
-            return
-        self._left = requests
-        self._go.release()
-        self._back.acquire()
-        if self._error is not None:
-            raise self._error
-
-    def take(self) -> None:
-        """Wait for a turn. The owner calls this before every request."""
-        if not self._left:
-            self._back.release()
-            self._go.acquire()
-        self._left -= 1
-        self.requests += 1
-
-    def _run(self, body: Callable[[], None]) -> None:
-        self._go.acquire()
-        try:
-            body()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            self._error = error
-        self.done = True
-        self._back.release()
-
-
 @dataclass
 class Unreliable:
-    """Fail PUTs at random: not carried out, carried out, or carried out later."""
+    """Fail PUTs at random: not carried out, carried out, or carried out later. Fail reads, too."""
 
     chance: random.Random
     share: float = 0.0
     # Whether to carry out every PUT and lose the answer.
     lost_answers: bool = False
+
+    def read(self, name: str) -> None:
+        """Fail reads at random, as often as PUTs."""
+        if self.share and self.chance.random() < self.share:
+            raise TimeoutError(name)
 
     def put(self, objects: Objects, name: str, data: Buffer) -> None:
         if self.lost_answers:
@@ -172,6 +140,10 @@ class PausedStore:
 
     def get_range(self, name: str, position: int, size_bytes: int) -> bytes:
         self._wait()
+        self.objects.reads.append(name)
+        if self.turns is not None and self.turns.is_parallel:
+            # Others are not repeated one by one.
+            self._faults.read(name)
         return self._find(name)[position : position + size_bytes]
 
     def size(self, name: str) -> int:
@@ -239,7 +211,15 @@ class Record:
 class Owner:
     """An owner that uses a log as a broker does, following a script."""
 
-    def __init__(self, name: str, store: PausedStore, options: LogOptions, record: Record) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: PausedStore,
+        options: LogOptions,
+        record: Record,
+        *,
+        reads_at_once: int,
+    ) -> None:
         self.name = name
         self.lost = False
         self.next_offset = 0
@@ -247,6 +227,7 @@ class Owner:
         self._store = store
         self._options = options
         self._record = record
+        self._reads_at_once = reads_at_once
         self._log: Log | None = None
         # What it must have: all that was acknowledged when it began to start, and by itself since.
         self._promised: dict[int, bytes] = {}
@@ -267,13 +248,13 @@ class Owner:
     # Steps
 
     def open(self) -> None:
-        """Open the log; retry once when the store fails."""
+        """Open the log; retry when the store fails."""
         self._promised = dict(self._record.acknowledged)
         for _ in range(ATTEMPTS_MAX):
             self._reset()
             try:
                 self._log = open_log(
-                    ChunkBackend(self._store, reads_at_once=1),
+                    ChunkBackend(self._store, reads_at_once=self._reads_at_once),
                     self._options,
                     restore=self._restore,
                     apply=self._apply,
@@ -411,18 +392,28 @@ class Owner:
 class World:
     """A store, its owners, and the messages they have acknowledged."""
 
-    def __init__(self, options: LogOptions, faults: Unreliable | None = None) -> None:
+    def __init__(
+        self,
+        options: LogOptions,
+        faults: Unreliable | None = None,
+        *,
+        reads_at_once: int = 1,
+        order: random.Random | None = None,
+    ) -> None:
+        """`order` draws which thread of an owner runs next, while it reads in parallel."""
         self.objects = Objects()
         self.record = Record()
         self.owners: list[tuple[Owner, Turns]] = []
         self._options = options
         self._faults = faults or Unreliable(random.Random(0))
+        self._reads_at_once = reads_at_once
+        self._order = order or random.Random(0)
 
     def add(self, name: str, script: Iterable[str]) -> Turns:
         """Add an owner that has not started yet."""
         store = PausedStore(self.objects, self._faults)
-        owner = Owner(name, store, self._options, self.record)
-        turns = store.turns = Turns(lambda: owner.run(script))
+        owner = Owner(name, store, self._options, self.record, reads_at_once=self._reads_at_once)
+        turns = store.turns = Turns(lambda: owner.run(script), self._order)
         self.owners.append((owner, turns))
         return turns
 

@@ -5,148 +5,17 @@ manifest has its snapshot, and checkpoints continue.
 """
 
 import errno
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from itertools import count
 
 import pytest
 from tests.crash.conftest import WAYS
-from tests.crash.machine import History, Machine, check, in_store, on_disk
-from tests.crash.workload import log_options
-from tests.unit.log.test_uploads import Tier
+from tests.crash.housekeeping import HOMES, KEYED, Chore, Home, Repeated, check_names
+from tests.crash.machine import History, check
 
-from ister.log import ChunkBackend, CompactionPolicy, FileBackend, Kind, plan_compaction
-from ister.log.manifest import decode_document, decode_manifest
-from ister.log.segment import number_of, snapshot_name
-from ister.objects import LocalStore
+from ister.log import Place
 from ister.testing import Crash, Fault, FaultyDisk, Keep
-from ister.testing.disk import Action
 
-POLICY = CompactionPolicy(live_share_min=0.9, density_min=0.9, small_count_min=2, chunk_count_min=3)
-# Segments go to the remote tier as they are.
-UPLOADS = CompactionPolicy(density_min=0.0, small_count_min=99, upload_before_ms=2**60)
-ATTEMPTS_MAX = 30
-
-
-@dataclass(slots=True)
-class Repeated(Fault):
-    """Fail an operation and similar ones, a number of times in a row."""
-
-    times: int = 1
-    _like: tuple[Action, str] | None = None
-
-    def fits(self, action: Action, name: str, number: int) -> bool:
-        like = (action, name.rpartition("/")[0])
-        if self._like is None and number == self.at and action not in ("open", "read"):
-            self._like = like
-        return like == self._like and self.hits < self.times
-
-
-@dataclass(frozen=True)
-class Home:
-    """Where a log is kept."""
-
-    open_backend: Callable[[FaultyDisk], FileBackend | ChunkBackend]
-    tiered: bool = False
-
-    def open(self, disk: FaultyDisk, history: History) -> "Housekeeper":
-        options = log_options()
-        if self.tiered:
-            options = replace(options, remote=LocalStore(Tier(disk)))
-        return Housekeeper(disk, self.open_backend, options, history)
-
-    def live(self, disk: FaultyDisk, history: History) -> "Housekeeper":
-        """Use a log, mostly its rewrites and checkpoints; restart once."""
-        machine = self.open_with_retries(disk, history)
-        machine.work()
-        machine.keep_house()
-        machine.work()
-        machine.keep_house({1: 3, 2: 4, 3: 0})
-        machine.close()
-        machine = self.open_with_retries(disk, history)
-        machine.work()
-        machine.keep_house({1: 5, 2: 6})
-        for _ in range(4):
-            machine.commit(partial(machine.publish, 1, 30))
-            machine.checkpoint()
-        machine.keep_house()
-        return machine
-
-    def open_with_retries(self, disk: FaultyDisk, history: History) -> "Housekeeper":
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                return self.open(disk, history)
-            except OSError:
-                continue
-        raise AssertionError("the log does not open")
-
-    def operations(self) -> int:
-        disk = FaultyDisk()
-        self.live(disk, History())
-        return len(disk.operations)
-
-    def verify(self, disk: FaultyDisk, history: History) -> None:
-        """Open the log, check it, continue to use it, and check it again."""
-        machine = self.open(disk, history)
-        found = check(machine, history.safe)
-        machine.history = History(
-            history.entries[:found], found, found, dict(history.horizon), history.serial
-        )
-        machine.commit(partial(machine.publish, 1, 20), machine.mark)
-        for _ in range(3):
-            machine.keep_house()
-        assert check(machine, found + 2) == found + 2
-        assert check(self.open(disk.reopen("none"), machine.history), found + 2) == found + 2
-
-
-class Housekeeper(Machine):
-    """A machine that retries until its checkpoints and rewrites succeed."""
-
-    def work(self) -> None:
-        """Fill some files with messages of several topics."""
-        for _ in range(3):
-            self.commit(partial(self.publish, 1, 300), partial(self.publish, 2, 300), self.mark)
-            self.commit(partial(self.publish, 3, 200, 200), partial(self.transact, 1, 2))
-
-    def keep_house(self, horizon: dict[int, int] | None = None) -> None:
-        """Rewrite segments, if that pays, and make a checkpoint."""
-        self.rewrite()
-        self.checkpoint(horizon)
-        check_documents(self)
-
-    def rewrite(self) -> None:
-        """Rewrite segments, if that pays. A failed rewrite leaves nothing, and is retried later."""
-        log = self.log
-        policy = POLICY if log.options.remote is None else UPLOADS
-        rewrite = plan_compaction(log, log.state(), dict(self.history.horizon), policy)
-        if rewrite is None:
-            return
-        try:
-            rewrite.run()
-        except OSError:
-            return
-        log.rewritten(rewrite)
-
-    def checkpoint(self, horizon: dict[int, int] | None = None) -> None:
-        """Make a checkpoint, retrying until it succeeds."""
-        self.history.horizon = dict(horizon or self.history.horizon)
-        for _ in range(ATTEMPTS_MAX):
-            if self.try_checkpoint():
-                return
-        raise AssertionError("the disk works again, and no checkpoint can be made")
-
-
-def check_documents(machine: Machine) -> None:
-    """Fail unless every manifest has its snapshot."""
-    backend = machine.log.backend
-    snapshots = backend.names("snapshots")
-    for name in backend.names("manifests"):
-        body = decode_document(Kind.MANIFEST, backend.get(name), name, None)
-        number = decode_manifest(number_of(name), body, name).snapshot
-        assert number < 0 or snapshot_name(number) in snapshots, f"{name} has lost its snapshot"
-
-
-HOMES = {"files": Home(on_disk), "chunks": Home(in_store), "tier": Home(on_disk, tiered=True)}
 FAULTS = [
     (errno.ENOSPC, 1, False),
     (errno.EIO, 5, False),
@@ -154,6 +23,8 @@ FAULTS = [
     (errno.ENOSPC, 18, False),
     (errno.EIO, 5, True),
 ]
+# The operation is not done, or is done and its answer is lost.
+SINGLE_FAULTS = [(errno.EIO, False), (errno.EIO, True), (errno.ENOSPC, False)]
 
 
 @pytest.fixture(params=list(HOMES.values()), ids=list(HOMES))
@@ -162,6 +33,16 @@ def home(request: pytest.FixtureRequest) -> Home:
     found = request.param
     assert isinstance(found, Home)
     return found
+
+
+CHORES = [(name, reason) for name, home in HOMES.items() for reason in home.reasons]
+
+
+@pytest.fixture(params=CHORES, ids=[f"{name}-{reason}" for name, reason in CHORES])
+def chore(request: pytest.FixtureRequest) -> Chore:
+    """A rewrite for each reason, wherever there may be one."""
+    name, reason = request.param
+    return Chore(HOMES[name], reason)
 
 
 def test_housekeeping_creates_and_removes_every_kind_of_file(home: Home) -> None:
@@ -177,10 +58,25 @@ def test_housekeeping_creates_and_removes_every_kind_of_file(home: Home) -> None
         assert {("put", "tier"), ("remove", "tier"), ("put", "uploads")} <= seen
 
 
+def test_a_chore_rewrites_segments_for_its_reason_where_they_are(chore: Chore) -> None:
+    machine, _ = chore.start()
+    rewrite = machine.plan(chore.reason)
+
+    assert rewrite is not None
+    assert rewrite.reason == {"urgent": "expired"}.get(chore.reason, chore.reason)
+    assert rewrite.place is (Place.LOCAL if chore.home is HOMES["files"] else Place.REMOTE)
+    chore.run(machine)
+    check_names(machine)
+    for topic, spans in rewrite.spans.items():
+        assert not {*spans} & {*machine.log.index.spans(topic)}
+    assert check(machine, machine.history.committed) == len(machine.history.entries)
+    is_whole = len(machine.messages_of(KEYED)) == machine.next_offsets[KEYED]
+    assert is_whole is (chore.reason not in ("keys", "expired", "urgent"))
+
+
 def test_after_failures_of_any_step_nothing_is_lost_and_checkpoints_continue(home: Home) -> None:
     for number in range(home.operations()):
-        for turn in (0, 1):
-            fail_and_verify(home, number, FAULTS[(number + 2 * turn) % len(FAULTS)])
+        fail_and_verify(home, number, FAULTS[number % len(FAULTS)])
 
 
 def fail_and_verify(home: Home, number: int, fault: tuple[int, int, bool]) -> None:
@@ -203,10 +99,10 @@ def fail_and_verify(home: Home, number: int, fault: tuple[int, int, bool]) -> No
         raise
 
 
-def test_after_failures_of_any_step_and_a_later_crash_nothing_is_lost(home: Home) -> None:
-    for number in range(home.operations()):
+def test_after_repeated_failures_of_a_step_and_a_later_crash_nothing_is_lost(home: Home) -> None:
+    for number in range(0, home.operations(), 2):
         error, times, done = FAULTS[number % len(FAULTS)]
-        later = (1, 2, 3, 5, 8, 13, 21)[number % 7] + times
+        later = (1, 2, 3, 5, 8, 13, 21)[number // 2 % 7] + times
         disk = FaultyDisk()
         disk.fail(Repeated(error, at=number, times=times, done=done))
         disk.crash_at(number + later)
@@ -215,14 +111,70 @@ def test_after_failures_of_any_step_and_a_later_crash_nothing_is_lost(home: Home
             home.live(disk, history)
         except Crash:
             pass
-        ways: list[tuple[Keep, int]] = [WAYS[number % 2], WAYS[2 + number % 4]]
-        for keep, seed in ways:
-            try:
-                home.verify(disk.reopen(keep, seed=seed), history)
-            except Exception as problem:
-                what = disk.operations[number]
-                problem.add_note(
-                    f"{error}, {times} times, done {done}, at operation {number}: {what}; stop "
-                    f"{later} later, found {keep!r}, seed {seed}"
-                )
-                raise
+        keep, seed = WAYS[number // 2 % len(WAYS)]
+        try:
+            home.verify(disk.reopen(keep, seed=seed), history)
+        except Exception as problem:
+            what = disk.operations[number]
+            problem.add_note(
+                f"{error}, {times} times, done {done}, at operation {number}: {what}; stop "
+                f"{later} later, found {keep!r}, seed {seed}"
+            )
+            raise
+
+
+def test_after_a_failure_of_any_step_of_a_rewrite_and_a_later_crash_nothing_is_lost(
+    chore: Chore,
+) -> None:
+    """The machine stops at every step: at each third of them after each failure."""
+    for failed in range(-1, chore.operations()):
+        for crashed in count(failed + 1 + failed % 3, 3):
+            error, done = SINGLE_FAULTS[(failed + crashed // 3) % len(SINGLE_FAULTS)]
+            fault = Fault(error, at=failed, done=done)
+            if not crash_and_verify(chore, fault, crashed, *WAYS[(failed + crashed) % len(WAYS)]):
+                break
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_after_every_failure_of_any_step_of_a_rewrite_and_every_later_crash_nothing_is_lost(
+    chore: Chore,
+) -> None:
+    for failed in range(-1, chore.operations()):
+        for error, done in SINGLE_FAULTS:
+            for crashed in count(failed + 1):
+                stopped = [
+                    crash_and_verify(chore, Fault(error, at=failed, done=done), crashed, *way)
+                    # Every other way: the next crash is found in the others.
+                    for way in WAYS[crashed % 2 :: 2]
+                ]
+                if not any(stopped):
+                    break
+
+
+def crash_and_verify(chore: Chore, fault: Fault, crashed: int, keep: Keep, seed: int) -> bool:
+    """Fail a step of a chore, or none when its number is -1, and stop the machine at another one.
+
+    Tells whether the machine stopped before the chore was done.
+    """
+    machine, begun = chore.start()
+    disk = machine.disk
+    assert fault.at is not None
+    what = f"{fault}, stop at {crashed}, found {keep!r}, seed {seed}, start until {begun}"
+    if fault.at >= 0:
+        disk.fail(replace(fault, at=begun + fault.at))
+    disk.crash_at(begun + crashed)
+    try:
+        chore.run(machine)
+    except Crash:
+        pass
+    try:
+        is_removal = disk.operations[begun + fault.at].action == "remove"
+        if not disk.crashed and not fault.done and not is_removal:
+            # Nothing is left to the next start to remove.
+            check_names(machine)
+        chore.home.verify(disk.reopen(keep, seed=seed), machine.history)
+    except Exception as problem:
+        problem.add_note(what)
+        raise
+    return disk.crashed

@@ -1,10 +1,12 @@
 """Encryption at rest: no nonce is used twice, and no plain or forged file is accepted."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -14,15 +16,21 @@ from tests.crash.test_log_damage import finished, unharmed
 from tests.crash.workload import live, log_options
 
 from ister.base.errors import CorruptedError
+from ister.codec import Batch, encode
 from ister.log import Keyring, check_folder
 from ister.log.entry import (
+    BATCH_KINDS,
     ENCRYPTED,
     Header,
+    Kind,
     decode_file_header,
     encode_file_header,
+    encode_transaction,
     pack_header,
     padding,
+    parse_transaction,
 )
+from ister.log.envelope import Envelope
 from ister.log.ports import Buffer, Cipher
 from ister.log.scan import Scan, read_file_header
 from ister.objects import FileKeyring
@@ -34,6 +42,8 @@ class Seals:
     """Every plaintext that was ever sealed, by its data key and nonce."""
 
     seen: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
+    # By data key, the plaintexts of all footers.
+    footers: dict[bytes, set[bytes]] = field(default_factory=dict)
     count: int = 0
 
     def add(self, key: bytes, nonce: bytes, plain: Buffer, aad: bytes) -> None:
@@ -41,6 +51,9 @@ class Seals:
         self.count += 1
         digest = sha256(len(aad).to_bytes(8) + aad + bytes(plain)).digest()
         assert self.seen.setdefault((key, nonce), digest) == digest, "a nonce was used twice"
+        # What is bound to an entry begins with its kind.
+        if aad[0] == Kind.FOOTER:
+            self.footers.setdefault(key, set()).add(digest)
 
 
 class WatchedCipher:
@@ -113,6 +126,38 @@ def test_no_nonce_is_used_twice_wherever_the_machine_crashes(encrypted_setup: Se
         assert seals.count > 0
 
 
+def test_no_nonce_is_used_twice_when_the_footer_of_a_file_is_written_again(
+    encrypted: Setup,
+) -> None:
+    """A file gets two different footers when a crash hurts the first and what is not synced."""
+    different = 0
+    for number in range(seal_unsynced_files(encrypted, FaultyDisk(), History())):
+        for keep, seed in WAYS:
+            setup, seals = watch(encrypted)
+            disk, history = FaultyDisk(), History()
+            disk.crash_at(number)
+            try:
+                seal_unsynced_files(setup, disk, history)
+            except Crash:
+                pass
+            machine = setup.open(disk.reopen(keep, seed=seed), history)
+            # A file that is found at a start is sealed before anything else is written.
+            machine.commit(machine.mark)
+            different += sum(len(texts) > 1 for texts in seals.footers.values())
+
+    assert different > 10
+
+
+def seal_unsynced_files(setup: Setup, disk: FaultyDisk, history: History) -> int:
+    """Fill files without a sync, so that each is sealed first; return how many steps that takes."""
+    machine = setup.open(disk, history)
+    for _ in range(3):
+        machine.commit(partial(machine.publish, 1, 900), machine.mark)
+        for _ in range(2):
+            machine.commit(partial(machine.publish, 2, 700), sync=False)
+    return len(disk.operations)
+
+
 def test_no_nonce_is_used_twice_when_the_disk_fails(encrypted: Setup) -> None:
     for number in range(0, encrypted.operations(), 3):
         setup, seals = watch(encrypted)
@@ -125,14 +170,34 @@ def test_no_nonce_is_used_twice_when_the_disk_fails(encrypted: Setup) -> None:
 # An attacker who can write to the disk, and has no key
 
 
-def forge(
-    data: bytes, slot: int, change: Callable[[Header, bytes], tuple[Header, bytes]]
-) -> bytes | None:
-    """Return a file with entry `slot` changed and a valid checksum; `None` if it has fewer."""
+class Forged(NamedTuple):
+    """An entry in the place of another one. A test may know the key, to forge a likely one."""
+
+    header: Header
+    body: bytes
+
+
+# From an entry and the file it is in, and how to decrypt it.
+Forge = Callable[[Header, bytes, Callable[[], bytes]], Forged]
+
+
+def forge(data: bytes, slot: int, change: Forge, keyring: Keyring) -> bytes:
+    """Return a file with entry `slot` changed and a valid checksum.
+
+    All other entries stay in their places.
+    """
+    first = read_file_header(lambda at, size: data[at : at + size], len(data), "file")
+    assert first is not None
     scan = Scan(lambda position, size: data[position : position + size], len(data))
     for number, (header, position, stored) in enumerate(scan):
         if number == slot:
-            new, body = change(header, bytes(stored))
+
+            def decrypt(header: Header = header, stored: memoryview = stored) -> bytes:
+                cipher = keyring.open_cipher(first[1].key_id, first[1].wrapped_key)
+                envelope = Envelope(first[0].mark, cipher)
+                return bytes(envelope.unseal(header, stored, file="file", position=0))
+
+            new, body = change(header, bytes(stored), decrypt)
             head = pack_header(
                 new.kind,
                 new.topic,
@@ -144,50 +209,120 @@ def forge(
                 mark=new.mark,
                 flags=new.flags,
             )
+            entry = head + body + padding(len(body))
             end = position + header.size_bytes
-            return data[:position] + head + body + padding(len(body)) + data[end:]
-    return None
+            return data[:position] + entry.ljust(header.size_bytes, b"\0") + data[end:]
+    raise AssertionError(f"the file has no entry {slot}")
 
 
-def plain_entry(header: Header, body: bytes) -> tuple[Header, bytes]:
-    """Mark the entry as not encrypted, with the same length."""
-    return header._replace(flags=header.flags & ~ENCRYPTED), b"x" * len(body)
+def plain_entry(header: Header, stored: bytes, decrypt: Callable[[], bytes]) -> Forged:
+    """Forge an entry that is not encrypted, and valid in every other way."""
+    body = plain_body(header.kind, memoryview(decrypt()), len(stored))
+    # Behind these there are no other entries.
+    is_last = header.kind in (Kind.FOOTER, Kind.MANIFEST, Kind.SNAPSHOT)
+    assert len(body) == len(stored) or is_last, f"kind {header.kind}: {len(body)}, {len(stored)}"
+    return Forged(header._replace(flags=header.flags & ~ENCRYPTED), body)
 
 
-def other_topic(header: Header, body: bytes) -> tuple[Header, bytes]:
-    return header._replace(topic=header.topic ^ 3), body
+def plain_body(kind: int, plain: memoryview, size_bytes: int) -> bytes:
+    """Return a valid body with other messages and changes, of the given size where that matters."""
+    if kind in BATCH_KINDS:
+        return other_messages(plain, size_bytes - len(plain))
+    if kind == Kind.CHANGES:
+        return bytes(plain).rjust(size_bytes, b"0")
+    if kind == Kind.TRANSACTION:
+        batches, changes = parse_transaction(plain)
+        rows: list[tuple[int, int, Sequence[Buffer]]] = [
+            (topic, count, [other_messages(body, 0)]) for topic, count, body in batches
+        ]
+        changes = changes.rjust(len(changes) + size_bytes - len(plain), b"0")
+        return b"".join(encode_transaction(rows, changes))
+    if kind == Kind.SNAPSHOT:
+        marks, offsets = json.loads(bytes(plain))
+        return json.dumps([[*marks, 1_000_000], offsets]).encode()
+    return bytes(plain)
 
 
-def other_sync(header: Header, body: bytes) -> tuple[Header, bytes]:
-    return header._replace(synced=header.synced + 8), body
+def other_messages(body: memoryview, more_bytes: int) -> bytes:
+    """Return a batch like another one, with other messages, and so much larger."""
+    batch = Batch(body)
+    payloads = [payload[:-1] + b"!" for payload in batch.payloads]
+    payloads[-1] += b"!" * more_bytes
+    forged = Batch(b"".join(encode(payloads)))
+    forged.stamp(batch.base_offset, batch.publish_time_ms)
+    return forged.to_bytes()
 
 
-def other_header(header: Header, body: bytes) -> tuple[Header, bytes]:
+def other_topic(header: Header, stored: bytes, _: object) -> Forged:
+    return Forged(header._replace(topic=header.topic ^ 3), stored)
+
+
+def other_sync(header: Header, stored: bytes, _: object) -> Forged:
+    return Forged(header._replace(synced=header.synced + 8), stored)
+
+
+def other_header(header: Header, stored: bytes, _: object) -> Forged:
     """Change the owner in the header of the file."""
-    found = decode_file_header(body, "file")
-    return header, encode_file_header(
+    found = decode_file_header(stored, "file")
+    body = encode_file_header(
         msgspec.structs.replace(found, owner="mallory mallory!"[: len(found.owner)])
     )
+    return Forged(header, body)
 
 
 @pytest.mark.parametrize("change", [plain_entry, other_topic, other_sync, other_header])
-def test_a_forged_entry_is_detected(
-    encrypted_setup: Setup, change: Callable[[Header, bytes], tuple[Header, bytes]]
-) -> None:
+def test_a_forged_entry_is_detected(encrypted_setup: Setup, change: Forge) -> None:
     disk, history = finished(encrypted_setup)
     noticed = 0
-    for name, data in files_in_use(disk).items():
-        for slot in [0] if change is other_header else range(1, 4):
-            forged = forge(data, slot, change)
-            if forged is None:
-                continue
-            found = disk.reopen("none")
-            found.remove(name)
-            found.put(name, forged)
-            assert is_noticed(encrypted_setup, found, history), f"entry {slot} of {name}"
-            noticed += 1
+    for what, _, found in forgeries(encrypted_setup, disk, change):
+        assert is_noticed(encrypted_setup, found, history), what
+        noticed += 1
 
     assert noticed > 5
+
+
+def test_a_forged_plain_entry_is_refused_for_nothing_but_being_plain(
+    encrypted_setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An envelope that believes plain entries would take each of the forgeries for valid."""
+    disk, history = finished(encrypted_setup)
+    unseal = Envelope.unseal
+
+    def believe(
+        self: Envelope, header: Header, body: memoryview, *, file: str, position: int
+    ) -> memoryview:
+        if not header.flags & ENCRYPTED:
+            return body
+        return unseal(self, header, body, file=file, position=position)
+
+    monkeypatch.setattr(Envelope, "unseal", believe)
+    kinds = set()
+    for what, kind, found in forgeries(encrypted_setup, disk, plain_entry):
+        backend = encrypted_setup.open_backend(found.reopen("none"))
+        report = check_folder(backend, keyring=encrypted_setup.options.ciphers)
+        assert report.problems == [], what
+        machine = encrypted_setup.open(found, history)
+        assert sum(len(messages) for messages in machine.messages().values()) > 10
+        kinds.add(kind)
+
+    assert {Kind.MANIFEST, Kind.SNAPSHOT, Kind.BATCH, Kind.CHANGES, Kind.TRANSACTION} <= kinds
+    assert kinds >= {Kind.PART, Kind.FOOTER} or encrypted_setup.open_backend is in_store
+
+
+def forgeries(
+    setup: Setup, disk: FaultyDisk, change: Forge
+) -> Iterator[tuple[str, int, FaultyDisk]]:
+    """Yield disks with one forged entry each: which one it is, its kind, and the disk."""
+    assert setup.options.ciphers is not None
+    for name, data in files_in_use(disk).items():
+        scan = Scan(lambda at, size: data[at : at + size], len(data))  # noqa: B023
+        for slot, (header, _, _) in enumerate(scan):
+            if (slot == 0) is (change is other_header):
+                forged = forge(data, slot, change, setup.options.ciphers)
+                found = disk.reopen("none")
+                found.remove(name)
+                found.put(name, forged)
+                yield f"entry {slot} of {name}", header.kind, found
 
 
 def files_in_use(disk: FaultyDisk) -> dict[str, bytes]:
@@ -202,8 +337,13 @@ def files_in_use(disk: FaultyDisk) -> dict[str, bytes]:
         for name, data in files.items()
         if name in newest
         or name.startswith("segments/")
-        or (name.startswith("chunks/") and forge(data, 1, plain_entry) is not None)
+        or (name.startswith("chunks/") and has_entries(data))
     }
+
+
+def has_entries(data: bytes) -> bool:
+    """Tell whether there is an entry behind the header of a file."""
+    return len(list(Scan(lambda at, size: data[at : at + size], len(data)))) > 1
 
 
 def is_noticed(setup: Setup, disk: FaultyDisk, history: History) -> bool:

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from tests.crash.owners import ALL, Unreliable, World
+from tests.crash.turns import run_reads_in_turns
 
 from ister.log import LogOptions
 from ister.log.chunks import FAR_FENCE_DISTANCES
@@ -32,6 +33,9 @@ LIVES = {
 ALL_LIVES = list(LIVES.values())
 # An owner that does not stop by itself before others have taken over, and housekeeping with it.
 ENDLESS = ("open", *("publish",) * 800)
+# One that leaves chunks to be read, and then removes them.
+FULL = ("open", *("publish",) * 9)
+REMOVING = ("rewrite", "checkpoint", "publish", "publish", "trim", "publish", "checkpoint")
 KEEPING_HOUSE = ("publish", "publish", "publish", "rewrite", "checkpoint", "publish", "trim")
 ENDLESS_LIVES = {"writes": ENDLESS, "keeps house": ("open", *KEEPING_HOUSE * 150)}
 # A start reads what is there, 300 chunks at most, and at most twice the distance that is needed
@@ -43,9 +47,11 @@ NEAR_DISTANCES = (2, 4, 16, 64, 256)
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make rewrites write several objects, and every request run in the thread of its owner."""
+    """Make rewrites write several objects, and every request wait for its turn."""
     monkeypatch.setattr("ister.log.chunks.FAR_FENCE_DISTANCES", NEAR_DISTANCES)
-    monkeypatch.setattr("ister.log.chunks.fetch_in_order", partial(fetch_in_order, at_once=1))
+    run_reads_in_turns(monkeypatch)
+    fetch = partial(fetch_in_order, sleep=lambda _: None)
+    monkeypatch.setattr("ister.log.chunks.fetch_in_order", fetch)
     monkeypatch.setattr("ister.log.rewriting.STEP_BYTES", 128)
     monkeypatch.setattr("ister.log.rewriting.OBJECT_BYTES", 256)
 
@@ -117,6 +123,41 @@ def test_an_owner_that_resumes_during_the_start_of_another_does_no_damage(
                     world.finish()
 
 
+def test_a_start_reads_chunks_in_parallel_and_in_any_order() -> None:
+    orders = set()
+    waiting_max = 0
+    for seed in range(20):
+        world = World(OPTIONS, reads_at_once=3, order=random.Random(seed))
+        world.add("old", FULL).give(ALL)
+        reads = world.objects.reads
+        new = world.add("new", ("open", "read"))
+        new.give(ALL)
+        waiting_max = max(waiting_max, new.waiting_max)
+        chunks = [name for name in reads if name.startswith("chunks/")]
+        orders.add(tuple(chunks[:9]))
+
+    assert waiting_max == 3
+    assert len(orders) > 15
+
+
+@pytest.mark.parametrize("life", ["takes over", "checkpoints", "rewrites"])
+def test_a_parallel_start_paused_before_any_request_loses_nothing(life: str) -> None:
+    """Meanwhile the former owner commits, and removes chunks that are about to be read."""
+    begun = requests_of(FULL)
+    for stopped_at in range(30):
+        for going_on in (1, 2, 5, 12, ALL):
+            seed = stopped_at + going_on
+            with reproduced_by(f"{stopped_at} of a start, then {going_on} more, seed {seed}"):
+                world = World(OPTIONS, reads_at_once=3, order=random.Random(seed))
+                old = world.add("old", (*FULL, *REMOVING))
+                old.give(begun)
+                new = world.add("new", LIVES[life])
+                new.give(stopped_at)
+                old.give(going_on)
+                new.give(ALL)
+                world.finish()
+
+
 @pytest.mark.parametrize("distances", [NEAR_DISTANCES, FAR_FENCE_DISTANCES], ids=["near", "far"])
 @pytest.mark.parametrize("faster", [1, 3, 10])
 @pytest.mark.parametrize("life", ENDLESS_LIVES.values(), ids=ENDLESS_LIVES)
@@ -172,7 +213,8 @@ def run_without_pause(seed: int) -> None:
     """Start up to three owners, each at its own speed, while another one writes without a pause."""
     with reproduced_by(f"seed {seed}"):
         chance = random.Random(seed)
-        world = World(OPTIONS, Unreliable(chance, share=chance.choice((0.0, 0.02, 0.1))))
+        faults = Unreliable(chance, share=chance.choice((0.0, 0.02, 0.1)))
+        world = World(OPTIONS, faults, reads_at_once=chance.choice((1, 2, 8)), order=chance)
         life = chance.choice(list(ENDLESS_LIVES.values()))
         old = world.add("old", life[: chance.randint(100, 400)])
         old.give(chance.randint(0, 30))
@@ -203,7 +245,8 @@ def run_at_random(seed: int) -> None:
     """Run some owners whose requests come in random order, and some of which fail."""
     with reproduced_by(f"seed {seed}"):
         chance = random.Random(seed)
-        world = World(OPTIONS, Unreliable(chance, share=chance.choice((0.0, 0.0, 0.05, 0.15))))
+        faults = Unreliable(chance, share=chance.choice((0.0, 0.0, 0.05, 0.15)))
+        world = World(OPTIONS, faults, reads_at_once=chance.choice((1, 2, 8)), order=chance)
         scripts = [BUSY, *chance.choices(ALL_LIVES, k=chance.randint(1, 3))]
         owners = [world.add(f"owner {n}", script) for n, script in enumerate(scripts)]
         while not all(owner.done for owner in owners):

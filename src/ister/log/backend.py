@@ -44,9 +44,6 @@ class Backend(Protocol):
     def remove(self, name: str) -> None:
         """Remove an object. It may be missing."""
 
-    def sync(self, name: str) -> None:
-        """Have everything that was written to an object so far on the disk."""
-
     def close(self) -> None:
         """Let go of whatever is open."""
 
@@ -104,17 +101,6 @@ class FileBackend:
         # Afterwards: a read in between would have opened it again.
         self._files.forget(name)
 
-    def sync(self, name: str) -> None:
-        """Have everything that was written to a file so far on the disk.
-
-        An error is raised here as well as where the file is written: each descriptor is told.
-        """
-        file = self.disk.open(name)
-        try:
-            file.sync()
-        finally:
-            file.close()
-
     def close(self) -> None:
         """Close the files open for reading."""
         self._files.close()
@@ -151,9 +137,6 @@ class ChunkBackend:
     def remove(self, name: str) -> None:
         """Remove an object. It may be missing."""
         self.store.remove(name)
-
-    def sync(self, name: str) -> None:
-        """An object is durable when it is made."""
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -76,8 +76,6 @@ class State:
     unfit: frozenset[Segment]
     # How much of rewritten segments was live when they were made.
     settled: Mapping[Segment, int]
-    # Whether some of it is not on the disk yet.
-    unsynced: bool
     # With keys, files that were there before the log was encrypted.
     plain: frozenset[str] = frozenset()
 
@@ -131,10 +129,6 @@ class Checkpoint:
         self.fences, self._expired = keep_fences(
             self.fences, (s.number for s in self.dead if s.is_fence), self.options.now_ms()
         )
-        if self.state.replay_exists and self.state.unsynced:
-            # What was committed without a sync is in the snapshot. A snapshot that knows more than
-            # the journal would give offsets twice after a power cut.
-            self.backend.sync(segment_name(self.state.replay_from))
         uploads = self._uploads()
         for segment in self.dead:
             if uploads is not None and segment.place is Place.REMOTE:

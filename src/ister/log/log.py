@@ -420,9 +420,15 @@ class Log:
 
         `snapshot` is the broker's state after every committed group, and maybe later ones.
         `horizon` has the first live offset of every topic; one that is absent is deleted.
+
+        Nothing may be `unsynced` by now, and nothing in the snapshot when the checkpoint is run:
+        one that knows more than the disk would give offsets twice after a power cut. That sync is
+        one of the journal: only the journal can do what is needed when it fails. If it were done
+        here, it would seem to work when it is done again, without what the disk has lost.
         """
         if self._recovered is not None:
             self._settle()
+        assert not self.unsynced, "what was committed is synced before a checkpoint"
         return Checkpoint(
             backend=self.backend,
             remote=self.options.remote,
@@ -454,7 +460,6 @@ class Log:
             closed_bytes=self._closed_bytes,
             unfit=frozenset(self._unfit),
             settled=dict(self._settled),
-            unsynced=self.unsynced,
             plain=self.reader.plain if self.reader.has_keys else frozenset(),
         )
 

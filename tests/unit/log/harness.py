@@ -137,7 +137,10 @@ class Bench:
         self.commit()
 
     def checkpoint(self, snapshot: bytes = b"state", horizon: dict[int, int] | None = None) -> None:
-        """Run a checkpoint from beginning to end."""
+        """Run a checkpoint from beginning to end, after a sync where one is needed."""
+        if self.log.unsynced:
+            self.append_changes(b"")
+            self.commit()
         if horizon is None:
             horizon = dict.fromkeys(self.next_offsets, 0)
         checkpoint = self.log.plan_checkpoint(snapshot, horizon)

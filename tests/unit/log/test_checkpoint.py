@@ -179,6 +179,28 @@ def test_a_checkpoint_that_failed_is_made_again(done: bool) -> None:
         assert again.payloads(1) == [payload(n) for n in range(100)]
 
 
+def test_a_checkpoint_is_not_planned_before_everything_is_on_the_disk() -> None:
+    """A checkpoint cannot sync by itself: when that fails and is done again, it seems to work."""
+    bench = Bench(FileBackend(FaultyDisk()))
+    bench.publish(1, b"a", sync=False)
+
+    with pytest.raises(AssertionError, match="synced before a checkpoint"):
+        bench.log.plan_checkpoint(b"state", {1: 0})
+
+
+def test_messages_whose_sync_failed_before_a_checkpoint_are_there_after_a_power_cut() -> None:
+    disk = FaultyDisk()
+    bench = Bench(FileBackend(disk))
+    bench.publish(1, b"a", sync=False)
+    disk.fail(Fault(actions=["sync"]))
+    bench.append_changes(b"")
+    assert bench.try_commit() is not None
+    bench.log.recover()
+    bench.checkpoint()
+
+    assert bench.reopened(FileBackend(disk.reopen("none"))).payloads(1) == [b"a"]
+
+
 def test_stopping_anywhere_in_a_checkpoint_loses_nothing() -> None:
     def run(crash_at: int) -> tuple[FaultyDisk, bool]:
         """Return the disk, and whether the machine stopped before the end."""

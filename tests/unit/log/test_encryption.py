@@ -8,6 +8,8 @@ from tests.unit.log.harness import Bench, filler
 
 from ister.base.errors import CorruptedError, EncryptionKeyError, NotEncryptedError
 from ister.log import ChunkBackend, FileBackend, LogOptions
+from ister.log.entry import Kind
+from ister.log.envelope import NONCE_BYTES, Envelope
 from ister.objects import LocalStore
 from ister.objects.keyring import FileKeyring
 from ister.testing import FaultyDisk
@@ -177,6 +179,17 @@ def test_a_new_log_with_keys_needs_no_acceptance(kind: str, keyring: FileKeyring
             bench.checkpoint()
 
     assert Bench(backend_of(disk, kind), strict).payloads(1) == [SECRET] * 4
+
+
+def test_each_footer_of_a_file_has_a_nonce_of_its_own(keyring: FileKeyring) -> None:
+    """A footer whose end was torn is written again, maybe for fewer entries."""
+    cipher, key_id, wrapped = keyring.new_cipher()
+    envelope = Envelope(1, cipher, key_id=key_id, wrapped_key=wrapped)
+    footers = [
+        bytes(envelope.seal(Kind.FOOTER, 0, number, 0, 0, [b"extents"])[0]) for number in (7, 7, 6)
+    ]
+
+    assert len({footer[:NONCE_BYTES] for footer in footers}) == 3
 
 
 def test_an_entry_moved_to_another_place_does_not_decrypt(keyring: FileKeyring) -> None:
