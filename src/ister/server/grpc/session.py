@@ -178,11 +178,6 @@ class GrpcSession(asyncio.Protocol):
         """Tell the peer why, then close the connection."""
         self._fail(ConnectionFailedError(code, reason))
 
-    def is_drained(self) -> bool:
-        """Whether everything was handed to the network."""
-        transports = [one for one in (self._transport, self._below) if one is not None]
-        return not any(one.get_write_buffer_size() for one in transports)
-
     def ping(self, now_ms: int) -> None:
         """Ask for a sign of life."""
         self.pinged_ms = now_ms

@@ -210,8 +210,8 @@ class Table:
             "/t/DirectBug": Method("t/DirectBug", direct=self._fail),
             "/t/Slow": Method("t/Slow", run=self._slow),
             "/t/Raise": Method("t/Raise", run=self._raise),
-            "/t/Count": Method("t/Count", run=self._count, streams=True),
-            "/t/Endless": Method("t/Endless", run=self._endless, streams=True),
+            "/t/Count": Method("t/Count", run=self._count),
+            "/t/Endless": Method("t/Endless", run=self._endless),
         }
 
     def _echo(self, data: bytes, reply: Reply) -> None:
