@@ -140,6 +140,11 @@ class Served:
         self._ours = ours
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this is our own server."""
+        return self._ours is not None
+
+    @property
     def ours(self) -> GrpcServer:
         """Our own server, where it is."""
         assert self._ours is not None

@@ -315,7 +315,9 @@ class GrpcSession(asyncio.Protocol):
             call.refuse(StatusCode.UNIMPLEMENTED, f"there is no method {path!r}")
         elif head.size_bytes > HEADERS_BYTES_MAX:
             reason = f"metadata of {head.size_bytes} B: {HEADERS_BYTES_MAX} at most"
-            call.refuse(StatusCode.RESOURCE_EXHAUSTED, reason)
+            # gRPC's own servers say RESOURCE_EXHAUSTED, which Danube's clients take for a broker
+            # that is busy: they would send the same again.
+            call.refuse(StatusCode.INVALID_ARGUMENT, reason)
         elif head.encoding not in (b"", b"identity"):
             encoding = head.encoding[:50].decode("latin-1")
             call.refuse(StatusCode.UNIMPLEMENTED, f"messages compressed with {encoding!r}")
