@@ -5,6 +5,7 @@ block, with a deadline: the broker is another process.
 """
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,15 +67,24 @@ def fields(path: str, *extra: tuple[str, str]) -> list[tuple[str, str]]:
 class Peer:
     """A connection to a gRPC door. It reads only when it is told to."""
 
-    def __init__(self, address: str, *, receive_bytes: int = 0, words: bytes | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        receive_bytes: int = 0,
+        words: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """`words` are the first of the connection, by default a preface with empty settings."""
-        self.socket = socket.socket()
+        self.socket: socket.socket = socket.socket()
         if receive_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(WAIT_S)
         host, _, port = address.rpartition(":")
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.encoder = Encoder()
         self._decoder = Decoder()
         self._buffer = b""

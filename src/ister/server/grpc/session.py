@@ -43,6 +43,9 @@ SEND_BUFFER_BYTES = MIB
 # others of its connection go on.
 PENDING_BYTES = 16 * MIB
 PENDING_BYTES_MAX = 32 * MIB
+# What is read of a client after we have ended our half, and forgotten: an honest one sends no more
+# than its windows allow, 8 MiB of requests and some small frames.
+AFTER_END_BYTES_MAX = 16 * MIB
 # Streams that a client may break, or give up before they were answered, in a minute: it pays for
 # each with a frame, and we with ten times the work.
 MISTAKES_MAX = 1_000
@@ -70,6 +73,9 @@ class GrpcSession(asyncio.Protocol):
         # Whether no more calls are taken; and when the end began, for what is left to be sent.
         self.closing = False
         self.ended_ms: int | None = None
+        # Whether our half of the connection has ended, and what has come since.
+        self._half_closed = False
+        self._after_end_bytes = 0
         self._writable = True
         self._dirty = False
         # Whether frames wait for a later turn.
@@ -112,6 +118,11 @@ class GrpcSession(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Act on the frames completed by `data`."""
+        if self._half_closed:
+            self._after_end_bytes += len(data)
+            if self._after_end_bytes > AFTER_END_BYTES_MAX:
+                self.abort()
+            return
         self.heard_ms = self.server.now_ms()
         self.connection.receive(data)
         self.server.turns.begin()
@@ -151,7 +162,9 @@ class GrpcSession(asyncio.Protocol):
         self._dirty = False
         out = self.connection.outgoing()
         transport = self._transport
-        if out and transport is not None and not transport.is_closing():
+        if self._half_closed or transport is None or transport.is_closing():
+            return
+        if out:
             transport.write(b"".join(out))
 
     def go_away(self, reason: str) -> None:
@@ -162,9 +175,26 @@ class GrpcSession(asyncio.Protocol):
         self._close_if_done()
 
     def close(self) -> None:
-        """Close the connection once everything queued is sent, which the server bounds."""
+        """End our half of the connection, and wait until the client ends its own.
+
+        The server bounds how long. Until then whatever comes is read and forgotten: if it were
+        left to the kernel, closing would reset the connection, and the client would lose what is
+        still on its way to it.
+        """
         self._begin_end()
         self.flush()
+        transport = self._transport
+        if transport is None or self._half_closed or transport.is_closing():
+            return
+        self._half_closed = True
+        if transport.can_write_eof():
+            transport.write_eof()
+        # TLS cannot end one half. GOAWAY was sent, at which a client closes the connection.
+        transport.resume_reading()
+        self.server.on_leaving(self)
+
+    def leave(self) -> None:
+        """Close the connection without waiting for the client, once everything queued is sent."""
         if self._transport is not None:
             self._transport.close()
 
