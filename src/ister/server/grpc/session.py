@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from ister.base.errors import UnauthenticatedError
-from ister.base.limits import MIB
+from ister.base.limits import KIB, MIB
 from ister.server.grpc.calls import PREFIX, Call, Method
 from ister.server.grpc.status import StatusCode
 from ister.server.http2 import (
@@ -43,6 +43,9 @@ SEND_BUFFER_BYTES = MIB
 # others of its connection go on.
 PENDING_BYTES = 16 * MIB
 PENDING_BYTES_MAX = 32 * MIB
+# A read of so much may have filled the buffer of uvloop, which then reads again, up to 32 times in
+# one turn of the loop. Others would wait for all of them: one such read is enough for a turn.
+LARGE_READ_BYTES = 128 * KIB
 # What is read of a client after we have ended our half, and forgotten: an honest one sends no more
 # than its windows allow, 8 MiB of requests and some small frames.
 AFTER_END_BYTES_MAX = 16 * MIB
@@ -127,6 +130,8 @@ class GrpcSession(asyncio.Protocol):
         self.connection.receive(data)
         self.server.turns.begin()
         self._act()
+        if len(data) >= LARGE_READ_BYTES and not self._waiting and self.ended_ms is None:
+            self._wait()
 
     def go_through(self) -> None:
         """Go on with what an earlier turn was too short for."""

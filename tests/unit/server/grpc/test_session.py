@@ -6,14 +6,12 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.server.grpc.caller import Desk, message, refusal, statuses
 from tests.unit.server.http2 import peer as http2
-from tests.unit.server.http2.peer import END_STREAM
+from tests.unit.server.http2.peer import END_STREAM, PING, frame
 
 from ister.base.errors import LimitReachedError
 from ister.base.limits import MIB
 from ister.server.grpc.calls import DETAILS_MAX, encode_text
-from ister.server.grpc.session import (
-    REQUEST_BYTES_MAX,
-)
+from ister.server.grpc.session import LARGE_READ_BYTES, REQUEST_BYTES_MAX
 from ister.server.grpc.status import StatusCode
 from ister.server.http2 import ErrorCode
 from ister.server.security import NO_TOKEN, TOKEN_GONE, UNKNOWN_TOKEN
@@ -108,6 +106,19 @@ async def test_stream_without_messages_has_a_status() -> None:
     await settle()
 
     assert caller.answer(stream_id).trailers["grpc-status"] == "0"
+
+
+async def test_large_read_is_the_last_of_its_turn() -> None:
+    caller = Desk.open().caller()
+    pings = frame(PING, 0, 0, bytes(8))
+
+    caller.send(pings * (LARGE_READ_BYTES // len(pings)))
+    assert caller.transport.reading
+    caller.send(pings * (LARGE_READ_BYTES // len(pings) + 1))
+    assert not caller.transport.reading
+    await settle()
+
+    assert caller.transport.reading
 
 
 # Requests that are refused
