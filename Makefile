@@ -20,7 +20,7 @@ PROTOS := src/ister/server/grpc/protos
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help demo test test-slow check check-static check-format check-lint check-types check-contracts \
-	fuzz bench-live bench-grpc bench-streams bench-spark bench-timeline format protos setup clean
+	fuzz bench-live bench-grpc bench-streams bench-spark bench-timeline format protos setup compile clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,11 +28,16 @@ help: ## show this list
 demo: $(STAMP) ## see it work: a broker, a producer, two subscriptions and a pipeline, live in the terminal
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP) ## run every test
+test: $(STAMP) compile ## run every test
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
-test-slow: $(STAMP) ## the tests that kill Spark, and all around timelines, for long: half an hour
+test-slow: $(STAMP) compile ## the tests that kill Spark, and all around timelines, for long: half an hour
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile -m slow $(PYTEST_ARGS)
+
+# As pip does. Without it, every broker of the tests compiles the package anew where
+# PYTHONDONTWRITEBYTECODE is set.
+compile: $(STAMP)
+	@$(BIN)/python -m compileall -q src
 
 check: check-static test ## the whole gate: format, lint, types, contracts, tests
 

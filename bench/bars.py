@@ -43,7 +43,7 @@ class Bar:
 class Target:
     """A figure of ours that should stay below a limit, or reach it, whatever others need.
 
-    `key` is also the figure's name. The same figure of the lane `scale` stands beside it.
+    The same figure of the lane `scale` stands beside it.
     """
 
     key: str
@@ -54,6 +54,13 @@ class Target:
     lane: str = "ister"
     scale: str = "nats"
     at_least: bool = False
+    # The figure's name, if it is not `key`.
+    figure: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the figure's name."""
+        return self.figure or self.key
 
     def is_kept(self, value: float) -> bool:
         """Return whether a figure is what was promised."""

@@ -8,6 +8,7 @@ kept, so no broker on the same library can be faster.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
@@ -41,9 +42,18 @@ class Producers:
 class Consumers:
     """Streams messages."""
 
-    def __init__(self, streams: list[asyncio.Queue[Any]], payload: bytes) -> None:
+    def __init__(self, streams: list[asyncio.Queue[Any]], url: str, payload: bytes) -> None:
         self.streams = streams
-        self.payload = payload
+        # With every field that a broker fills, so that the client has as much to read.
+        self.message = api.StreamMessage(
+            request_id=1_000,
+            msg_id=api.MsgID(
+                producer_id=2**62, topic_name=FLOOD, broker_addr=url, topic_offset=1_000
+            ),
+            payload=payload,
+            publish_time=time.time_ns() // 1_000_000,
+            producer_name="bench",
+        )
 
     async def Subscribe(self, request: Any, _context: Any) -> Any:  # noqa: N802
         """Take anybody."""
@@ -53,11 +63,8 @@ class Consumers:
     async def ReceiveMessages(self, request: Any, context: Any) -> None:  # noqa: N802
         """Send what comes, or the same for ever."""
         if request.consumer_id == FLOOD_ID:
-            message = api.StreamMessage(
-                msg_id=api.MsgID(topic_name=FLOOD, producer_id=1), payload=self.payload
-            )
             while True:
-                await context.write(message)
+                await context.write(self.message)
         stream: asyncio.Queue[Any] = asyncio.Queue()
         self.streams.append(stream)
         while True:
@@ -106,7 +113,7 @@ async def serve(_board: Board, job: Job, ready: Ready) -> None:
     server = grpc.aio.server()
     services.add_ProducerServiceServicer_to_server(Producers(streams), server)
     services.add_ConsumerServiceServicer_to_server(
-        Consumers(streams, bytes(job.payload_bytes)), server
+        Consumers(streams, job.address, bytes(job.payload_bytes)), server
     )
     services.add_DiscoveryServicer_to_server(Discovery(job.address), server)
     services.add_HealthCheckServicer_to_server(Health(), server)

@@ -33,7 +33,7 @@ def summary(runs: Runs, promises: Promises) -> dict[str, object]:
     for target in promises.targets:
         if target.scenario in results:
             lanes = results[target.scenario]
-            found[target.key] = rounded(lanes.get(target.lane, {}).get(target.key))
+            found[target.key] = rounded(lanes.get(target.lane, {}).get(target.name))
     for key, (scenario, lane, figure) in promises.recorded.items():
         if scenario in results:
             found[key] = rounded(results[scenario].get(lane, {}).get(figure))
@@ -89,8 +89,8 @@ def bar_row(results: Results, bar: Bar) -> Row:
 def target_row(results: Results, target: Target) -> Row:
     """Return one target's line of the table; the other side's figure stands by for scale."""
     lanes = results[target.scenario]
-    ours = lanes.get(target.lane, {}).get(target.key)
-    theirs = lanes.get(target.scale, {}).get(target.key)
+    ours = lanes.get(target.lane, {}).get(target.name)
+    theirs = lanes.get(target.scale, {}).get(target.name)
     return (
         target.title,
         shown(ours, target.unit),

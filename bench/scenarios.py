@@ -7,7 +7,7 @@ gets a fresh broker and fresh client processes, so no run inherits another's hea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,8 +173,17 @@ def measure_memory(run: Run) -> Figures:
     return figures
 
 
-def sample(run: Run, clients: dict[str, Worker]) -> Figures:
-    """Read the board and every process's CPU clock twice and return the rates in between."""
+def sample(
+    run: Run, clients: dict[str, Worker], *, boards: Sequence[Board] | None = None
+) -> Figures:
+    """Read every process's CPU clock and the board twice and return the rates in between.
+
+    Of several `boards` in its place, the rate is that of all of them together.
+    """
+    boards = boards or [run.board]
+
+    def received() -> int:
+        return sum(board.received for board in boards)
 
     def clocks() -> Figures:
         used = {name: client.cpu_s() for name, client in clients.items()}
@@ -182,9 +191,9 @@ def sample(run: Run, clients: dict[str, Worker]) -> Figures:
 
     time.sleep(WARMUP_S)
     before = clocks()
-    began, count_before = time.perf_counter(), run.board.received
+    began, count_before = time.perf_counter(), received()
     time.sleep(run.seconds)
-    elapsed, count = time.perf_counter() - began, run.board.received - count_before
+    elapsed, count = time.perf_counter() - began, received() - count_before
     cpu = {name: used - before[name] for name, used in clocks().items()}
     figures = {f"{name}_cpu": used / elapsed for name, used in cpu.items()}
     if count == 0:

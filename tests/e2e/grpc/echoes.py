@@ -85,7 +85,7 @@ def our_methods(seen: Seen) -> dict[str, Method]:
         ECHO: Method("t.T/Echo", direct=echo),
         LATER: Method("t.T/Later", run=later),
         FAIL: Method("t.T/Fail", run=fail),
-        COUNT: Method("t.T/Count", run=count, streams=True),
+        COUNT: Method("t.T/Count", run=count),
         WAIT: Method("t.T/Wait", run=wait),
     }
 
@@ -138,6 +138,11 @@ class Served:
         self.address = address
         self.seen = seen
         self._ours = ours
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is our own server."""
+        return self._ours is not None
 
     @property
     def ours(self) -> GrpcServer:

@@ -5,13 +5,12 @@ block, with a deadline: the broker is another process.
 """
 
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from struct import Struct
-from types import TracebackType
-from typing import Self
 
 import grpc
 from hpack import Decoder, Encoder
@@ -68,15 +67,24 @@ def fields(path: str, *extra: tuple[str, str]) -> list[tuple[str, str]]:
 class Peer:
     """A connection to a gRPC door. It reads only when it is told to."""
 
-    def __init__(self, address: str, *, receive_bytes: int = 0, words: bytes | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        receive_bytes: int = 0,
+        words: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """`words` are the first of the connection, by default a preface with empty settings."""
-        self.socket = socket.socket()
+        self.socket: socket.socket = socket.socket()
         if receive_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(WAIT_S)
         host, _, port = address.rpartition(":")
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.encoder = Encoder()
         self._decoder = Decoder()
         self._buffer = b""
@@ -84,15 +92,8 @@ class Peer:
         self.stream = -1
         self.send(PREFACE + settings() if words is None else words)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the connection."""
         self.socket.close()
 
     def send(self, *parts: bytes) -> None:
@@ -183,34 +184,27 @@ class Honest:
 
     def __init__(self, address: str, path: str, message: bytes) -> None:
         self._address, self._path, self._message = address, path, message
-        self._channel = self._open()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._call_always, name="honest")
         self.answers = 0
         self.failures: list[grpc.RpcError] = []
 
-    def __enter__(self) -> Self:
-        self._call(self._channel)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        before = self.answers
-        if error is None:
-            # Also for one that comes while the others are there.
-            with self._open() as newcomer:
-                self._call(newcomer)
-            wait_until(lambda: self.answers > before or bool(self.failures), "an honest answer")
-        self._over.set()
-        self._thread.join()
-        self._channel.close()
-        if error is None:
-            assert not self.failures, self.failures
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Call all the time; at the end, check that every call was answered, a newcomer's too."""
+        with self._open() as channel:
+            self._call(channel)
+            thread = threading.Thread(target=self._call_always, args=(channel,), name="honest")
+            thread.start()
+            try:
+                yield
+                before = self.answers
+                with self._open() as newcomer:
+                    self._call(newcomer)
+                wait_until(lambda: self.answers > before or bool(self.failures), "an honest answer")
+            finally:
+                self._over.set()
+                thread.join()
+        assert not self.failures, self.failures
 
     def _open(self) -> grpc.Channel:
         # Each with a connection of its own.
@@ -220,10 +214,10 @@ class Honest:
         channel.unary_unary(self._path)(self._message, timeout=WAIT_S)
         self.answers += 1
 
-    def _call_always(self) -> None:
+    def _call_always(self, channel: grpc.Channel) -> None:
         while not self._over.wait(POLL_S):
             try:
-                self._call(self._channel)
+                self._call(channel)
             except grpc.RpcError as error:
                 self.failures.append(error)
                 return

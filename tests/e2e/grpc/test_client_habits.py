@@ -1,6 +1,7 @@
 """What clients in Rust (hyper, tonic) and Go (grpc-go) do on the wire, frame by frame."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from struct import Struct
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_large_message_comes_through_windows_as_they_are_given(
 ) -> None:
     topic = new_topic()
     sender, caller = Caller(grpc_broker, "rust"), Caller(grpc_broker, name)
-    with sender.peer, caller.peer as peer:
+    with closing(sender.peer), closing(caller.peer) as peer:
         sent = sender.produce(topic)
         stream = caller.consume(topic)
         for payload in (b"small", LARGE, b""):
@@ -159,7 +160,7 @@ def test_dropping_a_stream_frees_its_consumer_and_hurts_no_other(
 ) -> None:
     topic = new_topic()
     caller = Caller(grpc_broker, name)
-    with caller.peer as peer:
+    with closing(caller.peer) as peer:
         sent = caller.produce(topic)
         for n in range(3):
             stream = caller.consume(topic)
@@ -177,7 +178,7 @@ def test_settings_are_acknowledged_late_and_windows_changed_under_way(
     topic = new_topic()
     caller = Caller(grpc_broker, "go")
     sender = Caller(grpc_broker, "rust")
-    with caller.peer as peer, sender.peer:
+    with closing(caller.peer) as peer, closing(sender.peer):
         sent = sender.produce(topic)
         stream = caller.consume(topic)
         peer.send(settings(s4=0))
@@ -203,7 +204,7 @@ def answers_to(peer: Peer, encoded: Sequence[bytes]) -> list[str]:
 
 
 def test_tables_of_headers_change_their_size_under_way(grpc_broker: BrokerProcess) -> None:
-    with Peer(grpc_broker.grpc) as peer:
+    with closing(Peer(grpc_broker.grpc)) as peer:
         encoder, blocks = peer.encoder, []
         for size in (4_096, 0, 4_096, 200, 100, 4_096):
             encoder.header_table_size = size
@@ -222,7 +223,7 @@ def test_entries_of_the_table_mean_something_else_when_it_has_changed(
     grpc_broker: BrokerProcess,
 ) -> None:
     nothing = "/danube.Nothing/Nothing"
-    with Peer(grpc_broker.grpc) as peer:
+    with closing(Peer(grpc_broker.grpc)) as peer:
         encoder = peer.encoder
         blocks = [encoder.encode(fields(LOOKUP)) for _ in range(3)]
         blocks += [encoder.encode(fields(nothing)) for _ in range(3)]
@@ -233,7 +234,7 @@ def test_entries_of_the_table_mean_something_else_when_it_has_changed(
 
 def test_a_client_s_own_goodbye_lets_its_calls_end(grpc_broker: BrokerProcess) -> None:
     caller = Caller(grpc_broker, "rust")
-    with caller.peer as peer:
+    with closing(caller.peer) as peer:
         topic = new_topic()
         stream = caller.begin(
             CREATE, "danube.ProducerRequest", request_id=1, topic_name=topic, producer_name="p"
@@ -244,7 +245,7 @@ def test_a_client_s_own_goodbye_lets_its_calls_end(grpc_broker: BrokerProcess) -
 
 
 def test_pings_are_answered_before_the_calls_behind_them(grpc_broker: BrokerProcess) -> None:
-    with Peer(grpc_broker.grpc) as peer:
+    with closing(Peer(grpc_broker.grpc)) as peer:
         for n in range(100):
             peer.send(frame(PING, 0, 0, b"%08d" % n))
 

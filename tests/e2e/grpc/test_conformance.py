@@ -254,9 +254,12 @@ async def test_metadata_of_any_kind_stops_no_call(served: Served, metadata: Any)
 
 async def test_metadata_over_the_limit_costs_that_call(served: Served) -> None:
     async with served.channel() as channel:
-        code, _ = await ended(unary(channel, ECHO, b"x", metadata=[("large", "x" * 20_000)]))
+        code, text = await ended(unary(channel, ECHO, b"x", metadata=[("large", "x" * 20_000)]))
 
-        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # The server of `grpcio` has a code here that Danube's clients take for a busy broker.
+        theirs, ours = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT
+        assert code is (ours if served.is_ours else theirs)
+        assert "16384" in text
         assert await unary(channel, ECHO, b"next") == b"next"
 
 

@@ -7,7 +7,7 @@ the event loop are bounded as in `test_hostile_stalls.py`, and so is memory.
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import grpc
 import pytest
@@ -82,7 +82,7 @@ def withstand(
     for trial in trials(broker):
         with (
             memory_bounded(broker.process.pid, growth_bytes_max),
-            Honest(broker.grpc, PARTITIONS, TOPIC),
+            Honest(broker.grpc, PARTITIONS, TOPIC).calling(),
             trial,
         ):
             attack(broker.grpc)
@@ -105,7 +105,7 @@ def flood(peer: Peer, unit: bytes, *, within_s: float = FLOOD_S) -> int:
 
 
 def flood_with_headers(address: str) -> None:
-    with Peer(address) as peer:
+    with closing(Peer(address)) as peer:
         extra = [(f"x-{n}", "v" * 80) for n in range(100)]
         # Names of the dynamic table, in another order each time: none is found by its bytes.
         blocks = [
@@ -124,7 +124,7 @@ def flood_with_headers(address: str) -> None:
 
 def flood_with_continuations(address: str) -> None:
     for piece in (b"", b"x", b"x" * 16_000):
-        with Peer(address) as peer:
+        with closing(Peer(address)) as peer:
             begin = frame(HEADERS, 0, 1, peer.encoder.encode(fields(NOTHING)))
             peer.send(begin)
             flood(peer, frame(CONTINUATION, 0, 1, piece), within_s=0.2)
@@ -164,7 +164,7 @@ def test_a_bomb_of_headers(broker: WatchedBroker, name: str, size: int) -> None:
 
     def attack(address: str) -> None:
         for _ in range(4):
-            with Peer(address) as peer, suppress(ConnectionError):
+            with closing(Peer(address)) as peer, suppress(ConnectionError):
                 for _ in range(16):
                     peer.send(
                         frame(HEADERS, END_STREAM, peer.next_stream(), block[:16_000]),
@@ -179,7 +179,7 @@ def test_a_bomb_of_headers(broker: WatchedBroker, name: str, size: int) -> None:
 
 def test_a_large_entry_that_is_referred_to_many_times(broker: WatchedBroker) -> None:
     def attack(address: str) -> None:
-        with Peer(address) as peer:
+        with closing(Peer(address)) as peer:
             block = peer.encoder.encode([*fields(NOTHING), ("x", "v" * 3_900)])
             peer.send(frame(HEADERS, END_HEADERS | END_STREAM, peer.next_stream(), block))
             peer.send(frame(HEADERS, END_HEADERS, peer.next_stream(), b"\xbe" * 16_000))
@@ -200,7 +200,7 @@ def test_a_flood_of_headers(broker: WatchedBroker, attack: Attack) -> None:
 @pytest.mark.parametrize("whole", [False, True], ids=["headers", "request"])
 def test_a_rapid_reset(broker: WatchedBroker, path: str, whole: bool) -> None:
     def attack(address: str) -> None:
-        with Peer(address) as peer:
+        with closing(Peer(address)) as peer:
             end_s = time.monotonic() + FLOOD_S
             with suppress(ConnectionError):
                 while time.monotonic() < end_s:
@@ -212,7 +212,7 @@ def test_a_rapid_reset(broker: WatchedBroker, path: str, whole: bool) -> None:
 
 
 def test_a_peer_that_gives_up_too_many_calls_is_told_why(broker: WatchedBroker) -> None:
-    with Peer(broker.grpc) as peer:
+    with closing(Peer(broker.grpc)) as peer:
         calls = [peer.request(PARTITIONS, None) + reset(2 * n + 1) for n in range(1_001)]
         with suppress(ConnectionError):
             peer.send(*calls)
@@ -222,7 +222,7 @@ def test_a_peer_that_gives_up_too_many_calls_is_told_why(broker: WatchedBroker) 
 
 def test_calls_whose_message_never_comes(broker: WatchedBroker) -> None:
     def attack(address: str) -> None:
-        with Peer(address) as peer:
+        with closing(Peer(address)) as peer:
             peer.send(*(peer.request(SEND, None) for _ in range(STREAMS_MAX)))
             peer.send(peer.request(SEND, None))
 
@@ -236,7 +236,7 @@ def test_calls_whose_message_never_comes(broker: WatchedBroker) -> None:
 
 def test_ten_thousand_calls_that_come_at_once(broker: WatchedBroker) -> None:
     def attack(address: str) -> None:
-        with Peer(address) as peer:
+        with closing(Peer(address)) as peer:
             requests = b"".join(peer.request(PARTITIONS, TOPIC) for _ in range(STREAMS_MAX))
             peer.send(requests)
             peer.answer(2 * STREAMS_MAX - 1)
@@ -262,7 +262,7 @@ FLOODS = {
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_flood_of_a_peer_that_does_not_read(broker: WatchedBroker, name: str) -> None:
     def attack(address: str) -> None:
-        with Peer(address, receive_bytes=4_096) as peer:
+        with closing(Peer(address, receive_bytes=4_096)) as peer:
             # So that a change of the window has many to change.
             peer.send(*(peer.request(SEND, None) for _ in range(1_000)))
             flood(peer, FLOODS[name])
@@ -273,7 +273,7 @@ def test_a_flood_of_a_peer_that_does_not_read(broker: WatchedBroker, name: str) 
 @pytest.mark.parametrize("size", [0, 1], ids=["empty", "a byte"])
 def test_a_request_of_32_mib_in_tiny_frames(broker: WatchedBroker, size: int) -> None:
     def attack(address: str) -> None:
-        with Peer(address) as peer:
+        with closing(Peer(address)) as peer:
             peer.send(peer.request(SEND, None))
             peer.send(frame(DATA, 0, 1, enveloped(bytes(32 * MIB))[:5]))
             # It is the stream's window that stops it: nothing is read that would enlarge it.
@@ -286,7 +286,7 @@ def test_requests_that_never_end_are_bounded_together(broker: WatchedBroker) -> 
     def attack(address: str) -> None:
         with ExitStack() as stack:
             for _ in range(9):
-                peer = stack.enter_context(Peer(address))
+                peer = stack.enter_context(closing(Peer(address)))
                 peer.send(peer.request(SEND, None))
                 peer.send(frame(DATA, 0, 1, enveloped(bytes(32 * MIB))[:5]))
                 part = frame(DATA, 0, 1, bytes(16_384)) * (MIB // 16_384)
@@ -306,7 +306,7 @@ def test_requests_that_never_end_are_bounded_together(broker: WatchedBroker) -> 
 
 def test_large_answers_by_windows_of_a_byte(broker: WatchedBroker) -> None:
     def attack(address: str) -> None:
-        with Peer(address, words=PREFACE + settings(s4=0)) as peer:
+        with closing(Peer(address, words=PREFACE + settings(s4=0))) as peer:
             peer.send(*(peer.request(LATEST, LARGE) for _ in range(20)))
             end_s = time.monotonic() + FLOOD_S
             streams = range(1, 41, 2)
@@ -320,7 +320,7 @@ def test_large_answers_by_windows_of_a_byte(broker: WatchedBroker) -> None:
 
 def test_ten_thousand_answers_that_grow_by_a_byte_together(broker: WatchedBroker) -> None:
     def attack(address: str) -> None:
-        with Peer(address, words=PREFACE + settings(s4=0) + window(2**30)) as peer:
+        with closing(Peer(address, words=PREFACE + settings(s4=0) + window(2**30))) as peer:
             request = message("danube.HealthCheckRequest")(client=0, id=5).SerializeToString()
             peer.send(b"".join(peer.request(PARTITIONS, TOPIC) for _ in range(STREAMS_MAX - 1)))
             peer.send(peer.request(HEALTH, request))
@@ -334,7 +334,7 @@ def test_ten_thousand_answers_that_grow_by_a_byte_together(broker: WatchedBroker
 
 def test_ten_thousand_answers_wait_for_the_connection_s_window(broker: WatchedBroker) -> None:
     def attack(address: str) -> None:
-        with Peer(address) as peer:
+        with closing(Peer(address)) as peer:
             # The connection's window goes to the first, of which the stream's own has as much.
             peer.send(peer.request(LATEST, LARGE))
             peer.wait_for(DATA, stream=1)
@@ -352,7 +352,7 @@ def test_answers_that_nobody_reads(broker: WatchedBroker) -> None:
         with ExitStack() as stack:
             for _ in range(8):
                 words = PREFACE + settings(s4=2**31 - 1) + window(2**30)
-                peer = stack.enter_context(Peer(address, receive_bytes=4_096, words=words))
+                peer = stack.enter_context(closing(Peer(address, receive_bytes=4_096, words=words)))
                 request = b"".join(peer.request(LATEST, LARGE) for _ in range(200))
                 peer.send_while_taken(request, within_s=FLOOD_S)
 
@@ -363,7 +363,7 @@ def test_answers_for_which_there_is_no_window(broker: WatchedBroker) -> None:
     def attack(address: str) -> None:
         with ExitStack() as stack:
             for _ in range(4):
-                peer = stack.enter_context(Peer(address, words=PREFACE + settings(s4=0)))
+                peer = stack.enter_context(closing(Peer(address, words=PREFACE + settings(s4=0))))
                 peer.send(b"".join(peer.request(LATEST, LARGE) for _ in range(200)))
                 # Handlers do not make more answers than there is room for.
                 peer.send(frame(PING, payload=bytes(8)))
@@ -382,7 +382,7 @@ def test_two_thousand_idle_connections(broker: WatchedBroker) -> None:
 
     def attack(address: str) -> None:
         with ExitStack() as stack:
-            peers = [stack.enter_context(Peer(address)) for _ in range(count)]
+            peers = [stack.enter_context(closing(Peer(address))) for _ in range(count)]
             # The oldest have made room for the newest.
             assert peers[0].farewell() == ENHANCE_YOUR_CALM
             peers[-1].send(peers[-1].request(PARTITIONS, TOPIC))

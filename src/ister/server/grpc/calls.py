@@ -47,7 +47,6 @@ class Method:
     name: str
     direct: Direct | None = None
     run: Callable[[bytes, "Call"], Any] | None = None
-    streams: bool = False
 
 
 class Call:

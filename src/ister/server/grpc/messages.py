@@ -53,7 +53,7 @@ def service(
         parse = message(one.input_type.full_name).FromString
         full_name = f"{name}/{method}"
         run = _streaming(parse, handler) if one.server_streaming else _unary(parse, handler)
-        made[f"/{full_name}"] = Method(full_name, run=run, streams=one.server_streaming)
+        made[f"/{full_name}"] = Method(full_name, run=run)
     for method, bare in direct.items():
         full_name = f"{name}/{method}"
         made[f"/{full_name}"] = Method(full_name, direct=_checked(bare))

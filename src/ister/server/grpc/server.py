@@ -54,6 +54,9 @@ BUFFERED_BYTES_MAX = 256 * MIB
 CALLS_MAX = 100_000
 # Connections beyond the limit that are being closed.
 LEAVING_MAX = 8
+# Connections whose clients have not yet ended their half after we have ended ours: of more, the
+# oldest is closed.
+HALF_CLOSED_MAX = 64
 # A queue of connections waiting to be accepted, for a thousand clients that start at once.
 BACKLOG = 4_096
 
@@ -88,6 +91,8 @@ class GrpcServer:
         self._connections_max = connections_max
         # In order of arrival, for the oldest to make room.
         self._strangers: dict[GrpcSession, None] = {}
+        # Connections of which our half has ended, in the order in which it did.
+        self._leaving: dict[GrpcSession, None] = {}
         self._buffered_bytes = 0
         # Calls that are not over, of all connections.
         self.calls_count = 0
@@ -126,8 +131,6 @@ class GrpcServer:
         loop = asyncio.get_running_loop()
         if self._server is not None:
             self._server.close()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
         if self._handshakes is not None:
             self._handshakes.close()
         end_s = loop.time() + deadline_s
@@ -141,6 +144,9 @@ class GrpcServer:
             for call in list(session.calls.values()):
                 call.refuse(StatusCode.UNAVAILABLE, "the broker is shutting down")
             session.close()
+        if self._sweeping is not None:
+            # Not before: it cuts off who does not leave.
+            self._sweeping.cancel()
         # uvloop writes at the end of a turn.
         await asyncio.sleep(0)
         for session in list(self.sessions):
@@ -154,7 +160,8 @@ class GrpcServer:
         self.sessions.add(session)
         self.counts.open += 1
         self._strangers[session] = None
-        many = len(self.sessions) > self._connections_max
+        count = len(self.sessions) - len(self._leaving)
+        many = count > self._connections_max
         if many or len(self._strangers) > self._handshakes_max:
             oldest = next(iter(self._strangers))
             reason = "too many connections, and no call has come on this one"
@@ -162,7 +169,7 @@ class GrpcServer:
                 reason = f"more than {self._connections_max} connections"
             self._forget_stranger(oldest)
             oldest.fail(ErrorCode.ENHANCE_YOUR_CALM, reason)
-            if len(self.sessions) > self._connections_max + LEAVING_MAX:
+            if count > self._connections_max + LEAVING_MAX:
                 # Over TLS a polite end takes up to a second.
                 oldest.abort()
 
@@ -173,9 +180,19 @@ class GrpcServer:
     def _forget_stranger(self, session: GrpcSession) -> None:
         self._strangers.pop(session, None)
 
+    def on_leaving(self, session: GrpcSession) -> None:
+        """Our half of a connection has ended."""
+        self._strangers.pop(session, None)
+        self._leaving[session] = None
+        if len(self._leaving) > HALF_CLOSED_MAX:
+            oldest = next(iter(self._leaving))
+            del self._leaving[oldest]
+            oldest.leave()
+
     def on_disconnected(self, session: GrpcSession) -> None:
         """A connection is gone."""
         self._strangers.pop(session, None)
+        self._leaving.pop(session, None)
         if session in self.sessions:
             self.sessions.remove(session)
             self.counts.open -= 1

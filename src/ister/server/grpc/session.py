@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from ister.base.errors import UnauthenticatedError
-from ister.base.limits import MIB
+from ister.base.limits import KIB, MIB
 from ister.server.grpc.calls import PREFIX, Call, Method
 from ister.server.grpc.status import StatusCode
 from ister.server.http2 import (
@@ -43,6 +43,12 @@ SEND_BUFFER_BYTES = MIB
 # others of its connection go on.
 PENDING_BYTES = 16 * MIB
 PENDING_BYTES_MAX = 32 * MIB
+# A read of so much may have filled the buffer of uvloop, which then reads again, up to 32 times in
+# one turn of the loop. Others would wait for all of them: one such read is enough for a turn.
+LARGE_READ_BYTES = 128 * KIB
+# What is read of a client after we have ended our half, and forgotten: an honest one sends no more
+# than its windows allow, 8 MiB of requests and some small frames.
+AFTER_END_BYTES_MAX = 16 * MIB
 # Streams that a client may break, or give up before they were answered, in a minute: it pays for
 # each with a frame, and we with ten times the work.
 MISTAKES_MAX = 1_000
@@ -70,6 +76,9 @@ class GrpcSession(asyncio.Protocol):
         # Whether no more calls are taken; and when the end began, for what is left to be sent.
         self.closing = False
         self.ended_ms: int | None = None
+        # Whether our half of the connection has ended, and what has come since.
+        self._half_closed = False
+        self._after_end_bytes = 0
         self._writable = True
         self._dirty = False
         # Whether frames wait for a later turn.
@@ -112,10 +121,17 @@ class GrpcSession(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Act on the frames completed by `data`."""
+        if self._half_closed:
+            self._after_end_bytes += len(data)
+            if self._after_end_bytes > AFTER_END_BYTES_MAX:
+                self.abort()
+            return
         self.heard_ms = self.server.now_ms()
         self.connection.receive(data)
         self.server.turns.begin()
         self._act()
+        if len(data) >= LARGE_READ_BYTES and not self._waiting and self.ended_ms is None:
+            self._wait()
 
     def go_through(self) -> None:
         """Go on with what an earlier turn was too short for."""
@@ -151,7 +167,9 @@ class GrpcSession(asyncio.Protocol):
         self._dirty = False
         out = self.connection.outgoing()
         transport = self._transport
-        if out and transport is not None and not transport.is_closing():
+        if self._half_closed or transport is None or transport.is_closing():
+            return
+        if out:
             transport.write(b"".join(out))
 
     def go_away(self, reason: str) -> None:
@@ -162,9 +180,26 @@ class GrpcSession(asyncio.Protocol):
         self._close_if_done()
 
     def close(self) -> None:
-        """Close the connection once everything queued is sent, which the server bounds."""
+        """End our half of the connection, and wait until the client ends its own.
+
+        The server bounds how long. Until then whatever comes is read and forgotten: if it were
+        left to the kernel, closing would reset the connection, and the client would lose what is
+        still on its way to it.
+        """
         self._begin_end()
         self.flush()
+        transport = self._transport
+        if transport is None or self._half_closed or transport.is_closing():
+            return
+        self._half_closed = True
+        if transport.can_write_eof():
+            transport.write_eof()
+        # TLS cannot end one half. GOAWAY was sent, at which a client closes the connection.
+        transport.resume_reading()
+        self.server.on_leaving(self)
+
+    def leave(self) -> None:
+        """Close the connection without waiting for the client, once everything queued is sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -177,11 +212,6 @@ class GrpcSession(asyncio.Protocol):
     def fail(self, code: ErrorCode, reason: str) -> None:
         """Tell the peer why, then close the connection."""
         self._fail(ConnectionFailedError(code, reason))
-
-    def is_drained(self) -> bool:
-        """Whether everything was handed to the network."""
-        transports = [one for one in (self._transport, self._below) if one is not None]
-        return not any(one.get_write_buffer_size() for one in transports)
 
     def ping(self, now_ms: int) -> None:
         """Ask for a sign of life."""
@@ -320,7 +350,9 @@ class GrpcSession(asyncio.Protocol):
             call.refuse(StatusCode.UNIMPLEMENTED, f"there is no method {path!r}")
         elif head.size_bytes > HEADERS_BYTES_MAX:
             reason = f"metadata of {head.size_bytes} B: {HEADERS_BYTES_MAX} at most"
-            call.refuse(StatusCode.RESOURCE_EXHAUSTED, reason)
+            # gRPC's own servers say RESOURCE_EXHAUSTED, which Danube's clients take for a broker
+            # that is busy: they would send the same again.
+            call.refuse(StatusCode.INVALID_ARGUMENT, reason)
         elif head.encoding not in (b"", b"identity"):
             encoding = head.encoding[:50].decode("latin-1")
             call.refuse(StatusCode.UNIMPLEMENTED, f"messages compressed with {encoding!r}")

@@ -265,7 +265,10 @@ class Connection:
             raise StreamFailedError(
                 stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows"
             )
-        if flags & _END_STREAM:
+        ended = bool(flags & _END_STREAM)
+        if stream.body_left is not None:
+            _take_body(stream, len(payload), ended=ended)
+        if ended:
             stream.client_ended = True
         elif stream.received_bytes >= self._limits.stream_window_bytes // 2:
             self.out.frames.append(encode_window_update(stream_id, stream.received_bytes))
@@ -327,6 +330,7 @@ class Connection:
                 raise StreamFailedError(stream_id, ErrorCode.STREAM_CLOSED, "headers after the end")
             if not flags & _END_STREAM or not head.is_trailers:
                 raise StreamFailedError(stream_id, ErrorCode.PROTOCOL_ERROR, "headers twice")
+            _take_body(known, 0, ended=True)
             known.client_ended = True
             return DataReceived(known, b"")
         if not stream_id & 1:
@@ -351,6 +355,9 @@ class Connection:
             raise StreamFailedError(stream_id, ErrorCode.PROTOCOL_ERROR, head.mistake)
         stream = self.streams[stream_id] = Stream(stream_id, self.out.initial_window)
         stream.client_ended = bool(flags & _END_STREAM)
+        if head.content_bytes is not None:
+            stream.body_left = head.content_bytes
+            _take_body(stream, 0, ended=stream.client_ended)
         return RequestReceived(stream, head)
 
     def _on_reset(self, stream_id: int, payload: bytes) -> Event | None:
@@ -457,6 +464,16 @@ class Connection:
             self.out.forget(stream)
         self.streams.clear()
         self._buffer, self._position = b"", 0
+
+
+def _take_body(stream: Stream, size_bytes: int, *, ended: bool) -> None:
+    """Raise `StreamFailedError` if a body is not as long as its headers say."""
+    if stream.body_left is None:
+        return
+    stream.body_left -= size_bytes
+    if stream.body_left < 0 or (ended and stream.body_left):
+        reason = "the body is not as long as its content-length"
+        raise StreamFailedError(stream.id, ErrorCode.PROTOCOL_ERROR, reason)
 
 
 def _unpadded(payload: bytes) -> bytes:

@@ -48,6 +48,8 @@ _UNITS_NS = {
 }
 # 99,999,999 hours, the largest there is, are 11,000 years.
 _DIGITS_MAX = 8
+# Of a length: 2**63 has 19.
+_LENGTH_DIGITS_MAX = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Head:
     # How long the client waits, `None` for as long as it takes.
     timeout_s: float | None = None
     bad_timeout: bool = False
+    # How long the body is, if the client says it.
+    content_bytes: int | None = None
     size_bytes: int = 0
     mistake: str = ""
     # Whether they are as those at the end of a request must be: without pseudo-headers.
@@ -133,6 +137,8 @@ def parse_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
             mistake = "a header name must be of printable characters, in lower case"
         elif name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
             mistake = "a header of HTTP/1.1"
+        elif name == b"content-length" and not _is_length(value, found.get(name, value)):
+            mistake = "a content-length that is not a number, or two of them"
         else:
             # Of several, the first: all that is looked at has one value.
             found.setdefault(name, value)
@@ -145,6 +151,7 @@ def parse_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
         mistake = ":method, :scheme or :path is missing"
     timeout = found.get(b"grpc-timeout")
     timeout_s = None if timeout is None else parse_timeout(timeout)
+    length = found.get(b"content-length")
     return Head(
         path=pseudo.get(b":path", b""),
         method=pseudo.get(b":method", b""),
@@ -153,10 +160,16 @@ def parse_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
         authorization=found.get(b"authorization", b"").decode("latin-1"),
         timeout_s=timeout_s,
         bad_timeout=timeout is not None and timeout_s is None,
+        content_bytes=None if mistake or length is None else int(length),
         size_bytes=size_bytes,
         mistake=mistake,
         is_trailers=is_trailers,
     )
+
+
+def _is_length(value: bytes, former: bytes) -> bool:
+    """Return whether a `content-length` is a number, and the one that was there before."""
+    return value.isdigit() and len(value) <= _LENGTH_DIGITS_MAX and value == former
 
 
 def parse_timeout(value: bytes) -> float | None:

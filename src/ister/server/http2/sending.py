@@ -38,6 +38,8 @@ class Stream:
     window: int
     # Received since the client last got credit.
     received_bytes: int = 0
+    # How much of the request's body is still to come, if the client has said how long it is.
+    body_left: int | None = None
     # Whether the client, and we, have ended our half.
     client_ended: bool = False
     ended: bool = False

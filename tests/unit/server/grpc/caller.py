@@ -40,6 +40,8 @@ class FakeTransport(asyncio.Transport):
         self.closed = self.aborted = False
         # Whether the peer leaves everything in the socket's buffer.
         self.stuck = False
+        # Whether the peer keeps its half of the connection when we have ended ours.
+        self.stubborn = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 1) if name == "peername" else default
@@ -62,6 +64,14 @@ class FakeTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """End our half; an honest peer ends its own at once."""
+        if not self.stubborn:
+            self.close()
 
     def close(self) -> None:
         if not self.closed:
@@ -210,8 +220,8 @@ class Table:
             "/t/DirectBug": Method("t/DirectBug", direct=self._fail),
             "/t/Slow": Method("t/Slow", run=self._slow),
             "/t/Raise": Method("t/Raise", run=self._raise),
-            "/t/Count": Method("t/Count", run=self._count, streams=True),
-            "/t/Endless": Method("t/Endless", run=self._endless, streams=True),
+            "/t/Count": Method("t/Count", run=self._count),
+            "/t/Endless": Method("t/Endless", run=self._endless),
         }
 
     def _echo(self, data: bytes, reply: Reply) -> None:

@@ -9,12 +9,15 @@ from tests.unit.server.http2.peer import ACK, END_STREAM, INITIAL_WINDOW_SIZE, P
 
 from ister.base.limits import MIB
 from ister.server.grpc.server import (
+    GOODBYE_MS_MAX,
+    HALF_CLOSED_MAX,
     HANDSHAKE_MS_MAX,
     IDLE_MS_MAX,
     KEEPALIVE_MS,
     KEEPALIVE_TIMEOUT_MS,
     REQUEST_MS_MAX,
 )
+from ister.server.grpc.session import AFTER_END_BYTES_MAX
 from ister.server.grpc.status import StatusCode
 from ister.server.http2 import ErrorCode
 from ister.testing.clock import settle
@@ -214,6 +217,65 @@ async def test_failed_connection_whose_peer_does_not_read_is_cut_off() -> None:
 
 
 # Closing
+
+
+# Connections of which our half has ended, and the client's has not
+
+
+def end_stubborn(desk: Desk) -> Caller:
+    """Return a client whose connection has been ended, and who keeps its own half."""
+    caller = desk.caller()
+    caller.transport.stubborn = True
+    caller.call()
+    caller.session.close()
+    return caller
+
+
+async def test_nothing_that_comes_after_the_end_is_acted_on() -> None:
+    desk = Desk.open()
+    caller = end_stubborn(desk)
+    caller.read()
+
+    caller.call(body=message(b"late"))
+    caller.send(frame(PING, 0, 0, bytes(8)), b"no frame at all")
+    await settle()
+
+    assert desk.table.requests == [b""]
+    assert caller.read() == []
+    assert not caller.transport.closed
+
+
+async def test_client_that_does_not_end_its_half_is_cut_off_after_a_while() -> None:
+    desk = Desk.open()
+    caller = end_stubborn(desk)
+
+    await desk.pass_time(GOODBYE_MS_MAX / 1000 - 0.001)
+    assert not caller.transport.closed
+    await desk.pass_time(0.001)
+
+    assert caller.transport.aborted
+    assert not desk.server.sessions
+
+
+async def test_client_that_sends_too_much_after_the_end_is_cut_off() -> None:
+    caller = end_stubborn(Desk.open())
+
+    caller.send(bytes(AFTER_END_BYTES_MAX))
+    assert not caller.transport.aborted
+    caller.send(b"x")
+
+    assert caller.transport.aborted
+
+
+async def test_oldest_of_too_many_that_do_not_end_their_half_is_closed() -> None:
+    desk = Desk.open(connections_max=1)
+    callers = [end_stubborn(desk) for _ in range(HALF_CLOSED_MAX + 1)]
+    await settle()
+
+    assert [one.transport.closed for one in callers] == [True] + [False] * HALF_CLOSED_MAX
+    # They are in nobody's way.
+    newest = desk.caller()
+    assert newest.answer(newest.call()).status == StatusCode.OK
 
 
 async def closing(desk: Desk, deadline_s: float = 5.0) -> "asyncio.Task[None]":

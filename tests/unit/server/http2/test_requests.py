@@ -25,6 +25,76 @@ FRAME_BYTES_MAX = 16_384
 BLOCK = encode(GRPC)
 
 
+# The length that a request says it has
+
+
+def stating(*lengths: bytes) -> bytes:
+    """Return the headers of a request with these content lengths."""
+    return encode([*GRPC, *((b"content-length", length) for length in lengths)])
+
+
+@pytest.mark.parametrize("parts", [[b"body"], [b"bo", b"", b"dy"], [b"body", b""]])
+def test_a_body_as_long_as_stated_is_taken(parts: list[bytes]) -> None:
+    peer = Peer().open()
+    peer.send(http2.headers(1, stating(b"4"), END_HEADERS))
+    frames = [http2.data(1, part) for part in parts[:-1]]
+
+    events = peer.send(*frames, http2.data(1, parts[-1], END_STREAM))
+
+    assert body_of(events) == b"body"
+
+
+def test_padding_is_no_part_of_the_stated_length() -> None:
+    peer = Peer().open()
+    peer.send(http2.headers(1, stating(b"4"), END_HEADERS))
+
+    events = peer.send(http2.data(1, http2.padded(b"body", 9), PADDED | END_STREAM))
+
+    assert body_of(events) == b"body"
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [http2.data(1, b"bod", END_STREAM)],
+        [http2.data(1, b"bod"), http2.data(1, b"", END_STREAM)],
+        [http2.data(1, b"bod"), http2.headers(1, encode([(b"x", b"y")]))],
+        [http2.data(1, b"bodyx", END_STREAM)],
+        [http2.data(1, b"body"), http2.data(1, b"x")],
+    ],
+)
+def test_a_body_of_another_length_than_stated_breaks_the_stream(frames: list[bytes]) -> None:
+    peer = Peer().open()
+    peer.send(http2.headers(1, stating(b"4"), END_HEADERS))
+    if len(frames) > 1:
+        peer.send(frames[0])
+
+    fails_stream(peer, 1, ErrorCode.PROTOCOL_ERROR, frames[-1])
+
+
+def test_headers_that_end_a_request_have_no_length_but_zero() -> None:
+    peer = Peer().open()
+    (request,) = peer.send(http2.headers(1, stating(b"0"), END_HEADERS | END_STREAM))
+
+    assert isinstance(request, RequestReceived)
+    fails_stream(
+        peer,
+        3,
+        ErrorCode.PROTOCOL_ERROR,
+        http2.headers(3, stating(b"4"), END_HEADERS | END_STREAM),
+    )
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[b""], [b"-1"], [b"+4"], [b"4 "], [b"four"], [b"9" * 100], [b"4", b"5"], [b"4,4"]],
+)
+def test_a_stated_length_that_is_no_number_breaks_the_stream(lengths: list[bytes]) -> None:
+    wrong = http2.headers(1, stating(*lengths), END_HEADERS)
+
+    fails_stream(Peer().open(), 1, ErrorCode.PROTOCOL_ERROR, wrong)
+
+
 # Padding and priority
 
 

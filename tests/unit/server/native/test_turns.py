@@ -136,6 +136,41 @@ async def test_the_order_is_kept_when_more_is_received_meanwhile() -> None:
     assert end.transport.reading
 
 
+def read(end: End, data: bytes) -> None:
+    """Have a session read from its socket as an event loop does."""
+    space = end.session.get_buffer(-1)
+    space[: len(data)] = data
+    end.session.buffer_updated(len(data))
+
+
+async def test_reads_that_fill_their_buffer_share_one_turn() -> None:
+    ground = Ground(step_ns=0)
+    end = End(ground)
+    few = publishes(10, 2)
+    end.session.door.scratch = memoryview(bytearray(len(few)))
+    ground.clock.work_ns = TURN_NS // 8
+
+    reading = []
+    for _ in range(4):
+        read(end, few)
+        reading.append(end.transport.reading)
+    ground.turn()
+
+    assert [*reading, end.transport.reading] == [True, True, True, False, True]
+
+
+async def test_read_that_leaves_room_in_its_buffer_begins_a_turn() -> None:
+    ground = Ground(step_ns=0)
+    end = End(ground)
+    few = publishes(10, 2)
+    ground.clock.work_ns = TURN_NS // 8
+
+    for _ in range(20):
+        read(end, few)
+
+    assert end.transport.reading
+
+
 async def test_several_publishes_read_the_clock_once() -> None:
     ground = Ground(step_ns=TURN_NS)
     end = End(ground)
