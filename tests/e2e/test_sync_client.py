@@ -12,14 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ister import sync
+from ister import Schema, sync
 from ister.base.errors import (
     BadRequestError,
     ClosedError,
     NotConnectedError,
     ProducerFullError,
     RequestTimeoutError,
+    SchemaViolationError,
 )
+from ister.client.session import PendingBatch
 from ister.testing import ThreadedBroker
 
 pytestmark = pytest.mark.e2e
@@ -234,3 +236,26 @@ producer.send(b"x")
     )
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_sends_that_the_broker_refuses_are_freed(ister_url: str) -> None:
+    def batches() -> int:
+        gc.collect()
+        return sum(isinstance(found, PendingBatch) for found in gc.get_objects())
+
+    with sync.connect(ister_url) as client:
+        client.create_topic("/default/orders", kind="stream")
+        client.schemas.register("orders", Schema("json", b'{"type": "object"}'))
+        client.schemas.bind("/default/orders", "orders")
+        with client.producer("/default/orders") as producer:
+            before = batches()
+            for _ in range(10):
+                with pytest.raises(SchemaViolationError):
+                    producer.send(b"x")
+                future = producer.send_nowait(b"x")
+                assert isinstance(future.exception(), SchemaViolationError)
+                with pytest.raises(SchemaViolationError):
+                    future.result()
+
+            # A few may still be held by the last turn of the loop.
+            assert batches() <= before + 3

@@ -35,7 +35,7 @@ from ister.client.session.options import (
     time_ms,
     topic_command,
 )
-from ister.client.session.pending import Future, PendingBatch, Sent
+from ister.client.session.pending import Future, PendingBatch, Sent, error_to_raise
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, ProducerChannel, cut_batches
 from ister.client.session.reader import ReaderChannel
 from ister.client.session.results import MessageIds, Stored, places_of
@@ -157,6 +157,7 @@ __all__ = [
     "delete_change",
     "due_ms_of",
     "due_of",
+    "error_to_raise",
     "ignore",
     "milliseconds",
     "move_change",
