@@ -30,6 +30,7 @@ from ister.client.session import (
     check_timeout,
     milliseconds,
     no_schema,
+    not_open,
 )
 from ister.codec import Attributes, Batch
 from ister.wire import Command
@@ -139,6 +140,10 @@ class Subscription:
         self._buffer: deque[Message] = deque()
         self.drop_with(self._buffer)
         self._loop = asyncio.get_running_loop()
+        self._opened = False
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -168,6 +173,7 @@ class Subscription:
                 if isinstance(error, BusyError) and link.session.link is not Link.OPEN:
                     continue
                 raise
+            self._opened = True
             return
 
     async def close(self) -> None:
@@ -420,6 +426,8 @@ class Subscription:
 
     def _arrival(self) -> "asyncio.Future[None]":
         """Return a future that is done when there is something to take."""
+        if not self._opened:
+            raise not_open("subscription", "client.subscribe(...)")
         waiter: asyncio.Future[None] = self._loop.create_future()
         if self.reading is None or not self.reading.arrival(self._inbox.batches, waiter):
             self._inbox.wait(waiter)

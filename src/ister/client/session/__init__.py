@@ -10,6 +10,7 @@ from ister.client.session.checks import (
     check_extras,
     check_text,
     check_timeout,
+    not_open,
     with_ttl,
 )
 from ister.client.session.delayed import DeliverAfter, DeliverAt, Due, due_of
@@ -162,6 +163,7 @@ __all__ = [
     "milliseconds",
     "move_change",
     "no_schema",
+    "not_open",
     "offset_of",
     "outcomes_for",
     "parsed",
