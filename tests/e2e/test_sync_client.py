@@ -259,3 +259,22 @@ def test_sends_that_the_broker_refuses_are_freed(ister_url: str) -> None:
 
             # A few may still be held by the last turn of the loop.
             assert batches() <= before + 3
+
+
+def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> None:
+    def work() -> None:
+        with client.subscribe("/default/jobs", "workers", type="shared", start="earliest") as sub:
+            for message in sub:
+                raise ZeroDivisionError(message.attempt)
+
+    with sync.connect(ister_url) as client:
+        client.create_topic("/default/jobs", kind="stream")
+        with client.producer("/default/jobs") as producer:
+            producer.send_batch([b"poison", b"other"])
+
+        for attempt in (1, 2, 3):
+            with pytest.raises(ZeroDivisionError, match=f"{attempt}"):
+                work()
+        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+            found = sorted((message.payload, message.attempt) for message in sub.fetch(2, 1.0))
+        assert found == [(b"other", 1), (b"poison", 4)]

@@ -177,11 +177,13 @@ class Subscription:
             return
 
     async def close(self) -> None:
-        """Detach. What this consumer was not sent goes to the others of the subscription.
+        """Detach. The broker delivers messages that are not acknowledged to other consumers.
 
-        So does what it was sent of streams and has not acknowledged, without counting as an
-        attempt.
+        A message of a stream that the application has received counts as an attempt, as after a
+        `nack`: a handler that fails on a message for good must not get it again for ever. What
+        still waits in the client does not count.
         """
+        self._channel.nack_handed_out()
         reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._client.link.session.receivers.unsubscribe(self._channel, settler(reply))
         try:
