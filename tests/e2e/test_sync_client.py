@@ -12,14 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ister import sync
+from ister import Schema, sync
 from ister.base.errors import (
     BadRequestError,
     ClosedError,
     NotConnectedError,
     ProducerFullError,
     RequestTimeoutError,
+    SchemaViolationError,
 )
+from ister.client.session import PendingBatch
 from ister.testing import ThreadedBroker
 
 pytestmark = pytest.mark.e2e
@@ -234,3 +236,45 @@ producer.send(b"x")
     )
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_sends_that_the_broker_refuses_are_freed(ister_url: str) -> None:
+    def batches() -> int:
+        gc.collect()
+        return sum(isinstance(found, PendingBatch) for found in gc.get_objects())
+
+    with sync.connect(ister_url) as client:
+        client.create_topic("/default/orders", kind="stream")
+        client.schemas.register("orders", Schema("json", b'{"type": "object"}'))
+        client.schemas.bind("/default/orders", "orders")
+        with client.producer("/default/orders") as producer:
+            before = batches()
+            for _ in range(10):
+                with pytest.raises(SchemaViolationError):
+                    producer.send(b"x")
+                future = producer.send_nowait(b"x")
+                assert isinstance(future.exception(), SchemaViolationError)
+                with pytest.raises(SchemaViolationError):
+                    future.result()
+
+            # A few may still be held by the last turn of the loop.
+            assert batches() <= before + 3
+
+
+def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> None:
+    def work() -> None:
+        with client.subscribe("/default/jobs", "workers", type="shared", start="earliest") as sub:
+            for message in sub:
+                raise ZeroDivisionError(message.attempt)
+
+    with sync.connect(ister_url) as client:
+        client.create_topic("/default/jobs", kind="stream")
+        with client.producer("/default/jobs") as producer:
+            producer.send_batch([b"poison", b"other"])
+
+        for attempt in (1, 2, 3):
+            with pytest.raises(ZeroDivisionError, match=f"{attempt}"):
+                work()
+        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+            found = sorted((message.payload, message.attempt) for message in sub.fetch(2, 1.0))
+        assert found == [(b"other", 1), (b"poison", 4)]

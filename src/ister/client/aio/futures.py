@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from typing import Any
 
 from ister.base.errors import BadRequestError, IsterError
@@ -49,9 +48,7 @@ class BatchFuture:
         """
         for sent in self._sent:
             if not sent.batch.done:
-                # Raised below, when all the others are done, too.
-                with suppress(IsterError):
-                    yield from _done(sent.batch).__await__()
+                yield from _done(sent.batch).__await__()
             sent.batch.awaited = True
         for sent in self._sent:
             sent.result()

@@ -1,11 +1,11 @@
 """The producer of the asyncio client."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 from ister.base import partition_name
 from ister.base.errors import (
@@ -34,6 +34,7 @@ from ister.client.session import (
     check_expected_offset,
     check_extras,
     due_of,
+    not_open,
     places_of,
     registration_of,
     with_ttl,
@@ -111,6 +112,10 @@ class Producer(Generic[ValueT]):
         self._router: Router | None = None
         # What `send_nowait` calls for a topic without partitions; `None` while not open.
         self._channel: ProducerChannel | None = None
+        self._opened = False
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -132,6 +137,7 @@ class Producer(Generic[ValueT]):
         if self._writing is not None:
             self._schema = await self._writing.reference()
         partitions = await self._open_channel(self.topic)
+        self._opened = True
         if not partitions:
             self._channel = self._channels[0]
             return
@@ -370,6 +376,8 @@ class Producer(Generic[ValueT]):
 
         Raises the first error since the last flush, unless it was raised by a future already.
         """
+        if not self._opened:
+            raise self._closed()
         self._link.flush()
         pending = [batch for channel in self._channels for batch in channel.pending()]
         self._link.flush()
@@ -503,7 +511,7 @@ class Producer(Generic[ValueT]):
 
     def _failure(self) -> IsterError | None:
         if not self._channels:
-            return ClosedError(f"the producer of {self.topic!r}")
+            return self._closed()
         return next((c.closed for c in self._channels if c.closed is not None), None)
 
     def _route(self, key: str | None) -> ProducerChannel:
@@ -511,8 +519,13 @@ class Producer(Generic[ValueT]):
 
     def _partitions(self) -> Router:
         if self._router is None or not self._channels:
-            raise ClosedError(f"the producer of {self.topic!r}")
+            raise self._closed()
         return self._router
+
+    def _closed(self) -> IsterError:
+        if not self._opened:
+            return not_open("producer", "client.producer(...)")
+        return ClosedError(f"the producer of {self.topic!r}")
 
 
 @dataclass(frozen=True, slots=True)

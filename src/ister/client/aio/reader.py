@@ -1,7 +1,7 @@
 """Readers of the asyncio client: a range of a stream as columns, without a subscription."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -9,7 +9,7 @@ from ister.base import Origin, Position, partition_name
 from ister.base.errors import BadRequestError, BusyError, IsterError
 from ister.client.aio.link import BrokerLink, settler
 from ister.client.aio.reading import Reading
-from ister.client.session import ReaderChannel, no_schema
+from ister.client.session import ReaderChannel, no_schema, not_open
 from ister.codec import Batch, arrow_table
 from ister.wire import Command, OpenReader, ReaderOpened
 
@@ -55,6 +55,9 @@ class Reader:
         self.numbers: dict[str, int] = {}
         # Those that have not come to their end.
         self._channels: list[ReaderChannel] = []
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -104,7 +107,7 @@ class Reader:
         Raises `OffsetGoneError` when retention was faster than this reader.
         """
         if not self._opened:
-            raise BadRequestError("the reader is not open: `async with client.reader(...)`")
+            raise not_open("reader", "client.reader(...)")
         while self._channels:
             batches = [batch for channel in list(self._channels) for batch in self._take(channel)]
             if batches:

@@ -30,6 +30,7 @@ from ister.client.session import (
     check_timeout,
     milliseconds,
     no_schema,
+    not_open,
 )
 from ister.codec import Attributes, Batch
 from ister.wire import Command
@@ -139,6 +140,10 @@ class Subscription:
         self._buffer: deque[Message] = deque()
         self.drop_with(self._buffer)
         self._loop = asyncio.get_running_loop()
+        self._opened = False
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -168,14 +173,17 @@ class Subscription:
                 if isinstance(error, BusyError) and link.session.link is not Link.OPEN:
                     continue
                 raise
+            self._opened = True
             return
 
     async def close(self) -> None:
-        """Detach. What this consumer was not sent goes to the others of the subscription.
+        """Detach. The broker delivers messages that are not acknowledged to other consumers.
 
-        So does what it was sent of streams and has not acknowledged, without counting as an
-        attempt.
+        A message of a stream that the application has received counts as an attempt, as after a
+        `nack`: a handler that fails on a message for good must not get it again for ever. What
+        still waits in the client does not count.
         """
+        self._channel.nack_handed_out()
         reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._client.link.session.receivers.unsubscribe(self._channel, settler(reply))
         try:
@@ -420,6 +428,8 @@ class Subscription:
 
     def _arrival(self) -> "asyncio.Future[None]":
         """Return a future that is done when there is something to take."""
+        if not self._opened:
+            raise not_open("subscription", "client.subscribe(...)")
         waiter: asyncio.Future[None] = self._loop.create_future()
         if self.reading is None or not self.reading.arrival(self._inbox.batches, waiter):
             self._inbox.wait(waiter)

@@ -1,12 +1,12 @@
 """Consumers of timelines: messages handed over when they are due, each under a lease."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from ister.client.session import (
     check_timeout,
     ignore,
     milliseconds,
+    not_open,
     unpacked_attributes,
 )
 from ister.telemetry import library_logger
@@ -214,6 +215,9 @@ class TimelineConsumer:
         self._left = False
         self._drifted = False
 
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -342,7 +346,7 @@ class TimelineConsumer:
 
     def _take(self) -> TimelineLease | None:
         if not self._opened:
-            raise BadRequestError("the consumer is not open: `async with timeline.consume(...)`")
+            raise not_open("consumer", "timeline.consume(...)")
         held = self._channel.take(self._timelines.find_now_us())
         return None if held is None else TimelineLease(self, self._channel, held)
 

@@ -10,6 +10,7 @@ from ister.client.session.checks import (
     check_extras,
     check_text,
     check_timeout,
+    not_open,
     with_ttl,
 )
 from ister.client.session.delayed import DeliverAfter, DeliverAt, Due, due_of
@@ -35,7 +36,7 @@ from ister.client.session.options import (
     time_ms,
     topic_command,
 )
-from ister.client.session.pending import Future, PendingBatch, Sent
+from ister.client.session.pending import Future, PendingBatch, Sent, error_to_raise
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, ProducerChannel, cut_batches
 from ister.client.session.reader import ReaderChannel
 from ister.client.session.results import MessageIds, Stored, places_of
@@ -157,10 +158,12 @@ __all__ = [
     "delete_change",
     "due_ms_of",
     "due_of",
+    "error_to_raise",
     "ignore",
     "milliseconds",
     "move_change",
     "no_schema",
+    "not_open",
     "offset_of",
     "outcomes_for",
     "parsed",

@@ -120,3 +120,8 @@ def _is_text(value: object, size_bytes_max: int) -> bool:
         return len(value.encode()) <= size_bytes_max
     except UnicodeEncodeError:
         return False
+
+
+def not_open(what: str, call: str) -> BadRequestError:
+    """Return the error for what is used before it is open."""
+    return BadRequestError(f"the {what} is not open: `async with {call}`, or `await {call}`")

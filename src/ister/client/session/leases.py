@@ -13,7 +13,7 @@ Always true:
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ister.base.errors import BadBatchError, IsterError, LeaseLostError
@@ -172,14 +172,17 @@ class Lease:
         """
         extended = self._extended_ms or {}
         longer = [slot for slot, until_ms in extended.items() if until_ms > now_ms + timeout_ms]
-        if self._settled is None and not longer:
-            open_slots = [(self._floor, len(self.offsets))]
-        else:
-            settled = self._flags().copy()
-            for slot in longer:
-                settled[slot] = 1
-            open_slots = [found.span() for found in _UNSETTLED.finditer(settled)]
-        return [(*run, timeout_ms) for start, end in open_slots for run in self.runs(start, end)]
+        unsettled = self.unsettled(longer)
+        return [(*run, timeout_ms) for start, end in unsettled for run in self.runs(start, end)]
+
+    def unsettled(self, besides: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the runs of slots that are not settled, without some slots."""
+        if self._settled is None and not besides:
+            return [(self._floor, len(self.offsets))]
+        settled = self._flags().copy()
+        for slot in besides:
+            settled[slot] = 1
+        return [found.span() for found in _UNSETTLED.finditer(settled)]
 
     def forget_acked(self) -> int:
         """Drop what was collected; return how many messages that were."""
@@ -293,6 +296,25 @@ class Leases:
         if not self._nacked:
             self._session.receivers.mark_acking(self)
         self._nacked.append((lease, slot, BACKOFF_DELAY if delay_ms is None else delay_ms))
+
+    def nack_handed_out(self, waiting: Iterable[tuple[Lease, int]]) -> None:
+        """Nack all messages that the application has received and not settled.
+
+        Those in `waiting` it has not received yet, although their batches are taken.
+        """
+        if not self._attached:
+            return
+        self.flush()
+        slots: dict[Lease, list[int]] = {}
+        for lease, slot in waiting:
+            slots.setdefault(lease, []).append(slot)
+        runs: list[TimedRun] = []
+        for lease in [lease for lease in self._open if lease.taken]:
+            for start, end in lease.unsettled(slots.get(lease, ())):
+                runs += [(*run, BACKOFF_DELAY) for run in lease.runs(start, end)]
+                self.settle(lease, start, end)
+        if runs:
+            self._send(timed_ack_frames(self.channel, runs, opcode=Opcode.NACK))
 
     def confirm(self, lease: Lease, start: int, end: int, future: Future) -> None:
         """Acknowledge slots `start` to `end`; `future` is done when the broker has stored that.

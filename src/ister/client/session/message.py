@@ -229,6 +229,10 @@ class BaseMessage(msgspec.Struct, gc=False):
         replies = self._delivery.replies()
         return replies[self._slot] if replies else None
 
+    def find_lease(self) -> "Lease | None":
+        """Return the lease it was delivered under; a message of a live topic has none."""
+        return self._delivery.lease
+
     def leased(self) -> "Lease":
         """Return the lease it was delivered under; raise `WrongKindError` on a live topic."""
         lease = self._delivery.lease

@@ -1,6 +1,7 @@
 """Messages on their way to the broker, and what tells the application about them."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Protocol
 
 import msgspec
@@ -70,7 +71,7 @@ class PendingBatch:
         self.payloads: list[bytes] = []
 
     def wait(self, waiter: Future) -> None:
-        """Finish `waiter` when this batch is done, with its error if it has one."""
+        """Finish `waiter` when this batch is done, well or badly: `failure` says which."""
         self.awaited = True
         if self._waiters is None:
             self._waiters = []
@@ -126,6 +127,10 @@ class PendingBatch:
             # Not the addresses of requests: they are failed by them.
             self.keys = self.attributes = self.ids = None
 
+    def failure(self) -> IsterError | None:
+        """Return the error as a new object, which the caller may raise."""
+        return None if self.error is None else error_to_raise(self.error)
+
     def stored(self, count: int) -> Stored:
         """Return where its `count` messages are, once acknowledged."""
         return Stored(self.topic, self.base_offset, count, self.offsets)
@@ -137,14 +142,22 @@ class PendingBatch:
         waiters, callbacks = self._waiters, self._callbacks
         self._waiters = self._callbacks = None
         for waiter in waiters or ():
-            if waiter.done():
-                continue
-            if error is None:
+            if not waiter.done():
                 waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
         for callback in callbacks or ():
             callback()
+
+
+def error_to_raise(error: IsterError) -> IsterError:
+    """Return a copy of an error that is kept beside messages.
+
+    The traceback of a raised error refers to frames, and those refer to the futures of messages.
+    An error that such a future refers to must never be raised itself: Python's garbage collector
+    does not look into futures (`gc=False`), so the cycle with the messages would stay for ever.
+    """
+    copied = copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 def _extended(column: list[Any] | None, before: int, value: Any) -> list[Any]:
@@ -166,15 +179,16 @@ class Sent(msgspec.Struct, gc=False):
 
     def exception(self) -> IsterError | None:
         """The error, once done."""
-        return self.batch.error
+        return self.batch.failure()
 
     def result(self) -> MessageId:
         """The id, once done; raises what went wrong."""
         if not self.batch.done:
             raise BadRequestError("the message is not acknowledged yet: await it")
-        if self.batch.error is not None:
+        error = self.batch.failure()
+        if error is not None:
             self.batch.awaited = True
-            raise self.batch.error
+            raise error
         if self.batch.offsets is not None:
             return message_id(self.batch.topic, self.batch.offsets[self.slot])
         return MessageId(self.batch.topic, self.batch.base_offset + self.slot)

@@ -523,7 +523,7 @@ class ProducerChannel:
     def unseen_error(self) -> IsterError | None:
         """Return the first error since the last call that nobody was told by a future."""
         failed, self._failed = self._failed, None
-        return failed.error if failed is not None and not failed.awaited else None
+        return failed.failure() if failed is not None and not failed.awaited else None
 
 
 def cut_batches(sizes: list[int], batch_bytes: int) -> Iterator[tuple[int, int, int]]:

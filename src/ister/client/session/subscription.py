@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ister.base.errors import IsterError
 from ister.client.session.inbox import Inbox
 from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases
+from ister.client.session.message import BaseMessage
 from ister.wire import LEASE, Subscribe, Subscribed
 
 if TYPE_CHECKING:
@@ -124,6 +125,16 @@ class SubscriptionChannel:
             self.inbox.drop()
             for buffer in self.buffers:
                 buffer.clear()
+
+    def nack_handed_out(self) -> None:
+        """Nack the messages of streams that the application has received and not settled."""
+        waiting = [
+            (lease, message.slot)
+            for buffer in self.buffers
+            for message in buffer.copy()
+            if isinstance(message, BaseMessage) and (lease := message.find_lease()) is not None
+        ]
+        self.leases.nack_handed_out(waiting)
 
     def on_moved(self, life: int) -> None:
         """The subscription was moved to another place: what was in flight is void."""

@@ -24,6 +24,7 @@ from ister.client.session import (
     MessageId,
     MessageIds,
     check_timeout,
+    error_to_raise,
     with_ttl,
 )
 from ister.client.sync.blocking import Blocking, blocking, wrapping
@@ -87,7 +88,7 @@ class SendFuture(msgspec.Struct, gc=False):
     async def _outcome(self) -> MessageId:
         sent = self._handed()
         if isinstance(sent, IsterError):
-            raise sent
+            raise error_to_raise(sent)
         return await sent
 
     def _handed(self) -> _Handed:
@@ -265,7 +266,7 @@ class Producer(Blocking[aio.Producer[Any]]):
                     handed.append(send(payload, key=key, attributes=attributes, id=id_))
             except IsterError as error:
                 self._refusal = self._refusal or error
-                handed.append(error)
+                handed.append(error.with_traceback(None))
         # After the sends, which have counted the bytes as pending: the sum is never too low.
         with self._outbox.lock:
             self._waiting_bytes -= size_bytes
@@ -288,7 +289,7 @@ class Producer(Blocking[aio.Producer[Any]]):
         self._before()
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
-            raise refusal
+            raise error_to_raise(refusal)
         await self._inner.flush()
 
     async def _close(self, *, flush: bool) -> None:

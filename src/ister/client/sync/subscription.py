@@ -129,10 +129,11 @@ class Subscription(Blocking[aio.Subscription]):
     drop_cursor = blocking(aio.Subscription.drop_cursor)
 
     def close(self) -> None:
-        """Detach. What this consumer was not sent goes to the others of the subscription.
+        """Detach. The broker delivers messages that are not acknowledged to other consumers.
 
-        So does what it was sent of streams and has not acknowledged, without counting as an
-        attempt.
+        A message of a stream that the application has received counts as an attempt, as after a
+        `nack`: a handler that fails on a message for good must not get it again for ever. What
+        still waits in the client does not count.
         """
         if not self._thread.closed:
             self._thread.run(self._close())
