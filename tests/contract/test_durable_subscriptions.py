@@ -162,8 +162,8 @@ async def test_a_cut_connection_loses_and_repeats_nothing(
 
 async def test_shared_consumers_divide_messages(client: ister.Client) -> None:
     async with (
-        client.subscribe(TOPIC, "billing", type="shared") as first,
-        client.subscribe(TOPIC, "billing", type="shared") as second,
+        client.subscribe(TOPIC, "billing", type="shared", buffer_count=20) as first,
+        client.subscribe(TOPIC, "billing", type="shared", buffer_count=20) as second,
     ):
         async with client.producer(TOPIC) as producer:
             await producer.send_batch([b"%02d" % n for n in range(20)])

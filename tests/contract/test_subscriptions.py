@@ -9,6 +9,8 @@ from tests.contract.harness import Harness
 import ister
 from ister.client import PolicyName
 
+WORK = ("/default/orders", "work")
+
 
 async def test_every_subscription_gets_every_message(client: ister.Client) -> None:
     async with (
@@ -27,8 +29,8 @@ async def test_a_shared_subscription_gives_each_message_to_one_consumer(
     client: ister.Client, policy: PolicyName
 ) -> None:
     async with (
-        client.subscribe("/default/orders", "work", type="shared", policy=policy) as first,
-        client.subscribe("/default/orders", "work", type="shared", policy=policy) as second,
+        client.subscribe(*WORK, type="shared", policy=policy, buffer_count=20) as first,
+        client.subscribe(*WORK, type="shared", policy=policy, buffer_count=20) as second,
         client.producer("/default/orders") as producer,
     ):
         for number in range(20):
@@ -40,10 +42,28 @@ async def test_a_shared_subscription_gives_each_message_to_one_consumer(
         assert shares == [sorted(share) for share in shares]
 
 
+@pytest.mark.parametrize("kind", ["live", "stream"])
+async def test_a_busy_consumer_of_a_shared_subscription_leaves_the_rest_to_others(
+    client: ister.Client, kind: str
+) -> None:
+    await client.create_topic(WORK[0], kind=kind)
+    async with (
+        client.subscribe(*WORK, type="shared") as busy,
+        client.producer(WORK[0]) as producer,
+    ):
+        await producer.send_batch([b"%d" % number for number in range(10)])
+        held = await busy.receive(timeout=10.0)
+        async with client.subscribe(*WORK, type="shared") as idle:
+            # One waits behind the one that is held.
+            got = [await idle.receive(timeout=10.0) for _ in range(8)]
+
+            assert [msg.offset for msg in (held, *got)] == [0, *range(2, 10)]
+
+
 async def test_round_robin_gives_messages_in_turn(client: ister.Client) -> None:
     async with (
-        client.subscribe("/default/orders", "w", type="shared", policy="round_robin") as first,
-        client.subscribe("/default/orders", "w", type="shared", policy="round_robin") as second,
+        client.subscribe(*WORK, type="shared", policy="round_robin", buffer_count=4) as first,
+        client.subscribe(*WORK, type="shared", policy="round_robin", buffer_count=4) as second,
         client.producer("/default/orders") as producer,
     ):
         await producer.send_batch([b"0", b"1", b"2", b"3"])

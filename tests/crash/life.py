@@ -30,6 +30,7 @@ from ister.broker import (
 )
 from ister.codec import Batch
 from ister.log import FileBackend, LogOptions
+from ister.subscriptions import Responder
 from ister.testing import FaultyDisk, VirtualClock
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.writable = True
+        self.responder = Responder(lambda: 0)
         self.address = "memory"
         self.deliveries: list[Delivery] = []
         self.batches: list[Batch] = []

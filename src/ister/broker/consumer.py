@@ -19,7 +19,7 @@ from ister.base.errors import IsterError
 from ister.base.limits import CREDIT_MAX, Limits
 from ister.broker.turns import Turns
 from ister.codec import Batch, Codec
-from ister.subscriptions import KeyMatcher
+from ister.subscriptions import KeyMatcher, Responder
 
 if TYPE_CHECKING:
     from ister.broker.stream import StreamTopic
@@ -36,6 +36,8 @@ class Sink(Protocol):
     # False while the connection's own send buffer is full.
     writable: bool
     address: str
+    # How the client deals with requests; the sink counts those it sends.
+    responder: Responder
 
     def deliver(self, channel: int, topic: "Topic", batch: Batch) -> None:
         """Send a batch."""
@@ -96,7 +98,7 @@ class Consumer:
 
     __slots__ = (
         "_budget",
-        "_credit_first",
+        "_delivered_before",
         "_queue",
         "_sent_of_first",
         "_told_dropped",
@@ -116,6 +118,7 @@ class Consumer:
         "pumps",
         "queued_bytes",
         "queued_count",
+        "relieve",
         "sink",
     )
 
@@ -135,6 +138,8 @@ class Consumer:
         self.identity = (owner, name)
         # What else to do when there is credit again: durable subscriptions hand out then.
         self.pumps: list[Callable[[], object]] = []
+        # The same, of a shared subscription on live topics: sends what waits for the others.
+        self.relieve: Callable[[Consumer], object] | None = None
         # Of a client that comes back: the leases it still holds, if it says.
         self.held: frozenset[int] | None = None
         # For whoever attached it: it was closed; its leases are void.
@@ -150,7 +155,7 @@ class Consumer:
         self.delivered = 0
         self.dropped = 0
         self._budget = budget
-        self._credit_first = 0
+        self._delivered_before = 0
         self._told_dropped = 0
         self._queue: deque[tuple[Topic, Batch]] = deque()
         # How many messages of the queue's first batch have been sent. Cutting off the rest each
@@ -166,8 +171,11 @@ class Consumer:
 
     @property
     def load(self) -> int:
-        """Messages sent or queued that the consumer has not yet made room for again."""
-        return self._credit_first - self.credit_count + self.queued_count
+        """Messages queued, or sent since the consumer last made room.
+
+        Not what is missing of its window: a client may change that, and does not say so.
+        """
+        return self.delivered - self._delivered_before + self.queued_count
 
     def offer(self, topic: "Topic", batch: Batch) -> None:
         """Send `batch` now, or queue it, dropping the oldest when the queue is full."""
@@ -191,16 +199,14 @@ class Consumer:
 
     def grant(self, count: int, size_bytes: int) -> None:
         """Add credit, and use it."""
-        if self._credit_first == 0:
-            self._credit_first = count
+        self._delivered_before = self.delivered
         self.credit_count = min(self.credit_count + count, CREDIT_MAX)
         self.credit_bytes = min(self.credit_bytes + size_bytes, CREDIT_MAX)
         self.resume()
 
     def resume(self) -> None:
         """Send what there is room for again, of live topics and of streams."""
-        if self._queue:
-            self.pump()
+        self._send_waiting()
         for pump in self.pumps:
             pump()
 
@@ -227,16 +233,10 @@ class Consumer:
         sent = 0
         while queue and self.credit_count > 0 and self.credit_bytes > 0 and self.sink.writable:
             if sent % BATCHES_AT_ONCE == BATCHES_AT_ONCE - 1 and not self._budget.turns.join():
-                self._wait()
+                self.wait()
                 break
             sent += 1
-            topic, batch = queue[0]
-            if batch.count - self._sent_of_first <= self.credit_count:
-                start = self._sent_of_first
-                self._pop_first()
-                self._send(topic, batch.slice(start, batch.count))
-            else:
-                self._send_some(topic, batch)
+            self._send(*self.take_part(self.credit_count))
         if not queue:
             self._budget.holders.discard(self)
         elif self._budget.queued_bytes > self._budget.limits.queues_bytes_max:
@@ -244,7 +244,22 @@ class Consumer:
         if self.dropped != self._told_dropped and (sent or told_nothing):
             self.tell_dropped()
 
-    def _wait(self) -> None:
+    def send_from(self, other: "Consumer") -> None:
+        """Send what waits in the queue of another one, while credit and connection allow."""
+        sent = 0
+        while other.queued_count and self.ready:
+            if sent % BATCHES_AT_ONCE == BATCHES_AT_ONCE - 1 and not self._budget.turns.join():
+                self.wait()
+                break
+            sent += 1
+            self._send(*other.take_part(self.credit_count))
+        if not other.queued_count:
+            self._budget.holders.discard(other)
+        if sent:
+            other.tell_dropped()
+
+    def wait(self) -> None:
+        """Go on sending what waits in a later turn of the loop."""
         if not self._waits:
             self._waits = True
             self._budget.turns.wait(self)
@@ -252,7 +267,13 @@ class Consumer:
     def go_through(self) -> None:
         """Go on with what an earlier turn was too short for."""
         self._waits = False
-        self.pump()
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        if self._queue:
+            self.pump()
+        elif self.relieve is not None:
+            self.relieve(self)
 
     def drop_oldest(self, goal_bytes: int) -> None:
         """Drop from the queue until no more than `goal_bytes` are left in it."""
@@ -277,9 +298,7 @@ class Consumer:
         if not self._queue:
             self._budget.holders.discard(self)
             return None
-        (topic, batch), start = self._queue[0], self._sent_of_first
-        self._pop_first()
-        return topic, batch.slice(start, batch.count)
+        return self.take_part(CREDIT_MAX)
 
     def inherit(self, former: "Consumer") -> None:
         """Take over what another consumer was not sent; nothing was offered to this one yet."""
@@ -323,19 +342,22 @@ class Consumer:
         topic.messages_out += count
         self.sink.deliver(self.channel, topic, batch)
 
-    def _send_some(self, topic: "Topic", batch: Batch) -> None:
-        """Send as much of the queue's first batch as there is credit for."""
+    def take_part(self, count_max: int) -> "tuple[Topic, Batch]":
+        """Take up to so many messages of the queue's first batch, of those that were not sent."""
+        topic, batch = self._queue[0]
+        start = self._sent_of_first
+        if batch.count - start <= count_max:
+            self._pop_first()
+            return topic, batch.slice(start, batch.count)
         if batch.codec is not Codec.NONE:
             # Unpacked once and counted as what it takes, not once for each part.
             plain = batch.plain()
             self._queue[0] = (topic, plain)
             self._count_bytes(plain.size_bytes - batch.size_bytes)
             batch = plain
-        start = self._sent_of_first
-        end = start + self.credit_count
-        self._sent_of_first = end
-        self.queued_count -= end - start
-        self._send(topic, batch.slice(start, end))
+        self._sent_of_first = start + count_max
+        self.queued_count -= count_max
+        return topic, batch.slice(start, start + count_max)
 
     def enqueue(self, topic: "Topic", batch: Batch) -> None:
         """Queue `batch`, dropping the oldest when the queue is full."""

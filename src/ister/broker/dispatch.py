@@ -356,7 +356,9 @@ class Dispatch:
             return [(ready[0], count)]
         policy = self._subscription.policy
         if policy is Policy.LEAST_LOADED:
-            shares = to_least_loaded(count, [consumer.load for consumer in ready])
+            loads = [consumer.load for consumer in ready]
+            shares = to_least_loaded(count, loads, first=self._turn % len(ready))
+            self._turn += count
         elif policy is Policy.ROUND_ROBIN:
             shares = in_turn(count, len(ready), first=self._turn % len(ready))
             self._turn += count

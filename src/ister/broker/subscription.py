@@ -3,7 +3,9 @@
 One subscription may cover many topics (a pattern, the partitions of a topic). Always true:
 - its consumers follow the rules of `roster`;
 - what a consumer was never sent goes to the others when it leaves, in order, and ahead of what is
-  published after that, which queues behind it, within the limits of one consumer's queue.
+  published after that, which queues behind it, within the limits of one consumer's queue;
+- of a shared subscription that chooses the least loaded, messages wait only while no consumer has
+  room. They wait in the queue of one of them, and go to the first to have room, in order.
 """
 
 from collections import deque
@@ -17,7 +19,7 @@ from ister.broker.consumer import BATCHES_AT_ONCE, Consumer
 from ister.broker.roster import Roster
 from ister.broker.topic import SHARED_AT_ONCE, Topic
 from ister.broker.turns import Turns
-from ister.codec import Batch
+from ister.codec import Batch, Column
 from ister.subscriptions import (
     OWNER_WEIGHT,
     Filter,
@@ -25,12 +27,16 @@ from ister.subscriptions import (
     SubscriptionType,
     in_turn,
     keys_of,
+    loads_of_responders,
     piece_end,
     to_least_loaded,
 )
 
 if TYPE_CHECKING:
     from ister.broker.attachments import Attachment
+
+# Where the counting of turns starts over.
+TURNS = 2**32
 
 RandomSlot = Callable[[int], int]
 
@@ -45,8 +51,10 @@ class Subscription:
 
     __slots__ = (
         "_direct",
+        "_holder",
         "_leaving",
         "_random_slot",
+        "_to_ready",
         "_turn",
         "_turns",
         "attachments",
@@ -93,6 +101,9 @@ class Subscription:
             SubscriptionType.EXCLUSIVE,
             SubscriptionType.FAILOVER,
         )
+        self._to_ready = type_ is SubscriptionType.SHARED and policy is Policy.LEAST_LOADED
+        # Of these consumers the one in whose queue messages of all of them wait.
+        self._holder: Consumer | None = None
         self._turn = 0
         self._random_slot = random_slot
         # What is looked at for each message, in globs.
@@ -127,6 +138,14 @@ class Subscription:
             self.messages_out += former.delivered
             self.messages_dropped += former.dropped
             consumer.inherit(former)
+            former.relieve = None
+            if former is self._holder:
+                self._holder = consumer
+        if self._to_ready:
+            consumer.relieve = self._relieve
+            if len(self.consumers) == 2:
+                # What one had to itself so far is everybody's now.
+                self._holder = next((c for c in self.consumers if c.queued_count), None)
         self._reweigh()
         return self.roster.is_active(consumer)
 
@@ -139,6 +158,9 @@ class Subscription:
         self._reweigh()
         self.messages_out += consumer.delivered
         consumer.on_left()
+        consumer.relieve = None
+        if consumer is self._holder:
+            self._holder = None
         if promoted is not None:
             self.messages_dropped += consumer.dropped
             promoted.inherit(consumer)
@@ -267,9 +289,10 @@ class Subscription:
         if self.type is not SubscriptionType.SHARED or len(consumers) == 1:
             consumers[0].offer(topic, batch)
             return batch.count
-        if self.policy is Policy.LEAST_LOADED:
-            shares = to_least_loaded(batch.count, [c.load for c in consumers])
-        elif self.policy is Policy.ROUND_ROBIN:
+        if self._to_ready:
+            self._share(topic, batch)
+            return batch.count
+        if self.policy is Policy.ROUND_ROBIN:
             shares = in_turn(batch.count, len(consumers), first=self._turn)
             self._turn = (self._turn + batch.count) % len(consumers)
         else:
@@ -277,6 +300,37 @@ class Subscription:
         for slot, start, end in shares:
             consumers[slot].offer(topic, batch.slice(start, end))
         return batch.count
+
+    def _share(self, topic: Topic, batch: Batch) -> None:
+        """Give a batch to those that have room; what is too much for them waits."""
+        holder, count, start = self._holder, batch.count, 0
+        if holder is not None and holder.queued_count:
+            holder.offer(topic, batch)
+            return
+        ready = [consumer for consumer in self.consumers if consumer.ready]
+        if ready:
+            loads = [consumer.load for consumer in ready]
+            if batch.columns & Column.REPLY:
+                loads = loads_of_responders(loads, [c.sink.responder for c in ready])
+            first = self._turn % len(ready)
+            self._turn = (self._turn + count) % TURNS
+            for slot, share_start, share_end in to_least_loaded(count, loads, first=first):
+                start = _offer(ready[slot], topic, batch, start, share_end - share_start)
+            for consumer in ready:
+                # A share may be more than its consumer has room for.
+                if start == count:
+                    return
+                start = _offer(consumer, topic, batch, start, count)
+        if start < count:
+            # The slowest is the one to be told when too much waits.
+            holder = self._holder = max(self.consumers, key=_load)
+            holder.offer(topic, batch.slice(start, count))
+
+    def _relieve(self, consumer: Consumer) -> None:
+        """Send a consumer that has room what waits for all of them."""
+        holder = self._holder
+        if holder is not None and holder is not consumer and holder.queued_count:
+            consumer.send_from(holder)
 
     def _by_key(self, topic: Topic, batch: Batch) -> int:
         if batch.keys is None:
@@ -293,3 +347,16 @@ class Subscription:
         for owner, its_slots in slots.items():
             self.roster.by_name[owner].offer(topic, batch.select(its_slots))
         return sum(map(len, slots.values()))
+
+
+def _load(consumer: Consumer) -> int:
+    return consumer.load
+
+
+def _offer(consumer: Consumer, topic: Topic, batch: Batch, start: int, count: int) -> int:
+    """Send up to `count` messages of a batch, as far as there is room; return where that ends."""
+    end = min(start + count, start + consumer.credit_count, batch.count)
+    if start < end and consumer.ready:
+        consumer.offer(topic, batch.slice(start, end))
+        return end
+    return start

@@ -10,6 +10,7 @@ from ister.subscriptions.leases import Lease
 from ister.subscriptions.offsets import OffsetSet
 from ister.subscriptions.ordered import Admission, KeyGate
 from ister.subscriptions.portions import Expired, InCommit, NewRun, Redelivery
+from ister.subscriptions.responders import Responder, loads_of_responders
 from ister.subscriptions.ring import OWNER_WEIGHT, KeyMatcher, Ring, keys_of
 from ister.subscriptions.sharing import Policy, Share, in_turn, to_least_loaded
 
@@ -30,6 +31,7 @@ __all__ = [
     "OffsetSet",
     "Policy",
     "Redelivery",
+    "Responder",
     "Ring",
     "Share",
     "SubscriptionType",
@@ -37,6 +39,7 @@ __all__ = [
     "in_turn",
     "keys_of",
     "limits_end",
+    "loads_of_responders",
     "piece_end",
     "settled_end",
     "to_least_loaded",

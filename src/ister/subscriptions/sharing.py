@@ -37,14 +37,18 @@ def in_turn(count: int, consumers: int, *, first: int) -> list[Share]:
     return shares
 
 
-def to_least_loaded(count: int, loads: Sequence[int]) -> list[Share]:
+def to_least_loaded(count: int, loads: Sequence[int], *, first: int = 0) -> list[Share]:
     """Divide `count` messages so that the loads come as close to each other as they can.
 
-    Fills from the lowest load up, like water; what does not come out even goes to the lowest.
+    Fills from the lowest load up, like water; what does not come out even goes to the lowest. Of
+    equal loads the one at `first` or behind it comes first: idle consumers take turns.
     """
     if count == 1 or len(loads) == 1:
-        return [(loads.index(min(loads)), 0, count)]
-    order = sorted(range(len(loads)), key=loads.__getitem__)
+        lowest = min(loads)
+        after = lowest in loads[first:]
+        return [(loads.index(lowest, first if after else 0), 0, count)]
+    slots = range(len(loads))
+    order = sorted((*slots[first:], *slots[:first]), key=loads.__getitem__)
     filled = _level(count, [loads[slot] for slot in order])
     level, extra = divmod(count + sum(loads[slot] for slot in order[:filled]), filled)
     shares = []

@@ -8,6 +8,7 @@ from ister.base.errors import IsterError
 from ister.base.limits import Limits
 from ister.broker import Attachment, Broker, Producer, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch, Codec, ReplyAddress, encode
+from ister.subscriptions import Responder
 
 OWN = "own client"
 
@@ -43,6 +44,7 @@ class FakeSink:
 
     def __init__(self, address: str = "memory") -> None:
         self.writable = True
+        self.responder = Responder(lambda: 0)
         self.address = address
         self.batches: list[tuple[int, str, Batch]] = []
         self.slow: list[tuple[int, int]] = []

@@ -31,6 +31,7 @@ from ister.codec import Batch, encode
 from ister.log import ChunkBackend, FileBackend, LogOptions
 from ister.objects import LocalStore, open_store
 from ister.objects.remote import RemoteStore
+from ister.subscriptions import Responder
 from ister.testing import FaultyDisk, VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.testing.disk import Keep
@@ -114,6 +115,7 @@ class LeaseSink:
 
     def __init__(self) -> None:
         self.writable = True
+        self.responder = Responder(lambda: 0)
         self.address = "memory"
         self.messages: list[Delivered] = []
         self.live: list[bytes] = []

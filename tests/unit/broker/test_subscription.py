@@ -187,6 +187,99 @@ def test_least_loaded_gives_to_the_one_that_keeps_up() -> None:
     assert (len(stuck.payloads), len(quick.payloads)) == (1, 9)
 
 
+def test_idle_consumers_take_turns() -> None:
+    bench = Bench()
+    three = [bench.consume(type="shared") for _ in range(3)]
+    for payload in numbered(0, 6):
+        bench.publish(payload)
+        for one in three:
+            one.consumer.grant(1, 100)
+
+    assert [c.payloads for c in three] == [
+        [b"000", b"003"],
+        [b"001", b"004"],
+        [b"002", b"005"],
+    ]
+
+
+def test_a_window_that_shrank_is_no_load() -> None:
+    bench = Bench()
+    wide = bench.consume(type="shared", credit=100)
+    bench.publish(*numbered(0, 100))
+    wide.consumer.grant(1, 100)
+    other = bench.consume(type="shared", credit=1)
+    for payload in numbered(0, 4):
+        bench.publish(payload)
+        wide.consumer.grant(1, 100)
+        other.consumer.grant(1, 100)
+
+    assert (len(wide.payloads), len(other.payloads)) == (102, 2)
+
+
+def test_one_that_has_room_is_chosen_before_one_that_has_none() -> None:
+    bench = Bench()
+    full = bench.consume(type="shared", credit=1)
+    wide = bench.consume(type="shared", credit=10)
+    bench.publish(*numbered(0, 6))
+    bench.publish(b"next")
+
+    assert (len(full.payloads), len(wide.payloads)) == (1, 6)
+    assert wide.payloads[-1] == b"next"
+
+
+def test_a_share_beyond_the_room_of_one_goes_to_those_that_have_some() -> None:
+    bench = Bench()
+    three = [bench.consume(type="shared", credit=credit) for credit in (1, 2, 30)]
+    bench.publish(*numbered(0, 30))
+
+    assert [len(c.payloads) for c in three] == [1, 2, 27]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_what_nobody_had_room_for_goes_to_the_first_to_have_some_in_order(late: bool) -> None:
+    bench = Bench()
+    two = [bench.consume(type="shared", credit=1)]
+    if not late:
+        two.append(bench.consume(type="shared", credit=1))
+    for start in range(0, 10, 5):
+        bench.publish(*numbered(start, start + 5))
+    if late:
+        two.append(bench.consume(type="shared", credit=1))
+    for _ in range(4):
+        for one in two:
+            one.consumer.grant(1, 1_000)
+
+    assert sorted(p for c in two for p in c.payloads) == numbered(0, 10)
+    assert [len(c.payloads) for c in two] == [5, 5]
+    assert all(c.sink.offsets == sorted(c.sink.offsets) for c in two)
+
+
+def test_what_waits_for_all_outlives_the_one_that_had_it() -> None:
+    bench = Bench()
+    three = [bench.consume(type="shared", credit=1) for _ in range(3)]
+    bench.publish(*numbered(0, 9))
+    [holder] = [c for c in three if c.consumer.queued_count]
+    holder.leave()
+    for one in three:
+        if one is not holder:
+            one.consumer.grant(3, 1_000)
+
+    assert sorted(p for c in three for p in c.payloads) == numbered(0, 9)
+
+
+def test_what_waits_for_all_is_bounded_as_one_queue() -> None:
+    bench = Bench(queue_count_max=4)
+    two = [bench.consume(type="shared", credit=1) for _ in range(2)]
+    for payload in numbered(0, 10):
+        bench.publish(payload)
+    for one in two:
+        one.consumer.grant(10, 10_000)
+
+    assert sorted(p for c in two for p in c.payloads) == [*numbered(0, 2), *numbered(6, 10)]
+    assert sum(c.consumer.dropped for c in two) == 4
+    assert bench.topic_report().messages_dropped == 4
+
+
 @pytest.mark.parametrize("policy", ["least_loaded", "round_robin", "random"])
 def test_each_message_of_a_shared_subscription_goes_to_exactly_one(policy: str) -> None:
     bench = Bench()

@@ -56,6 +56,16 @@ def test_a_single_message_goes_to_the_least_loaded() -> None:
     assert to_least_loaded(1, [5, 2, 9]) == [(1, 0, 1)]
 
 
+def test_of_equal_loads_the_one_whose_turn_it_is_comes_first() -> None:
+    slots = [to_least_loaded(1, [0, 3, 0], first=first)[0][0] for first in range(3)]
+
+    assert slots == [0, 2, 2]
+
+
+def test_what_does_not_come_out_even_goes_to_those_whose_turn_it_is() -> None:
+    assert to_least_loaded(4, [0, 0, 0], first=1) == [(1, 0, 2), (2, 2, 3), (0, 3, 4)]
+
+
 @pytest.mark.parametrize(
     ("count", "loads", "after"),
     [

@@ -19,7 +19,7 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import BadRequestError, CodecMissingError
-from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT, STAGE_KEEP_MS
+from ister.base.limits import CREDIT_BYTES, STAGE_KEEP_MS
 from ister.client.aio.answers import Answers
 from ister.client.aio.layouts import heads, locate
 from ister.client.aio.link import BrokerLink
@@ -268,7 +268,7 @@ class Client:
         consumer: str | None = None,
         filters: Mapping[str, str] | None = None,
         key_filters: Sequence[str] = (),
-        buffer_count: int = CREDIT_COUNT,
+        buffer_count: int | None = None,
         buffer_bytes: int = CREDIT_BYTES,
         pull: bool = False,
         ack_timeout: Seconds | None = None,
@@ -286,11 +286,11 @@ class Client:
         """Return a consumer of a subscription. `topic` may hold wildcards: `/default/a.*.>`.
 
         `filters` are attribute globs that must all match, `key_filters` key globs, one of which
-        must. At most `buffer_count` messages and about `buffer_bytes` bytes wait here; with `pull`
-        only what was asked for. `on_event` is told of slowness, promotion and reconnects. With a
-        `schema`, see `producer`, messages have a `value`. On streams a subscription is durable: it
-        begins at `start` ('latest', 'earliest', an offset, a time) when made. A message comes again
-        unless it is acknowledged within `ack_timeout` (30 s), after each delay of `backoff`,
+        must. At most `buffer_count` messages (`shared`: few at first) and `buffer_bytes` wait here;
+        with `pull` only what was asked for. `on_event` is told of slowness, promotion, reconnects.
+        With a `schema`, see `producer`, messages have a `value`. On streams a subscription is
+        durable: it begins at `start` ('latest', 'earliest', an offset, a time). A message comes
+        again unless acknowledged within `ack_timeout` (30 s), after each delay of `backoff`,
         `max_deliveries` times (5; 0: for ever). Then it goes to `dead_letter_topic`, with `poison`
         'drop' nowhere; with 'block' it holds up the others. `ordered`: one message of a key is in
         flight. The `in_flight` limits bound all; `max_renewal` ends the renewal of ack timeouts.

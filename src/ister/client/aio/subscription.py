@@ -246,6 +246,7 @@ class Subscription:
         `count` when it has none; those that come too late wait for the next call.
         """
         check_count(count, "the number of messages to fetch")
+        self._inbox.want(count)
         if not self._buffer:
             try:
                 await self._fill(timeout, count)
@@ -270,6 +271,10 @@ class Subscription:
         A pull subscription asks the broker for `count`; `None`: for as many as fit the buffer.
         """
         inbox = self._inbox
+        if count is None:
+            inbox.take_batches()
+        elif count:
+            inbox.want(count)
         deadline_ms = self._deadline_ms(timeout)
         while (batch := self._next_batch()) is None:
             if inbox.pull:
@@ -290,6 +295,7 @@ class Subscription:
     async def batches(self) -> AsyncIterator[Batch]:
         """Yield whole batches, columns and all: `len(batch)`, `batch.payloads`, `.offsets`."""
         inbox = self._inbox
+        inbox.take_batches()
         try:
             while True:
                 while (batch := inbox.take()) is not None:

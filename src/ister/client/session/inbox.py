@@ -2,7 +2,8 @@
 
 Always true: what the broker may send and what was not taken yet are together at most one credit
 window; credit goes back a half window at a time, so that a busy consumer costs one small frame
-for thousands of messages. In pull mode there is credit only for what was asked for.
+for thousands of messages. In pull mode there is credit only for what was asked for. A consumer that
+shares messages with others has a window that grows and shrinks, see `sharing_window`.
 """
 
 from collections import deque
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from ister.base.errors import IsterError, ProtocolError
 from ister.base.limits import CREDIT_MAX
 from ister.client.session.pending import Future
+from ister.client.session.sharing_window import SOON_IN_BATCHES_MS, SharingWindow
 from ister.codec import Batch
 from ister.wire import credit_frame
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 # Finished futures are swept out when more than this have gathered.
 WAITERS_KEPT = 16
+
+# Of a window that is shared: what goes back, at least, when the application waits. Less would make
+# a frame for each of many small batches.
+IDLE_PART = 8
 
 # More than any window: credit waits until it is asked for.
 NEVER = 2**62
@@ -35,13 +41,16 @@ class Inbox:
         credit_count: int,
         credit_bytes: int,
         pull: bool = False,
+        shares: bool = False,
     ) -> None:
+        """With `shares` the window begins small, and `credit_count` is what it may grow to."""
         self.channel = channel
         self.batches: deque[Batch] = deque()
         self.closed: IsterError | None = None
         self.paused = False
         self.pull = pull
-        self.credit_count = credit_count
+        self._window = SharingWindow(credit_count) if shares else None
+        self.credit_count = self._window.level if self._window else credit_count
         self._session = session
         self._credit_bytes = credit_bytes
         # Messages that the broker may still send: what bounds our memory, whatever it does.
@@ -62,6 +71,9 @@ class Inbox:
             # Those that timed out or were cancelled leave their futures behind.
             self._waiters = [w for w in self._waiters if not w.done()]
         self._waiters.append(waiter)
+        if self._window is not None and self._owed_count * IDLE_PART >= self.credit_count:
+            # It has more room than the broker knows, which would send to others instead.
+            self.pay()
 
     def take(self) -> Batch | None:
         """Return the next batch, or `None` when there is none yet.
@@ -75,6 +87,10 @@ class Inbox:
         batch = self.batches.popleft()
         self._owed_count += batch.count
         self._owed_bytes += batch.size_bytes
+        if self._window is not None:
+            session = self._session
+            now_ms, round_trip_ms = session.now_ms(), session.round_trip_ms
+            self._change(self._window, self._window.on_taken(batch.count, now_ms, round_trip_ms))
         if self._owed_count >= self._due_count or self._owed_bytes >= self._due_bytes:
             self.pay()
         return batch
@@ -88,6 +104,19 @@ class Inbox:
         if self._waiters:
             self.wake()
 
+    def want(self, count: int) -> None:
+        """Have a window for `count` messages at once, if the window is not what was asked for."""
+        window = self._window
+        if window is not None and count != window.least:
+            self._change(window, window.on_wanted(count))
+            if count > self._credit_left:
+                self.pay()
+
+    def take_batches(self) -> None:
+        """Take note that the application takes whole batches, each of which may take it a while."""
+        if self._window is not None:
+            self._window.soon_ms = SOON_IN_BATCHES_MS
+
     def ask(self, count: int) -> None:
         """Let the broker send so much that `count` messages come; in pull mode only."""
         at_hand = sum(batch.count for batch in self.batches)
@@ -98,6 +127,10 @@ class Inbox:
 
     def on_opened(self) -> None:
         """The broker has opened its end, for the first time or again: it has no credit yet."""
+        if self._window is not None:
+            self._window.on_attached()
+            self.credit_count = self._window.level
+            self._set_due()
         # What was asked for and has not come; or a whole window less what was not taken.
         self._asked_count += self._credit_left
         self._owed_count = self.credit_count - sum(batch.count for batch in self.batches)
@@ -137,6 +170,12 @@ class Inbox:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _change(self, window: SharingWindow, change: int) -> None:
+        if change:
+            self._owed_count += change
+            self.credit_count = window.level
+            self._set_due()
+
     def _set_due(self) -> None:
         if self.paused or self.pull:
             self._due_count = self._due_bytes = NEVER
@@ -150,7 +189,9 @@ class Inbox:
             return
         count = self._asked_count if self.pull else max(self._owed_count, 0)
         size_bytes = max(self._owed_bytes, 0)
-        self._owed_count = self._owed_bytes = self._asked_count = 0
+        # Less than nothing is owed while more waits here than the window has become.
+        self._owed_count = min(self._owed_count, 0)
+        self._owed_bytes = self._asked_count = 0
         if count or size_bytes:
             self._credit_left += count
             self._session.send(credit_frame(self.channel, count, size_bytes))

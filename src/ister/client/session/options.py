@@ -88,7 +88,7 @@ def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = 
 def check_receiving(
     filters: Mapping[str, str] | None,
     key_filters: Sequence[str],
-    buffer_count: int,
+    buffer_count: int | None,
     buffer_bytes: int,
 ) -> None:
     """Raise `BadRequestError` when no subscription can have these."""
@@ -98,7 +98,7 @@ def check_receiving(
         isinstance(given, Mapping) and all(isinstance(t, str) for i in given.items() for t in i)
     ):
         raise BadRequestError(f"filters are text by text, not {given!r}")
-    sizes: tuple[object, ...] = (buffer_count, buffer_bytes)
+    sizes: tuple[object, ...] = (1 if buffer_count is None else buffer_count, buffer_bytes)
     if not all(isinstance(size, int) and 0 < size <= CREDIT_MAX for size in sizes):
         raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes, in whole numbers")
 

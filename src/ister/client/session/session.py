@@ -116,6 +116,9 @@ class Session:
         self.pulse_ms = now_ms()
         self.link = Link.OFFLINE
         self.welcome: Welcome | None = None
+        # How long the broker took to answer the hello of this connection.
+        self.round_trip_ms = 0
+        self._greeted_ms = self.pulse_ms
         self.message_bytes_max = MESSAGE_BYTES_MAX
         # What producers fill a batch up to; less than usual when the broker takes less.
         self.batch_bytes = PRODUCER_BATCH_BYTES
@@ -147,6 +150,7 @@ class Session:
         """A transport is open: say hello, and who it is."""
         self.connection = Connection(now_ms=self.now_ms(), heartbeat_ms=HEARTBEAT_MS)
         self.link = Link.GREETING
+        self._greeted_ms = self.now_ms()
         self._topics.clear()
         # Not kept: each connection may have another.
         self.connection.send(control_frame(msgspec.structs.replace(self._hello, token=token)))
@@ -405,6 +409,7 @@ class Session:
         if welcome.heartbeat_ms <= 0 or welcome.message_bytes_max <= 0:
             raise ProtocolError("a welcome with limits below one")
         self.welcome = welcome
+        self.round_trip_ms = self.now_ms() - self._greeted_ms
         self.message_bytes_max = welcome.message_bytes_max
         # Half of what it takes: text of four bytes a character, names and offsets come on top.
         self.batch_bytes = min(PRODUCER_BATCH_BYTES, max(welcome.batch_bytes_max // 2, 1))

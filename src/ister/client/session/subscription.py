@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ister.base.errors import IsterError
+from ister.base.limits import CREDIT_COUNT
 from ister.client.session.inbox import Inbox
 from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases
 from ister.client.session.message import BaseMessage
@@ -55,12 +56,13 @@ class SubscriptionChannel:
         session: "Session",
         command: Subscribe,
         *,
-        credit_count: int,
+        credit_count: int | None,
         credit_bytes: int,
         on_event: Callable[[Event], object] | None,
         pull: bool = False,
         max_renewal_ms: int = MAX_RENEWAL_MS,
     ) -> None:
+        """Without a `credit_count` it is the usual one, or what suits one who shares."""
         self.command = command
         self.channel = command.channel
         self.active = False
@@ -68,9 +70,10 @@ class SubscriptionChannel:
         self.inbox = Inbox(
             session,
             channel=command.channel,
-            credit_count=credit_count,
+            credit_count=CREDIT_COUNT if credit_count is None else credit_count,
             credit_bytes=credit_bytes,
             pull=pull,
+            shares=credit_count is None and command.type == "shared" and not pull,
         )
         self.leases = Leases(session, channel=command.channel, max_renewal_ms=max_renewal_ms)
         # Where messages wait between the inbox and the application.

@@ -8,6 +8,7 @@ from ister.base.errors import ClosedError, IsterError
 from ister.broker import Attachment, Broker, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch
 from ister.server.admin import waiting
+from ister.subscriptions import Responder
 
 _NUMBERS = count(1)
 
@@ -27,6 +28,8 @@ class Inbox:
     address = "admin"
 
     def __init__(self) -> None:
+        # Nothing of a live topic is kept here, so nothing is asked.
+        self.responder = Responder(lambda: 0)
         self._taken: list[Taken] = []
         self._arrived = asyncio.Event()
         self._closed: IsterError | None = None

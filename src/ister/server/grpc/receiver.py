@@ -25,12 +25,13 @@ from ister.base import AckSettings
 from ister.base.errors import IsterError, SubscriptionNotFoundError, TopicNotFoundError
 from ister.base.limits import MIB
 from ister.broker import Attachment, Broker, StreamTopic, SubscribeOptions, Topic
-from ister.codec import Batch
+from ister.codec import Batch, Column
 from ister.server.grpc.calls import Call
 from ister.server.grpc.leases import Held, Leases
 from ister.server.grpc.roll import ConsumerRecord
 from ister.server.grpc.status import Refusal, StatusCode
 from ister.server.grpc.translation import DELIVERED_BYTES_MAX, messages_of
+from ister.subscriptions import Responder
 from ister.telemetry import Occasions
 from ister.wire import BACKOFF_DELAY
 
@@ -80,6 +81,8 @@ class Receiver:
     ) -> None:
         """`told` throttles what all consumers log."""
         self.record = record
+        # Danube has no answers: whatever else may answer is asked first.
+        self.responder = Responder(broker.clock.monotonic_ms)
         self._told = told
         self.address = ""
         # When it was made, or asked after its health.
@@ -215,6 +218,8 @@ class Receiver:
 
     def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
         """Queue a batch of a live topic."""
+        if batch.columns & Column.REPLY:
+            self.responder.on_asked(batch.count)
         self._queue.append(Delivery(topic, batch))
         self._wake_up()
 

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ister.base.errors import BadRequestError, GoingAwayError
+from ister.base.errors import BadRequestError, GoingAwayError, LimitReachedError
 
 if TYPE_CHECKING:
     from ister.server.native.session import NativeSession
@@ -19,6 +19,13 @@ def check_channel(session: "NativeSession", channel: int) -> None:
         raise BadRequestError(f"channel {channel} is in use")
     if not 0 < channel <= CHANNEL_MAX:
         raise BadRequestError(f"channel {channel} is not 1 to {CHANNEL_MAX}")
+
+
+def check_room(session: "NativeSession", held: int, limit: str) -> None:
+    """Raise `LimitReachedError` when the connection has too many of something."""
+    most = getattr(session.broker.limits, limit)
+    if held >= most:
+        raise LimitReachedError(limit, most)
 
 
 def _is_used(session: "NativeSession", channel: int) -> bool:

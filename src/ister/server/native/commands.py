@@ -18,7 +18,7 @@ from ister.broker import (
     open_reader,
 )
 from ister.codec import available
-from ister.server.native.channels import check_channel
+from ister.server.native.channels import check_channel, check_room
 from ister.server.native.cron import CRON_ACTIONS
 from ister.server.native.delayed import DELAYED_ACTIONS
 from ister.server.native.layouts import LAYOUT_ACTIONS
@@ -203,7 +203,7 @@ def _delete_namespace(session: "NativeSession", command: DeleteNamespace, reply:
 
 def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply) -> None:
     check_channel(session, command.channel)
-    session.check_room(len(session.producers), "producers_per_connection_max")
+    check_room(session, len(session.producers), "producers_per_connection_max")
     partitions = session.broker.partitions(command.topic, known=command.partitions)
     if partitions:
         reply(ProducerOpened(topic=command.topic, producer_id=0, partitions=partitions))
@@ -235,7 +235,7 @@ def _close_producer(session: "NativeSession", command: CloseProducer, reply: Rep
 def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> None:
     channel = command.channel
     check_channel(session, channel)
-    session.check_room(len(session.consumers) + len(session.opening), _CONSUMERS_MAX)
+    check_room(session, len(session.consumers) + len(session.opening), _CONSUMERS_MAX)
     session.opening.add(channel)
 
     def on_attached(found: Attachment | IsterError) -> None:
@@ -321,7 +321,7 @@ def _pause(session: "NativeSession", command: PauseSubscription, reply: Reply) -
 def _open_reader(session: "NativeSession", command: OpenReader, reply: Reply) -> None:
     channel = command.channel
     check_channel(session, channel)
-    session.check_room(len(session.readers) + len(session.opening), _CONSUMERS_MAX)
+    check_room(session, len(session.readers) + len(session.opening), _CONSUMERS_MAX)
     partitions = session.broker.partition_count(command.topic)
     if partitions:
         reply(ReaderOpened(start=0, end=0, partitions=partitions))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 from ister.base.errors import (
     InternalError,
     IsterError,
-    LimitReachedError,
     ProtocolError,
 )
 from ister.base.limits import BATCH_BYTES_EXCESS, MIB
@@ -29,7 +28,7 @@ from ister.broker import (
     Transaction,
     Watch,
 )
-from ister.codec import Batch, Codec, available
+from ister.codec import Batch, Codec, Column, available
 from ister.server.native.channels import Resumption
 from ister.server.native.commands import carry_out, greet
 from ister.server.native.departures import let_go_of_all
@@ -43,6 +42,7 @@ from ister.server.native.streams import (
 )
 from ister.server.native.timelines import TimelineOutlet
 from ister.server.security import Pass
+from ister.subscriptions import Responder
 from ister.wire import (
     CREDIT,
     ActiveChanged,
@@ -96,6 +96,7 @@ class NativeSession(asyncio.BufferedProtocol):
         self.id = session
         self.address = ""
         self.writable = True
+        self.responder = Responder(clock.monotonic_ms)
         # The owner of this session's consumers and commits. With a secret it stays the same when
         # the client reconnects. No other client has it.
         self.owner = ""
@@ -296,6 +297,8 @@ class NativeSession(asyncio.BufferedProtocol):
         """Send a batch, after the topic's number if the client does not know it."""
         if batch.codec or topic.number not in self._known_topics:
             batch = self._prepared(topic, batch)
+        if batch.columns & Column.REPLY:
+            self.responder.on_asked(batch.count)
         self.connection.send_all(deliver_frame(channel, topic.number, batch))
         self._flush_later(batch.size_bytes)
 
@@ -527,7 +530,9 @@ class NativeSession(asyncio.BufferedProtocol):
         if opcode == Opcode.CREDIT:
             self._on_credit(channel, body)
         elif opcode == Opcode.REPLY:
-            return self.broker.reply_in_steps(Batch(body))
+            answers = Batch(body)
+            self.responder.on_answered(answers.count)
+            return self.broker.reply_in_steps(answers)
         elif opcode in _ACKS:
             return acknowledge(self, self.consumers.get(channel), frame)
         elif opcode == Opcode.STAGE:
@@ -571,12 +576,6 @@ class NativeSession(asyncio.BufferedProtocol):
         self.connection.opened(limits.batch_bytes_max + BATCH_BYTES_EXCESS)
         self.broker.replies.sinks[self.id] = self
         self.door.on_opened(self, hello.agent)
-
-    def check_room(self, held: int, limit: str) -> None:
-        """Raise `LimitReachedError` when this connection has too many of something."""
-        most = getattr(self.broker.limits, limit)
-        if held >= most:
-            raise LimitReachedError(limit, most)
 
     def _flush_later(self, size_bytes: int) -> None:
         self._unflushed_bytes += size_bytes

@@ -25,7 +25,7 @@ from ister.base.limits import (
     TIMELINE_PAGE_MAX,
 )
 from ister.broker import TimelineConsumer
-from ister.server.native.channels import check_channel
+from ister.server.native.channels import check_channel, check_room
 from ister.timeline import (
     Changed,
     Delete,
@@ -348,7 +348,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
     channel, outlet = command.channel, session.timelines
     check_channel(session, channel)
     held = len(outlet.consumers) + len(session.opening)
-    session.check_room(held, "consumers_per_connection_max")
+    check_room(session, held, "consumers_per_connection_max")
     if not 0 < command.credit <= TIMELINE_CREDIT_MAX:
         raise BadRequestError(f"a credit is 1 to {TIMELINE_CREDIT_MAX}, not {command.credit}")
     check_numbers((command.lease_ms, command.prefetch_ms), RANGE_MS_MAX, "a span of time")

@@ -65,7 +65,10 @@ async def test_a_poison_message_becomes_a_dead_letter_though_the_worker_is_resta
 async def test_what_was_fetched_in_batches_counts_as_an_attempt() -> None:
     async with MemoryBroker() as broker, broker.connect() as client:
         await publish(client, b"a", b"b")
-        async with client.subscribe(TOPIC, "workers", type="shared", start="earliest") as sub:
+        workers = client.subscribe(
+            TOPIC, "workers", type="shared", start="earliest", buffer_count=2
+        )
+        async with workers as sub:
             assert [len(batch) for batch in await sub.fetch_batches()] == [2]
 
         assert await attempts(client, 2) == [(b"a", 2), (b"b", 2)]

@@ -172,8 +172,9 @@ class WireEnd:
     def subscribe(
         self,
         *,
-        count: int = 100,
+        count: int | None = 100,
         size_bytes: int = 1_000_000,
+        type: str = "exclusive",
         events: list[Event] | None = None,
         pull: bool = False,
         max_renewal_ms: int = 600_000,
@@ -187,6 +188,7 @@ class WireEnd:
                 subscription="billing",
                 consumer="me",
                 channel=self.session.new_channel(),
+                type=type,
             ),
             credit_count=count,
             credit_bytes=size_bytes,
