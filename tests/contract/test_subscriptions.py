@@ -62,8 +62,8 @@ async def test_a_busy_consumer_of_a_shared_subscription_leaves_the_rest_to_other
 
 async def test_round_robin_gives_messages_in_turn(client: ister.Client) -> None:
     async with (
-        client.subscribe(*WORK, type="shared", policy="round_robin", buffer_count=4) as first,
-        client.subscribe(*WORK, type="shared", policy="round_robin", buffer_count=4) as second,
+        client.subscribe(*WORK, type="shared", policy="round_robin") as first,
+        client.subscribe(*WORK, type="shared", policy="round_robin") as second,
         client.producer("/default/orders") as producer,
     ):
         await producer.send_batch([b"0", b"1", b"2", b"3"])

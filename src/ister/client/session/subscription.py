@@ -73,7 +73,7 @@ class SubscriptionChannel:
             credit_count=CREDIT_COUNT if credit_count is None else credit_count,
             credit_bytes=credit_bytes,
             pull=pull,
-            shares=credit_count is None and command.type == "shared" and not pull,
+            shares=credit_count is None and not pull and _shares_by_load(command),
         )
         self.leases = Leases(session, channel=command.channel, max_renewal_ms=max_renewal_ms)
         # Where messages wait between the inbox and the application.
@@ -171,3 +171,8 @@ class SubscriptionChannel:
     def _emit(self, event: Event) -> None:
         if self._on_event is not None:
             self._session.events.append((self._on_event, event))
+
+
+def _shares_by_load(command: Subscribe) -> bool:
+    # Round robin and random are for those who want an equal share for each, however slow it is.
+    return command.type == "shared" and command.policy == "least_loaded"

@@ -127,11 +127,20 @@ def test_a_shared_consumer_asks_for_one_message_and_then_for_more(end: WireEnd) 
     assert given == [[1], [1], [2], [4], [8]]
 
 
-@pytest.mark.parametrize("type_", ["exclusive", "failover", "key_shared"])
-def test_a_consumer_that_does_not_share_has_the_usual_window_at_once(
-    end: WireEnd, type_: str
+@pytest.mark.parametrize(
+    ("type_", "policy"),
+    [
+        ("exclusive", "least_loaded"),
+        ("failover", "least_loaded"),
+        ("key_shared", "least_loaded"),
+        ("shared", "round_robin"),
+        ("shared", "random"),
+    ],
+)
+def test_a_consumer_that_does_not_share_by_load_has_the_usual_window_at_once(
+    end: WireEnd, type_: str, policy: str
 ) -> None:
-    end.subscribe(count=None, type=type_)
+    end.subscribe(count=None, type=type_, policy=policy)
 
     assert counts(end) == [CREDIT_COUNT]
 
