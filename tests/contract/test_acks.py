@@ -307,6 +307,66 @@ async def test_dead_letters_keep_what_they_were_and_are_moved_back(client: ister
         assert [(m.attempt, m.attributes) for m in back] == [(1, {"x-mine": "1"})] * 3
 
 
+async def letter_of(client: ister.Client) -> tuple[str, str]:
+    """Return the attempts and the reason of the one dead letter."""
+    await buried(client, 1)
+    async with client.subscribe(LETTERS, "look", start="earliest") as letters:
+        letter = await letters.receive(timeout=10.0)
+    return letter.attributes["x-delivery-attempt"], letter.attributes["x-failure-reason"]
+
+
+async def test_a_dead_letter_has_the_reason_of_the_last_nack(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing", max_deliveries=2) as sub:
+        await publish(client, b"x")
+        for reason in ("busy", "no such customer"):
+            await (await sub.receive(timeout=10.0)).nack(reason=reason)
+
+        assert await letter_of(client) == ("2", "no such customer")
+
+
+@pytest.mark.parametrize("max_deliveries", [5, 0])
+async def test_a_rejected_message_is_a_dead_letter_at_once(
+    client: ister.Client, max_deliveries: int
+) -> None:
+    async with client.subscribe(TOPIC, "billing", max_deliveries=max_deliveries) as sub:
+        await publish(client, b"bad", b"good")
+        await (await sub.receive(timeout=10.0)).reject("no such customer")
+        await (await sub.receive(timeout=10.0)).ack(confirm=True)
+
+        assert await letter_of(client) == ("1", "no such customer")
+        assert await nothing_comes(sub)
+
+
+async def test_a_message_can_be_rejected_without_a_reason(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"bad")
+        await (await sub.receive(timeout=10.0)).reject()
+
+        assert await letter_of(client) == ("1", "rejected by its consumer")
+
+
+async def test_a_dead_letter_has_the_error_that_ended_the_block(client: ister.Client) -> None:
+    async def work() -> None:
+        async with client.subscribe(TOPIC, "billing", max_deliveries=1, start="earliest") as sub:
+            await sub.receive(timeout=10.0)
+            raise ValueError("sku 7 is unknown")
+
+    await publish(client, b"bad")
+    with pytest.raises(ValueError, match="sku"):
+        await work()
+
+    async with client.subscribe(TOPIC, "billing", max_deliveries=1):
+        assert await letter_of(client) == ("1", "ValueError: sku 7 is unknown")
+
+
+async def test_a_very_long_reason_is_cut(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"bad")
+        await (await sub.receive(timeout=10.0)).reject("é" * 200_000)
+
+        assert await letter_of(client) == ("1", "é" * 512)
+
+
 async def test_dead_letters_of_a_pattern_are_moved_back_by_topic(client: ister.Client) -> None:
     async with (
         client.subscribe("/default/>", "billing", type="shared", max_deliveries=1) as sub,

@@ -92,9 +92,18 @@ class Attachment:
             runs, lambda durable, some: durable.ack_through(some, confirm=confirm)
         )
 
-    def nack(self, runs: Sequence[TimedRun], backoff_delay: int, reason: str = "") -> list[Run]:
+    def nack(
+        self,
+        runs: Sequence[TimedRun],
+        backoff_delay: int,
+        reason: str = "",
+        *,
+        reject: bool = False,
+    ) -> list[Run]:
         """Give messages back; returns the runs refused."""
-        return self._sort_out(runs, lambda durable, some: durable.nack(some, backoff_delay, reason))
+        return self._sort_out(
+            runs, lambda durable, some: durable.nack(some, backoff_delay, reason, reject=reject)
+        )
 
     def extend(self, runs: Sequence[TimedRun]) -> list[Run]:
         """Give leases more time; returns the runs refused."""

@@ -453,8 +453,15 @@ class DurableSubscription:
         self.dispatch.on_settled()
         return self.vault.ledger.confirmations.missing(self.number, refused)
 
-    def nack(self, runs: Sequence[TimedRun], backoff_delay: int, reason: str = "") -> list[Run]:
-        """Give messages back, to be delivered again after a delay.
+    def nack(
+        self,
+        runs: Sequence[TimedRun],
+        backoff_delay: int,
+        reason: str = "",
+        *,
+        reject: bool = False,
+    ) -> list[Run]:
+        """Give messages back, to be delivered again after a delay; with `reject`, never.
 
         The dead letter of a message says the last `reason` that was given for it.
         """
@@ -467,7 +474,9 @@ class DurableSubscription:
                 refused.append((number, start, end))
                 continue
             delay_ms = None if delay == backoff_delay else delay
-            left = track.deliveries.nack(number, start, end, now_ms=now_ms, delay_ms=delay_ms)
+            left = track.deliveries.nack(
+                number, start, end, now_ms=now_ms, delay_ms=delay_ms, reject=reject
+            )
             refused += [(number, *run) for run in left]
             failed[track] = None
             if reason and not left:

@@ -338,9 +338,16 @@ class Deliveries:
         return self._committing.take(commit.start, commit.end)
 
     def nack(
-        self, number: int, start: int, end: int, *, now_ms: int, delay_ms: int | None = None
+        self,
+        number: int,
+        start: int,
+        end: int,
+        *,
+        now_ms: int,
+        delay_ms: int | None = None,
+        reject: bool = False,
     ) -> list[Run]:
-        """Give a run back as failed, and return what is refused.
+        """Give a run back as failed, with `reject` for good, and return what is refused.
 
         It is due after `delay_ms`, or when that is `None`, as the backoff list says.
         """
@@ -348,7 +355,11 @@ class Deliveries:
         lease = self._leases.find(number)
         if lease is not None:
             taken = self._leases.take(lease, start, end)
-            self._fail(taken, lease.attempt, now_ms=now_ms, delay_ms=delay_ms)
+            if reject:
+                self.cursor.fail(taken, lease.attempt)
+                self._exhausted.update(taken)
+            else:
+                self._fail(taken, lease.attempt, now_ms=now_ms, delay_ms=delay_ms)
             self._fence.on_lost(number, taken)
         return [] if taken.is_run(start, end) else self._refuse(start, end, taken)
 

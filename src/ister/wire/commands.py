@@ -21,7 +21,7 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
-from ister.base.limits import IN_FLIGHT_COUNT_MAX, KEPT_COUNT_MAX
+from ister.base.limits import ACKS_PER_FRAME_MAX, IN_FLIGHT_COUNT_MAX, KEPT_COUNT_MAX
 from ister.wire.cron import CronCommand
 from ister.wire.delayed import SendDelayed
 from ister.wire.layouts import LayoutCommand
@@ -253,6 +253,16 @@ class DropCursor(Tagged):
     name: str
 
 
+class NackMessages(Tagged):
+    """Give leased messages back as NACK does, and say why; with `reject` for good."""
+
+    channel: int
+    # As in a NACK frame: lease, first offset, end offset, milliseconds.
+    runs: Annotated[list[tuple[int, int, int, int]], Meta(max_length=ACKS_PER_FRAME_MAX)]
+    reason: str = ""
+    reject: bool = False
+
+
 class PauseSubscription(Tagged):
     """Stop or resume the deliveries of a durable subscription, for all of its consumers."""
 
@@ -464,6 +474,7 @@ Command: TypeAlias = (
     | Seek
     | SaveCursor
     | DropCursor
+    | NackMessages
     | PauseSubscription
     | OpenReader
     | ReaderOpened

@@ -53,6 +53,7 @@ from ister.wire import (
     ListSubscriptions,
     ListTopics,
     LocateStream,
+    NackMessages,
     Namespaces,
     NoResponder,
     OpenProducer,
@@ -281,6 +282,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "drop_cursor": DropCursor(
         topic="/default/orders", subscription="billing", name="before-the-sale"
+    ),
+    "nack_messages": NackMessages(
+        channel=2, runs=[(7, 100, 102, 10_000)], reason="no such customer", reject=True
     ),
     "pause_subscription": PauseSubscription(
         topic="/default/orders", subscription="billing", paused=True

@@ -27,10 +27,12 @@ from ister.client.session import (
     SubscriptionChannel,
     as_bytes,
     check_count,
+    check_text,
     check_timeout,
     milliseconds,
     no_schema,
     not_open,
+    reason_of,
 )
 from ister.codec import Attributes, Batch
 from ister.wire import Command
@@ -83,15 +85,26 @@ class Message(BaseMessage, gc=False):
             lease.ack(slot, slot + 1)
         return NOTHING
 
-    async def nack(self, *, delay: float | None = None) -> None:
+    async def nack(self, *, delay: float | None = None, reason: str = "") -> None:
         """Give the message back, to be delivered again after `delay` seconds.
 
-        Without a delay, the backoff list of the subscription says when. Counts as an attempt.
+        Without a delay, the backoff list of the subscription says when. Counts as an attempt. The
+        dead letter has the `reason` of the last attempt.
         """
         lease, slot = self.leased(), self._slot
         most_ms = NACK_DELAY_MS_MAX
         delay_ms = None if delay is None else milliseconds(delay, "a delay", most_ms=most_ms)
-        lease.leases.nack(lease, slot, delay_ms)
+        check_text(reason, "a reason")
+        lease.leases.nack(lease, slot, delay_ms, reason=reason)
+
+    async def reject(self, reason: str = "") -> None:
+        """Give the message back for good: it goes to the dead letters, with the `reason`.
+
+        With `poison` 'drop' or 'block' it is treated as after its last attempt.
+        """
+        lease, slot = self.leased(), self._slot
+        check_text(reason, "a reason")
+        lease.leases.nack(lease, slot, None, reason=reason, reject=True)
 
     async def extend(self, seconds: float) -> None:
         """Have `seconds` from now on to deal with the message.
@@ -155,7 +168,7 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self.leave(reason_of(error))
 
     async def open(self) -> None:
         """Attach to the broker; messages sent after this returns arrive."""
@@ -183,7 +196,11 @@ class Subscription:
         `nack`: a handler that fails on a message for good must not get it again for ever. What
         still waits in the client does not count.
         """
-        self._channel.nack_handed_out()
+        await self.leave("")
+
+    async def leave(self, reason: str) -> None:
+        """Do what `close` does, with a reason for the dead letters."""
+        self._channel.nack_handed_out(reason)
         reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._client.link.session.receivers.unsubscribe(self._channel, settler(reply))
         try:

@@ -11,6 +11,7 @@ from ister.client.session.checks import (
     check_text,
     check_timeout,
     not_open,
+    reason_of,
     with_ttl,
 )
 from ister.client.session.delayed import DeliverAfter, DeliverAt, Due, due_of
@@ -172,6 +173,7 @@ __all__ = [
     "position_of",
     "preview_command",
     "put_change",
+    "reason_of",
     "registration_of",
     "rule_command",
     "stream_settings",

@@ -122,6 +122,11 @@ def _is_text(value: object, size_bytes_max: int) -> bool:
         return False
 
 
+def reason_of(error: BaseException | None) -> str:
+    """Return why messages are given back that were left by an error; not when it is an exit."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else ""
+
+
 def not_open(what: str, call: str) -> BadRequestError:
     """Return the error for what is used before it is open."""
     return BadRequestError(f"the {what} is not open: `async with {call}`, or `await {call}`")

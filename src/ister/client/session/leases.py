@@ -14,13 +14,23 @@ Always true:
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ister.base.errors import BadBatchError, IsterError, LeaseLostError
+from ister.base.limits import ACKS_PER_FRAME_MAX, NACK_REASON_BYTES_MAX
+from ister.client.session.calls import ignore
 from ister.client.session.confirms import Confirm, Confirms, Part
 from ister.client.session.pending import Future
 from ister.codec import Batch, Column
-from ister.wire import BACKOFF_DELAY, Opcode, Run, TimedRun, ack_frames, timed_ack_frames
+from ister.wire import (
+    BACKOFF_DELAY,
+    NackMessages,
+    Opcode,
+    Run,
+    TimedRun,
+    ack_frames,
+    timed_ack_frames,
+)
 
 if TYPE_CHECKING:
     from ister.client.session.session import Session
@@ -42,6 +52,14 @@ _UNSETTLED = re.compile(rb"\0+")
 
 # Lease numbers in one command: half a megabyte of them.
 HELD_MAX = 50_000
+
+
+class Nack(NamedTuple):
+    """How a message is given back."""
+
+    delay_ms: int
+    reason: str
+    reject: bool
 
 
 class LeasedBatch(Batch):
@@ -215,7 +233,7 @@ class Leases:
         # The oldest first: they are due for renewal in this order.
         self._open: dict[Lease, None] = {}
         self._touched: list[Lease] = []
-        self._nacked: list[tuple[Lease, int, int]] = []
+        self._nacked: list[tuple[Lease, int, Nack]] = []
         # The furthest message of each topic that everything is acknowledged up to.
         self._through: dict[str, tuple[Lease, int]] = {}
         self._confirms = Confirms()
@@ -288,16 +306,28 @@ class Leases:
             self._session.receivers.mark_acking(self)
         self._touched.append(lease)
 
-    def nack(self, lease: Lease, slot: int, delay_ms: int | None) -> None:
-        """Give a message back, to be delivered again after a delay; `None`: the backoff list's."""
+    def nack(
+        self,
+        lease: Lease,
+        slot: int,
+        delay_ms: int | None,
+        *,
+        reason: str = "",
+        reject: bool = False,
+    ) -> None:
+        """Give a message back, to be delivered again after a delay; `None`: the backoff list's.
+
+        With `reject` it is not delivered again. A dead letter says the `reason`.
+        """
         if lease.void:
             self.refused += 1
             return
         if not self._nacked:
             self._session.receivers.mark_acking(self)
-        self._nacked.append((lease, slot, BACKOFF_DELAY if delay_ms is None else delay_ms))
+        delay_ms = BACKOFF_DELAY if delay_ms is None else delay_ms
+        self._nacked.append((lease, slot, Nack(delay_ms, _cut(reason), reject)))
 
-    def nack_handed_out(self, waiting: Iterable[tuple[Lease, int]]) -> None:
+    def nack_handed_out(self, waiting: Iterable[tuple[Lease, int]], reason: str) -> None:
         """Nack all messages that the application has received and not settled.
 
         Those in `waiting` it has not received yet, although their batches are taken.
@@ -314,7 +344,7 @@ class Leases:
                 runs += [(*run, BACKOFF_DELAY) for run in lease.runs(start, end)]
                 self.settle(lease, start, end)
         if runs:
-            self._send(timed_ack_frames(self.channel, runs, opcode=Opcode.NACK))
+            self._send_nacks(runs, _cut(reason), reject=False)
 
     def confirm(self, lease: Lease, start: int, end: int, future: Future) -> None:
         """Acknowledge slots `start` to `end`; `future` is done when the broker has stored that.
@@ -427,17 +457,29 @@ class Leases:
 
     def _flush_nacks(self, now_ms: int) -> None:
         nacked, self._nacked = self._nacked, []
-        slots: dict[tuple[Lease, int], list[tuple[int, int]]] = {}
-        for lease, slot, delay_ms in nacked:
-            slots.setdefault((lease, delay_ms), []).append((slot, slot + 1))
-        runs: list[TimedRun] = []
-        for (lease, delay_ms), some in slots.items():
+        slots: dict[tuple[Lease, Nack], list[tuple[int, int]]] = {}
+        for lease, slot, how in nacked:
+            slots.setdefault((lease, how), []).append((slot, slot + 1))
+        runs: dict[tuple[str, bool], list[TimedRun]] = {}
+        for (lease, how), some in slots.items():
             lease.moved_ms = now_ms
+            alike = runs.setdefault((how.reason, how.reject), [])
             for start, end in merged(sorted(some)):
-                runs += [(*run, delay_ms) for run in lease.runs(start, end)]
+                alike += [(*run, how.delay_ms) for run in lease.runs(start, end)]
                 self.settle(lease, start, end)
         self.moved_ms = now_ms
-        self._send(timed_ack_frames(self.channel, runs, opcode=Opcode.NACK))
+        for (reason, reject), alike in runs.items():
+            self._send_nacks(alike, reason, reject=reject)
+
+    def _send_nacks(self, runs: list[TimedRun], reason: str, *, reject: bool) -> None:
+        if not (reason or reject) or not self._session.can_publish:
+            # A broker that leaves takes no commands any more.
+            self._send(timed_ack_frames(self.channel, runs, opcode=Opcode.NACK))
+            return
+        for start in range(0, len(runs), ACKS_PER_FRAME_MAX):
+            some = runs[start : start + ACKS_PER_FRAME_MAX]
+            nack = NackMessages(channel=self.channel, runs=some, reason=reason, reject=reject)
+            self._session.call(nack, ignore)
 
     def _want(
         self,
@@ -497,6 +539,10 @@ def _offsets(batch: Batch) -> Sequence[int]:
     if not 0 <= offsets[0] <= offsets[-1] < OFFSET_MAX or offsets != sorted(set(offsets)):
         raise BadBatchError("offsets of a delivery do not rise")
     return offsets
+
+
+def _cut(reason: str) -> str:
+    return reason.encode(errors="replace")[:NACK_REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def merged(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -129,7 +129,7 @@ class SubscriptionChannel:
             for buffer in self.buffers:
                 buffer.clear()
 
-    def nack_handed_out(self) -> None:
+    def nack_handed_out(self, reason: str) -> None:
         """Nack the messages of streams that the application has received and not settled."""
         waiting = [
             (lease, message.slot)
@@ -137,7 +137,7 @@ class SubscriptionChannel:
             for message in buffer.copy()
             if isinstance(message, BaseMessage) and (lease := message.find_lease()) is not None
         ]
-        self.leases.nack_handed_out(waiting)
+        self.leases.nack_handed_out(waiting, reason)
 
     def on_moved(self, life: int) -> None:
         """The subscription was moved to another place: what was in flight is void."""

@@ -18,8 +18,10 @@ from ister.client.session import (
     LeasedBatch,
     as_bytes,
     check_count,
+    check_text,
     check_timeout,
     milliseconds,
+    reason_of,
 )
 from ister.client.sync.blocking import Blocking, blocking
 from ister.codec import Attributes, Batch
@@ -47,16 +49,28 @@ class Message(BaseMessage, gc=False):
         else:
             client.ack(lease, self._slot)
 
-    def nack(self, *, delay: float | None = None) -> None:
+    def nack(self, *, delay: float | None = None, reason: str = "") -> None:
         """Give the message back, to be delivered again after `delay` seconds.
 
-        Without a delay, the backoff list of the subscription says when. Counts as an attempt.
+        Without a delay, the backoff list of the subscription says when. Counts as an attempt. The
+        dead letter has the `reason` of the last attempt.
         """
         lease, slot = self.leased(), self._slot
         most_ms = NACK_DELAY_MS_MAX
         delay_ms = None if delay is None else milliseconds(delay, "a delay", most_ms=most_ms)
+        check_text(reason, "a reason")
         client: Client = self._delivery.source
-        client.thread.post(lambda: lease.leases.nack(lease, slot, delay_ms))
+        client.thread.post(lambda: lease.leases.nack(lease, slot, delay_ms, reason=reason))
+
+    def reject(self, reason: str = "") -> None:
+        """Give the message back for good: it goes to the dead letters, with the `reason`.
+
+        With `poison` 'drop' or 'block' it is treated as after its last attempt.
+        """
+        lease, slot = self.leased(), self._slot
+        check_text(reason, "a reason")
+        client: Client = self._delivery.source
+        client.thread.post(lambda: lease.leases.nack(lease, slot, None, reason=reason, reject=True))
 
     def extend(self, seconds: float) -> None:
         """Have `seconds` from now on to deal with the message.
@@ -115,7 +129,7 @@ class Subscription(Blocking[aio.Subscription]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._leave(reason_of(error))
 
     open = blocking(aio.Subscription.open)
 
@@ -135,8 +149,11 @@ class Subscription(Blocking[aio.Subscription]):
         `nack`: a handler that fails on a message for good must not get it again for ever. What
         still waits in the client does not count.
         """
+        self._leave("")
+
+    def _leave(self, reason: str) -> None:
         if not self._thread.closed:
-            self._thread.run(self._close())
+            self._thread.run(self._close(reason))
 
     @property
     def active(self) -> bool:
@@ -290,9 +307,9 @@ class Subscription(Blocking[aio.Subscription]):
     async def _bring(self, timeout: float | None, count: int | None) -> None:
         self._arrived.extend(await self._inner.bring(timeout, count))
 
-    async def _close(self) -> None:
+    async def _close(self, reason: str) -> None:
         self._before()
-        await self._inner.close()
+        await self._inner.leave(reason)
 
     def _too_late(self, timeout: float | None) -> RequestTimeoutError:
         return RequestTimeoutError(f"subscription {self.name!r}", timeout or 0.0)

@@ -25,7 +25,7 @@ from ister.server.native.layouts import LAYOUT_ACTIONS
 from ister.server.native.publishing import check_aside
 from ister.server.native.schemas import SCHEMA_ACTIONS
 from ister.server.native.staging import STAGING_ACTIONS
-from ister.server.native.streams import Steps, end_transaction, hold_up_if_full
+from ister.server.native.streams import Steps, end_transaction, hold_up_if_full, nack_with_reason
 from ister.server.native.timelines import TIMELINE_ACTIONS
 from ister.wire import (
     AbortTransaction,
@@ -48,6 +48,7 @@ from ister.wire import (
     ListNamespaces,
     ListSubscriptions,
     ListTopics,
+    NackMessages,
     Namespaces,
     OpenProducer,
     OpenReader,
@@ -309,6 +310,11 @@ def _drop_cursor(session: "NativeSession", command: DropCursor, reply: Reply) ->
     )
 
 
+def _nack(session: "NativeSession", command: NackMessages, reply: Reply) -> Steps:
+    yield from nack_with_reason(session.consumers.get(command.channel), command)
+    reply(Done())
+
+
 def _pause(session: "NativeSession", command: PauseSubscription, reply: Reply) -> None:
     session.broker.durables.pause(
         command.topic, command.subscription, _done(reply), paused=command.paused
@@ -463,6 +469,7 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     Seek: _seek,
     SaveCursor: _save_cursor,
     DropCursor: _drop_cursor,
+    NackMessages: _nack,
     PauseSubscription: _pause,
     OpenReader: _open_reader,
     CloseReader: _close_reader,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ister.base.errors import IsterError, LimitReachedError, TransactionError
+from ister.base.errors import BadRequestError, IsterError, LimitReachedError, TransactionError
 from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
 from ister.broker import Attachment, Producer, Transaction, Vault
 from ister.codec import Batch
@@ -11,6 +11,7 @@ from ister.server.native.staging import add_to_stage
 from ister.wire import (
     BACKOFF_DELAY,
     Frame,
+    NackMessages,
     Opcode,
     PublishedEach,
     Run,
@@ -29,6 +30,10 @@ STAGED_BYTES_MAX = 512 * MIB
 # Runs of a frame dealt with before the clock is looked at: 40 µs for those of an honest client, and
 # up to 12 ms for runs across very many gaps.
 RUNS_AT_ONCE = 8
+# Where a run ends at the latest.
+OFFSET_MAX = 2**63
+# Why a message is dead that was rejected without a reason.
+REJECTED = "rejected by its consumer"
 
 # What takes long, step by step: between two of them others have their turn. A step that yields
 # `True` waits for somebody else.
@@ -106,6 +111,19 @@ def _settle(attachment: Attachment | None, frame: Frame, runs: list[Any]) -> lis
     if opcode == Opcode.NACK:
         return attachment.nack(runs, BACKOFF_DELAY)
     return attachment.extend(runs)
+
+
+def nack_with_reason(attachment: Attachment | None, command: NackMessages) -> Iterator[None]:
+    """Give messages back, some in each step."""
+    for _, start, end, delay_ms in command.runs:
+        if not (0 <= start < end <= OFFSET_MAX and delay_ms >= 0):
+            raise BadRequestError(f"run {start} to {end} with a delay of {delay_ms} ms is no run")
+    reason = command.reason or (REJECTED if command.reject else "")
+    for first in range(0, len(command.runs), RUNS_AT_ONCE):
+        if attachment is not None:
+            some = command.runs[first : first + RUNS_AT_ONCE]
+            attachment.nack(some, BACKOFF_DELAY, reason, reject=command.reject)
+        yield None
 
 
 def _answer(
