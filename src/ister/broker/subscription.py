@@ -42,7 +42,8 @@ RandomSlot = Callable[[int], int]
 
 # What is looked at for a subscription before others have their turn.
 PIECE_US = 2_000
-# With more consumers than this, dividing a large batch takes long.
+# With more consumers than this, dividing a large batch takes long, and so does asking each of them
+# how it answers: 1 µs.
 CROWD = 256
 
 
@@ -310,7 +311,7 @@ class Subscription:
         ready = [consumer for consumer in self.consumers if consumer.ready]
         if ready:
             loads = [consumer.load for consumer in ready]
-            if batch.columns & Column.REPLY:
+            if batch.columns & Column.REPLY and len(ready) <= CROWD:
                 loads = loads_of_responders(loads, [c.sink.responder for c in ready])
             first = self._turn % len(ready)
             self._turn = (self._turn + count) % TURNS

@@ -238,9 +238,12 @@ class Member:
         self.bench.settle()
         return refused
 
-    def nack(self, *messages: Delivered, delay_ms: int | None = None) -> list[Any]:
+    def nack(
+        self, *messages: Delivered, delay_ms: int | None = None, reject: bool = False
+    ) -> list[Any]:
         delay = BACKOFF_DELAY if delay_ms is None else delay_ms
-        refused = self.attachment.nack([(*m.run, delay) for m in messages], BACKOFF_DELAY)
+        runs = [(*m.run, delay) for m in messages]
+        refused = self.attachment.nack(runs, BACKOFF_DELAY, reject=reject)
         self.bench.settle()
         return refused
 

@@ -84,6 +84,44 @@ def test_with_ordering_the_next_of_its_key_goes_when_a_message_is_dropped(
     assert member.take_offsets() == [1]
 
 
+# Rejected by a consumer
+
+
+@pytest.mark.parametrize("max_deliveries", [2, 0])
+def test_a_rejected_message_is_dropped_at_once(bench: StreamBench, max_deliveries: int) -> None:
+    bench.publish(b"bad", b"good")
+    member = bench.consume(acks=DROP | {"max_deliveries": max_deliveries})
+    bad, good = member.take()
+    member.ack(good)
+    member.nack(bad, reject=True)
+
+    assert (bench.lag(), bench.report().messages_dropped) == (0, 1)
+    assert member.take() == []
+
+
+def test_a_rejected_message_blocks_until_the_settings_are_changed(bench: StreamBench) -> None:
+    bench.publish(b"bad")
+    member = bench.consume(acks=BLOCK)
+    member.nack(*member.take(), reject=True)
+    bench.publish(b"good")
+    blocked = member.take()
+    set_acks(bench, max_deliveries=3)
+    bench.settle()
+
+    assert blocked == []
+    assert [(m.offset, m.attempt) for m in member.take()] == [(0, 2), (1, 1)]
+
+
+def test_a_message_is_not_rejected_under_a_lease_that_is_over(bench: StreamBench) -> None:
+    bench.publish(b"bad")
+    member = bench.consume(acks=DROP)
+    (late,) = member.take()
+    member.nack(late, delay_ms=0)
+
+    assert member.nack(late, reject=True) == [late.run]
+    assert [m.attempt for m in member.take()] == [2]
+
+
 # Blocking
 
 

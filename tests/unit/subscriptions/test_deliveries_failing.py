@@ -46,6 +46,16 @@ def test_a_nack_without_delay_follows_the_backoff_list_whose_last_step_repeats()
     assert waits == [100, 1_000, 1_000]
 
 
+def test_a_rejected_run_is_exhausted_at_its_first_attempt() -> None:
+    deliveries = deliveries_of(max_deliveries=5, backoff_ms=(100,))
+    number = lease(deliveries, range(4)).number
+
+    assert deliveries.nack(number, 1, 3, now_ms=0, reject=True) == []
+    assert deliveries.exhausted(10) == [(1, 1), (2, 1)]
+    assert deliveries.next_due_ms() == TIMEOUT_MS
+    assert deliveries.in_flight == 2
+
+
 def test_a_timeout_follows_the_backoff_list() -> None:
     deliveries = deliveries_of(backoff_ms=(100,))
     lease(deliveries, range(4))

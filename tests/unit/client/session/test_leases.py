@@ -20,6 +20,8 @@ from ister.wire import (
     ConsumerClosed,
     DescribeBroker,
     Done,
+    GoingAway,
+    NackMessages,
     Opcode,
     Run,
     Seek,
@@ -147,6 +149,28 @@ def test_nacks_with_the_same_delay_are_one_run(end: WireEnd, sub: SubscriptionCh
     runs = [(7, 102, 104, 500), (7, 100, 102, BACKOFF_DELAY)]
     assert end.said() == [(Opcode.NACK, 0, runs)]
     assert one.left == 0
+
+
+def test_nacks_with_the_same_reason_are_one_command(end: WireEnd, sub: SubscriptionChannel) -> None:
+    one = lease(end, sub, 4, number=7, start=100)
+    for slot, reject in ((0, False), (1, False), (2, True)):
+        one.leases.nack(one, slot, 500, reason="busy", reject=reject)
+
+    assert [command for _, command in end.commands()] == [
+        NackMessages(channel=sub.channel, runs=[(7, 100, 102, 500)], reason="busy"),
+        NackMessages(channel=sub.channel, runs=[(7, 102, 103, 500)], reason="busy", reject=True),
+    ]
+    assert one.left == 1
+
+
+def test_a_broker_that_leaves_gets_a_nack_without_its_reason(
+    end: WireEnd, sub: SubscriptionChannel
+) -> None:
+    one = lease(end, sub, 4, number=7, start=100)
+    end.tell(GoingAway(reason="update"))
+    one.leases.nack(one, 0, 500, reason="busy")
+
+    assert end.said() == [(Opcode.NACK, 0, [(7, 100, 101, 500)])]
 
 
 def test_ack_through_says_the_furthest(end: WireEnd, sub: SubscriptionChannel) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.fuzz.world import NotingTransport
 
-from ister.base.errors import ProtocolError
+from ister.base.errors import BadRequestError, ProtocolError
 from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.codec import encode
@@ -14,13 +14,17 @@ from ister.server.native.door import LATE_S
 from ister.server.native.session import LATE_ANSWERS_MAX
 from ister.testing import VirtualClock
 from ister.wire import (
+    Done,
+    ErrorReply,
     Frame,
     Hello,
+    NackMessages,
     Opcode,
     OpenProducer,
     Subscribe,
     control_frame,
     credit_frame,
+    decode_command,
     publish_frame,
 )
 from ister.wire.frames import FrameReader, body_limits, ping_frame
@@ -104,6 +108,26 @@ async def test_answers_keep_their_order_when_bulk_ends(end: End) -> None:
     end.publish(2, bulk=False)
 
     assert end.answered() == [1, 2]
+
+
+@pytest.mark.parametrize("run", [(1, 5, 5, 0), (1, -1, 5, 0), (1, 0, 2**63 + 1, 0), (1, 0, 1, -1)])
+async def test_a_nack_of_what_is_no_run_is_refused(
+    end: End, run: tuple[int, int, int, int]
+) -> None:
+    end.session.data_received(control_frame(NackMessages(channel=2, runs=[run]), sequence=7))
+
+    [(_, _, sequence, body)] = end.sent()
+    answer = decode_command(body)
+    assert sequence == 7
+    assert isinstance(answer, ErrorReply)
+    assert answer.code == BadRequestError.code
+
+
+async def test_a_nack_for_a_channel_without_a_consumer_changes_nothing(end: End) -> None:
+    nack = NackMessages(channel=2, runs=[(1, 0, 1, 0)], reason="late")
+    end.session.data_received(control_frame(nack, sequence=7))
+
+    assert [decode_command(frame[3]) for frame in end.sent()] == [Done()]
 
 
 async def test_a_ping_is_answered_at_once(end: End) -> None:
