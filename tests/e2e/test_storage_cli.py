@@ -165,11 +165,13 @@ def test_a_named_subscription_goes_on_where_it_was(
     first = own_stream.run(*consume, "--count", "3").stdout
     looked = own_stream.run(*consume, "--count", "3", "--no-ack").stdout
     broker.restart()
-    rest = own_stream.run(*consume, "--count", "7").stdout
+    rest = own_stream.run(*consume, "--count", "7", "--json").stdout.splitlines()
 
     assert first == lines(0, 1, 2)
     assert looked == lines(3, 4, 5)
-    assert rest == lines(*range(3, 10))
+    rows = [json.loads(row) for row in rest]
+    assert "".join(row["payload"] + "\n" for row in rows).encode() == lines(*range(3, 10))
+    assert {row["attempt"] for row in rows} == {1}
     assert described(own_stream)["lag"] == 0
 
 

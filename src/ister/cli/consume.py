@@ -117,12 +117,14 @@ def consume(
                 on_event=None if quiet else _tell,
             )
             try:
-                async with sub:
-                    if not quiet:
-                        say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
-                    lines = _Lines(as_json=as_json, acks=not no_ack)
-                    await _print_all(sub, lines, count=count, timeout_s=timeout)
+                await sub.open()
+                if not quiet:
+                    say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
+                lines = _Lines(as_json=as_json, acks=not no_ack)
+                await _print_all(sub, lines, count=count, timeout_s=timeout)
             finally:
+                # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
+                await sub.close(release=True)
                 if subscription is None:
                     await _forget(client, topic, name)
 

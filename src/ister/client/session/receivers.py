@@ -220,10 +220,12 @@ class Receivers:
     def leave(self) -> None:
         """Give back what is leased, before the connection is closed.
 
-        Others get it at once, and no attempt is counted.
+        As when each of the subscriptions is closed: what the application has received counts as an
+        attempt.
         """
         for subscription in self.subscriptions.values():
             if subscription.leases.used:
+                subscription.nack_handed_out()
                 self._session.call(CloseConsumer(channel=subscription.channel), ignore)
 
     def fail(self, error: IsterError) -> None:
