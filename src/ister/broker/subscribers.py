@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from ister.base import (
+    Origin,
     Pattern,
     SubscriptionReport,
     check_not_reserved,
@@ -36,6 +37,7 @@ from ister.broker.durables import Durables, Wanted
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import RandomSlot, Subscription
 from ister.broker.topic import Topic
+from ister.broker.vault import Vault
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
 SubscriptionKey = tuple[Pattern, str]
@@ -296,7 +298,9 @@ class Subscribers:
     ) -> None:
         """Attach a consumer to the durable subscription of each vault, one after the other."""
         vault = topics[0].vault
-        attachment.asked.append(vault)
+        attachment.asked.update(topic.vault for topic in topics)
+        # Streams may appear while a time is looked up, or while another vault is asked.
+        looks_again = wanted.start.origin == Origin.TIME or bool(attachment.durables)
         here = [t for t in topics if t.vault is vault]
         rest = [t for t in topics if t.vault is not vault]
 
@@ -306,6 +310,8 @@ class Subscribers:
                 return
             if not isinstance(found, IsterError):
                 try:
+                    if looks_again:
+                        self._durables.cover_missing(found, self._streams_for(wanted, vault))
                     found.attach(
                         attachment.consumer,
                         consumers_max=self._limits.consumers_per_subscription_max,
@@ -329,6 +335,12 @@ class Subscribers:
         except IsterError as error:
             self.unsubscribe(attachment)
             done(error)
+
+    def _streams_for(self, wanted: Wanted, vault: Vault) -> list[StreamTopic]:
+        """Return the streams of a vault that a subscription covers."""
+        found = self._catalog.find(Pattern(wanted.pattern))
+        here = [t for t in found if isinstance(t, StreamTopic) and t.vault is vault]
+        return self._durables.covered_of(wanted, here)
 
     def _add_subscription(self, subscription: Subscription, *, known: int) -> Subscription:
         pattern = subscription.pattern

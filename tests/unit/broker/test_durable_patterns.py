@@ -1,9 +1,9 @@
 """Durable subscriptions on many topics: patterns, partitions, topics that come and go."""
 
 import pytest
-from tests.unit.broker.streambench import TOPIC, LeaseSink, StreamBench, saved
+from tests.unit.broker.streambench import TOPIC, LeaseSink, Outcome, StreamBench, saved
 
-from ister.base import Position
+from ister.base import Origin, Position, StreamSettings
 from ister.base.errors import BadRequestError, SubscriptionNotFoundError, TopicNotFoundError
 from ister.codec import Batch, encode
 
@@ -66,6 +66,57 @@ def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) 
     assert all(sink.messages for sink in sinks)
     # What their leases belong to was told before.
     assert [sink.lives for sink in sinks] == [[a.life] for a in attachments]
+
+
+def test_a_stream_that_appears_while_a_start_is_looked_up_is_covered(bench: StreamBench) -> None:
+    bench.publish(b"old", topic=EU)
+    bench.advance(1_000)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms())
+    bench.publish(b"new", topic=EU)
+    sink, outcome = bench.subscribe(ALL, start=start)
+    bench.broker.create_topic("/default/orders.asia", Outcome(), kind="stream")
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    bench.publish(b"0", topic="/default/orders.asia")
+
+    assert [(m.topic, m.payload) for m in sink.messages] == [
+        (EU, b"new"),
+        ("/default/orders.asia", b"0"),
+    ]
+
+
+def test_a_partition_that_is_added_while_a_start_is_looked_up_is_covered(
+    bench: StreamBench,
+) -> None:
+    bench.create(TOPIC, partitions=1)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms())
+    sink, outcome = bench.subscribe(TOPIC, start=start)
+    bench.broker.catalog.grow(TOPIC, 2, kind="stream")
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    bench.publish(b"0", topic=f"{TOPIC}-part-1")
+
+    assert [m.payload for m in sink.messages] == [b"0"]
+
+
+def test_a_stream_that_appears_in_the_other_journal_before_that_is_asked_is_covered() -> None:
+    bench = StreamBench(objects=True)
+    bench.create(EU)
+    bench.create(US, durability="object")
+    bench.publish(b"old", topic=US)
+    sink, outcome = bench.subscribe(ALL, start="latest")
+    asia = StreamSettings(durability="object")
+    bench.broker.create_topic("/default/orders.asia", Outcome(), kind="stream", stream=asia)
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    for topic in (EU, US, "/default/orders.asia"):
+        bench.publish(b"0", topic=topic)
+
+    assert [(m.topic, m.offset) for m in sink.messages] == [
+        (EU, 0),
+        (US, 1),
+        ("/default/orders.asia", 0),
+    ]
 
 
 def test_consumers_of_live_topics_get_every_partition_that_appears(bench: StreamBench) -> None:
