@@ -189,7 +189,9 @@ class DurableSubscription:
         track.deliveries.clear()
         self._flight.touch(track)
         self._alarm.forget(track)
-        del self._tracks[track.topic.name]
+        # A new topic may have the name by now.
+        if self._tracks.get(track.topic.name) is track:
+            del self._tracks[track.topic.name]
         self._slots[track.slot] = None
         self._free.append((track.slot, track.leases))
         self.record.cursors.pop(track.topic.record.topic, None)

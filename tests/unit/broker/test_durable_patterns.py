@@ -1,5 +1,7 @@
 """Durable subscriptions on many topics: patterns, partitions, topics that come and go."""
 
+from collections.abc import Iterator
+
 import pytest
 from tests.unit.broker.streambench import TOPIC, LeaseSink, Outcome, StreamBench, saved
 
@@ -117,6 +119,33 @@ def test_a_stream_that_appears_in_the_other_journal_before_that_is_asked_is_cove
         (US, 1),
         ("/default/orders.asia", 0),
     ]
+
+
+def test_a_topic_created_while_its_namesake_is_being_deleted_stays_covered(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(ALL)
+    blocked = True
+
+    def block() -> Iterator[None]:
+        while blocked:
+            yield
+
+    # Time passes, so that the deletion does not end before the creation begins.
+    bench.clock.tick_us = 1_000
+    bench.broker.streams.deletions.do(block())
+    bench.broker.catalog.delete(EU)
+    bench.settle()
+    bench.create(EU)
+    blocked = False
+    bench.clock.tick_us = 0
+    bench.advance(1_000)
+    bench.publish(b"0", topic=EU, name="q")
+
+    assert [m.payload for m in member.take()] == [b"0"]
+    assert bench.lag(ALL) == 1
+    assert bench.seek("earliest", ALL) is None
+    assert [m.payload for m in member.take()] == [b"0"]
 
 
 def test_consumers_of_live_topics_get_every_partition_that_appears(bench: StreamBench) -> None:
