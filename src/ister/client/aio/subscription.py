@@ -158,7 +158,14 @@ class Subscription:
         await self.close()
 
     async def open(self) -> None:
-        """Attach to the broker; messages sent after this returns arrive."""
+        """Attach to the broker; messages sent after this returns arrive. Harmless when attached.
+
+        Raises `ClosedError`, or what else ended the subscription, when it has ended.
+        """
+        if self._opened:
+            if self._inbox.closed is not None:
+                raise self._inbox.closed
+            return
         link = self._client.link
         while True:
             await link.wait_open()
