@@ -53,6 +53,17 @@ def test_a_stream_that_appears_while_nobody_is_there_is_covered(bench: StreamBen
     assert [m.topic for m in bench.consume(ALL).messages] == ["/default/orders.asia"]
 
 
+def test_cursors_of_deleted_topics_are_gone_after_a_restart(bench: StreamBench) -> None:
+    bench.consume(ALL, start="latest").leave()
+    bench.create("/default/orders.asia")
+    bench.broker.catalog.delete("/default/orders.asia")
+    bench.settle()
+    bench.restart("none")
+
+    [durable] = bench.broker.durables
+    assert list(durable.record.cursors) == list(bench.vault.topics)
+
+
 def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) -> None:
     members = [
         bench.subscribe("/default/new.*", "s", type="shared", owner=str(n)) for n in range(2)
