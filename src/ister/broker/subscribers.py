@@ -299,10 +299,9 @@ class Subscribers:
         """Attach a consumer to the durable subscription of each vault, one after the other."""
         vault = topics[0].vault
         attachment.asked.update(topic.vault for topic in topics)
-        # Streams may appear while a time is looked up, or while another vault is asked.
-        looks_again = wanted.start.origin == Origin.TIME or bool(attachment.durables)
         here = [t for t in topics if t.vault is vault]
         rest = [t for t in topics if t.vault is not vault]
+        at_once = True
 
         def on_found(found: DurableSubscription | IsterError) -> None:
             if attachment.left:
@@ -310,7 +309,10 @@ class Subscribers:
                 return
             if not isinstance(found, IsterError):
                 try:
-                    if looks_again:
+                    looked_up = wanted.start.origin == Origin.TIME and not at_once
+                    if looked_up or attachment.durables:
+                        # Streams may have appeared while a time was looked up, or another vault
+                        # was asked.
                         self._durables.cover_missing(found, self._streams_for(wanted, vault))
                     found.attach(
                         attachment.consumer,
@@ -335,6 +337,7 @@ class Subscribers:
         except IsterError as error:
             self.unsubscribe(attachment)
             done(error)
+        at_once = False
 
     def _streams_for(self, wanted: Wanted, vault: Vault) -> list[StreamTopic]:
         """Return the streams of a vault that a subscription covers."""
