@@ -182,12 +182,16 @@ class GrpcSession(asyncio.Protocol):
 
         The server bounds how long. Until then whatever comes is read and forgotten: if it were
         left to the kernel, closing would reset the connection, and the client would lose what is
-        still on its way to it.
+        still on its way to it. A client that has made no call has no answers to lose, and its
+        connection does not take up a file for longer.
         """
         self._begin_end()
         self.flush()
         transport = self._transport
         if transport is None or self._half_closed or transport.is_closing():
+            return
+        if not self.known:
+            transport.close()
             return
         self._half_closed = True
         if transport.can_write_eof():
