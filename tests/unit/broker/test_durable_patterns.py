@@ -6,7 +6,13 @@ import pytest
 from tests.unit.broker.streambench import TOPIC, LeaseSink, Outcome, StreamBench, saved
 
 from ister.base import Origin, Position, StreamSettings
-from ister.base.errors import BadRequestError, SubscriptionNotFoundError, TopicNotFoundError
+from ister.base.errors import (
+    BadRequestError,
+    LimitReachedError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from ister.base.limits import COVERED_AT_ONCE_MAX, PARTITIONS_MAX
 from ister.codec import Batch, encode
 
 EU = "/default/orders.eu"
@@ -51,6 +57,19 @@ def test_a_stream_that_appears_while_nobody_is_there_is_covered(bench: StreamBen
     bench.restart("none")
 
     assert [m.topic for m in bench.consume(ALL).messages] == ["/default/orders.asia"]
+
+
+def test_a_topic_with_more_partitions_than_can_be_covered_at_once_is_not_created(
+    bench: StreamBench,
+) -> None:
+    for number in range(COVERED_AT_ONCE_MAX // PARTITIONS_MAX + 1):
+        bench.consume(ALL, f"s{number}", credit=0)
+    before = dict(bench.vault.topics)
+
+    with pytest.raises(LimitReachedError, match="covered_at_once_max"):
+        bench.create("/default/orders.asia", partitions=PARTITIONS_MAX)
+    assert bench.vault.topics == before
+    bench.create("/default/orders.asia", partitions=3)
 
 
 def test_cursors_of_deleted_topics_are_gone_after_a_restart(bench: StreamBench) -> None:
