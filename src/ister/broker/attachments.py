@@ -7,10 +7,10 @@ from typing import Any
 from ister.base import EARLIEST, LATEST, AckSettings, Position
 from ister.broker.consumer import Consumer
 from ister.broker.durable import DurableSubscription, Run, TimedRun
-from ister.broker.durables import Wanted
 from ister.broker.leasenumbers import slot_of
 from ister.broker.subscription import Subscription
 from ister.broker.vault import Vault
+from ister.broker.wanted import Wanted
 
 AnyRun = Run | TimedRun
 Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]
@@ -31,6 +31,8 @@ class SubscribeOptions:
     partitions: int = 0
     start: Position = LATEST
     acks: AckSettings | None = None
+    # Of a pattern: whether it covers work queues, of which each has one subscription only.
+    work_queues: bool = False
     # Of a client that comes back: the leases it still holds, if it says.
     held: list[int] | None = None
 

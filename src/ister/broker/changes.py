@@ -77,6 +77,8 @@ class SubscriptionCreated(_Change, frozen=True):
     filters: dict[str, str]
     key_filters: list[str]
     acks: AckSettings
+    # Of a pattern: whether it covers work queues that are made later.
+    work_queues: bool = False
 
 
 class SubscriptionDeleted(_Change, frozen=True):

@@ -155,6 +155,11 @@ class DurableSubscription:
         return not self._coming
 
     @property
+    def takes_queues(self) -> bool:
+        """Whether it covers work queues: with wildcards only when it was asked to."""
+        return self.record.created.work_queues or not is_wildcard(self.pattern)
+
+    @property
     def covers_nothing(self) -> bool:
         """Whether all of its topics are gone, those included whose tracks are to be made."""
         tracked = all(track.topic.deleted for track in self._tracks.values())
@@ -362,13 +367,15 @@ class DurableSubscription:
         self._moves -= 1
         self.dispatch.pump()
 
-    def set_acks(self, created: SubscriptionCreated) -> None:
-        """Treat messages differently from now on.
+    def change(self, created: SubscriptionCreated) -> None:
+        """Have other settings from now on.
 
         Consumers keep their leases, unless keys are to be kept in order from now on, or no more.
         """
-        was_ordered = self.ordered
+        was_ordered, former = self.ordered, self.acks
         self.record.created = created
+        if created.acks == former:
+            return
         self.acks = created.acks
         self.ordered = self._keeps_order()
         self._flight.set_limits(created.acks)

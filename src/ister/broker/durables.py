@@ -7,11 +7,10 @@ Always true:
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ister.base import (
     AckSettings,
@@ -19,12 +18,12 @@ from ister.base import (
     Origin,
     Poison,
     Position,
-    Retention,
     find_partition,
     is_wildcard,
     matches,
     parse_plain,
     parse_topic,
+    partition_name,
 )
 from ister.base.errors import (
     BadRequestError,
@@ -43,46 +42,31 @@ from ister.broker.changes import (
     Change,
     CursorDropped,
     CursorMoved,
-    SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
     TopicsCovered,
 )
 from ister.broker.chores import Chores, Steps
 from ister.broker.committer import Done, after_all, ignore
-from ister.broker.cursormaps import decode_cursors
 from ister.broker.deadletters import holds_own_letters, letters_of
 from ister.broker.durable import DurableSubscription
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.moving import move
 from ister.broker.places import resolve, resolving
 from ister.broker.quarantine import Undertaker
-from ister.broker.savedcursors import SavedCursors
+from ister.broker.savedcursors import SavedCursors, cursor_of, saved_cursors
+from ister.broker.settings import change
 from ister.broker.stream import StreamTopic
 from ister.broker.topic import AnyTopic
 from ister.broker.track import Track
 from ister.broker.turns import Turns
 from ister.broker.vault import Vault
+from ister.broker.wanted import Wanted
 from ister.broker.window import ReadAhead
-from ister.subscriptions import Cursor, Policy, SubscriptionType
+from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
 
 Found = Callable[[DurableSubscription | IsterError], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a consumer asks of a durable subscription; checked."""
-
-    pattern: str
-    name: str
-    type: SubscriptionType
-    policy: Policy
-    filters: dict[str, str]
-    key_filters: list[str]
-    start: Position
-    # As asked for; nothing asked for takes what is there.
-    acks: AckSettings | None
 
 
 class Durables:
@@ -135,10 +119,12 @@ class Durables:
         # A crash may have come between the end of a topic and that of its subscriptions.
         list(self.on_topics_gone(list(self._plain), "its topic was deleted"))
 
-    def matching(self, name: str, vault: Vault) -> list[DurableSubscription]:
+    def matching(
+        self, name: str, vault: Vault, *, is_queue: bool = False
+    ) -> list[DurableSubscription]:
         """Return the subscriptions of a vault that cover a new topic, or a partition and its like.
 
-        By their pattern, or because it is a partition of their topic.
+        By their pattern, or because it is a partition of their topic. A work queue has one at most.
         """
         partition = find_partition(name)
         plain = self._plain.get(partition[0], ()) if partition is not None else ()
@@ -146,7 +132,12 @@ class Durables:
         for pattern, some in self._wildcards.items():
             if matches(pattern, name):
                 found += [d for d in some if not holds_own_letters(name, d.name, d.acks)]
-        return [durable for durable in found if durable.vault is vault]
+        found = [durable for durable in found if durable.vault is vault]
+        if not is_queue:
+            return found
+        first = partition_name(partition[0], 0) if partition is not None else ""
+        here = [d for d in found if d.covers(first)]
+        return (here or [d for d in found if d.takes_queues])[:1]
 
     @property
     def covered(self) -> int:
@@ -183,14 +174,29 @@ class Durables:
         self._logger.error("internal_error", exc_info=error)
 
     def covered_of(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
-        """Return which of the topics that a pattern matches are covered: not its dead letters."""
+        """Return which of the topics that a pattern matches are covered.
+
+        Not its dead letters; and no work queues, unless it was asked to cover them, because a work
+        queue has one subscription only.
+        """
         if not is_wildcard(wanted.pattern):
             return list(topics)
-        acks: dict[Vault, AckSettings | None] = {}
-        for vault in {topic.vault for topic in topics}:
-            durable = self.find(wanted.pattern, wanted.name, vault)
-            acks[vault] = wanted.acks if durable is None else durable.acks
-        return [t for t in topics if not holds_own_letters(t.name, wanted.name, acks[t.vault])]
+        there = {
+            vault: self.find(wanted.pattern, wanted.name, vault)
+            for vault in {topic.vault for topic in topics}
+        }
+
+        def is_covered(topic: StreamTopic) -> bool:
+            durable = there[topic.vault]
+            if durable is not None and durable.covers(topic.name):
+                return True
+            takes_queues = wanted.work_queues or (durable is not None and durable.takes_queues)
+            if topic.is_work_queue and not takes_queues:
+                return False
+            acks = wanted.acks if durable is None else durable.acks
+            return not holds_own_letters(topic.name, wanted.name, acks)
+
+        return [topic for topic in topics if is_covered(topic)]
 
     def find(self, pattern: str, name: str, vault: Vault) -> DurableSubscription | None:
         """Return the subscription of that name on topics of one vault, if there is one."""
@@ -274,8 +280,16 @@ class Durables:
         self._check_acks(wanted.name, wanted.acks or AckSettings(), topics)
         wanted.start.check()
         topics[0].vault.committer.check()
+        self._check_queues(topics)
+
+    def is_free(self, topic: StreamTopic) -> bool:
+        """Whether another subscription can cover a topic: a work queue has one only."""
+        return not (topic.is_work_queue and self.floors(topic))
+
+    def _check_queues(self, topics: Sequence[StreamTopic]) -> None:
+        """Raise `WrongKindError` when one of the topics is the work queue of another."""
         for topic in topics:
-            if topic.record.settings.retention == Retention.WORKQUEUE and self.floors(topic):
+            if not self.is_free(topic):
                 tracks = [f for f in topic.followers if isinstance(f, Track)]
                 owners = [f"{t.subscription.name!r} on {t.subscription.pattern!r}" for t in tracks]
                 detail = ", ".join(["it has one subscription only", *owners[:1]])
@@ -301,26 +315,34 @@ class Durables:
         _check_same(durable, wanted)
         self.cover_missing(durable, topics)
         waiting = self._making.get(durable)
-        if wanted.acks is None or wanted.acks == durable.acks:
+        created = durable.record.created
+        created = replace(
+            created,
+            acks=wanted.acks or created.acks,
+            work_queues=wanted.work_queues or created.work_queues,
+        )
+        if created == durable.record.created:
             if waiting is None:
                 done(durable)
             else:
                 waiting.append(done)
             return
-        if durable.consumers or waiting is not None:
-            raise SubscriptionMismatchError(
-                durable.pattern, durable.name, f"other ack settings: {durable.acks}"
-            )
-        self._check_acks(wanted.name, wanted.acks, topics)
-        self._set_acks(durable, wanted.acks, done)
+        if created.acks != durable.acks:
+            if durable.consumers or waiting is not None:
+                raise SubscriptionMismatchError(
+                    durable.pattern, durable.name, f"other ack settings: {durable.acks}"
+                )
+            self._check_acks(wanted.name, created.acks, topics)
+        change(durable, created, done)
 
     def set_acks(self, pattern: str, name: str, acks: AckSettings, done: Done) -> None:
         """Have a subscription treat messages differently, also while it has consumers."""
         found = self.check_acks(pattern, name, acks)
         each = after_all(len(found), done)
         for durable in found:
-            self._set_acks(
-                durable, acks, lambda set_: each(set_ if isinstance(set_, IsterError) else None)
+            created = replace(durable.record.created, acks=acks)
+            change(
+                durable, created, lambda set_: each(set_ if isinstance(set_, IsterError) else None)
             )
 
     def check_acks(self, pattern: str, name: str, acks: AckSettings) -> list[DurableSubscription]:
@@ -330,19 +352,6 @@ class Durables:
             self._check_acks(name, acks, [track.topic for track in durable.tracks])
             durable.vault.committer.check()
         return found
-
-    def _set_acks(self, durable: DurableSubscription, acks: AckSettings, done: Found) -> None:
-        created = msgspec.structs.replace(durable.record.created, acks=acks)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None:
-                durable.journaled = created
-            elif durable.record.created is created and not durable.closed:
-                durable.set_acks(durable.journaled)
-            done(error or durable)
-
-        durable.vault.record([created], on_done, apply=False)
-        durable.set_acks(created)
 
     def _on_resolved(
         self,
@@ -382,16 +391,7 @@ class Durables:
         ledger = vault.ledger
         # Reserved at once: two that are made in one turn must not get the same number.
         ledger.subscription_number += 1
-        created = SubscriptionCreated(
-            ledger.subscription_number,
-            wanted.pattern,
-            wanted.name,
-            wanted.type.value,
-            wanted.policy.value,
-            wanted.filters,
-            wanted.key_filters,
-            wanted.acks or AckSettings(),
-        )
+        created = wanted.created(ledger.subscription_number)
         record = SubscriptionRecord(created)
         changes: list[Change] = [created]
         for topic in topics:
@@ -417,6 +417,7 @@ class Durables:
         missing = [topic for topic in topics if not durable.covers(topic.name)]
         if not missing:
             return
+        self._check_queues(missing)
 
         def on_done(error: IsterError | None) -> None:
             if error is not None and not durable.closed:
@@ -496,12 +497,12 @@ class Durables:
         """Move a subscription on all of its topics."""
         to.check()
         found = self._get_whole(pattern, name)
-        saved = [_saved_cursors(d, to.name) for d in found] if to.origin == Origin.SNAPSHOT else []
+        saved = [saved_cursors(d, to.name) for d in found] if to.origin == Origin.SNAPSHOT else []
         each = after_all(len(found), done)
         for durable in found:
             if saved:
-                cursor_of = _cursor_of(saved.pop(0))
-                self._chores.do(move(durable, list(durable.tracks), cursor_of, each))
+                to_saved = cursor_of(saved.pop(0))
+                self._chores.do(move(durable, list(durable.tracks), to_saved, each))
             else:
                 self._seek(durable, to, each)
 
@@ -579,21 +580,3 @@ def _check_same(durable: DurableSubscription, wanted: Wanted) -> None:
         detail = f"key filters {created.key_filters}"
     if detail:
         raise SubscriptionMismatchError(durable.pattern, durable.name, detail)
-
-
-def _saved_cursors(durable: DurableSubscription, saved: str) -> dict[int, bytes]:
-    cursors = durable.record.saved.get(saved)
-    if cursors is None:
-        raise SnapshotNotFoundError(durable.name, saved)
-    return decode_cursors(cursors)
-
-
-def _cursor_of(saved: dict[int, bytes]) -> Callable[[Track], Cursor]:
-    """Return what gives the saved cursor of a topic, or its start if it has none."""
-
-    def cursor_of(track: Track) -> Cursor:
-        data = saved.get(track.topic.record.topic)
-        # Without what had failed until then: a message that is delivered anew starts anew.
-        return Cursor(0) if data is None else Cursor.decode(data).without_failures()
-
-    return cursor_of

@@ -32,10 +32,11 @@ from ister.broker.catalog import Catalog
 from ister.broker.chores import Steps
 from ister.broker.consumer import Consumer, QueueBudget, Sink
 from ister.broker.durable import DurableSubscription
-from ister.broker.durables import Durables, Wanted
+from ister.broker.durables import Durables
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import RandomSlot, Subscription
 from ister.broker.topic import Topic
+from ister.broker.wanted import Wanted
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
 SubscriptionKey = tuple[Pattern, str]
@@ -105,6 +106,7 @@ class Subscribers:
             key_filters=[] if by_key else list(options.key_filters),
             start=options.start,
             acks=options.acks,
+            work_queues=options.work_queues,
         )
         if options.held is not None:
             consumer.held = frozenset(options.held)
@@ -189,20 +191,30 @@ class Subscribers:
             for key in self._wildcards
             if matches(key[0], topics[0].name) and self._durables.find(*key, vault) is None
         ]
+        # A work queue may go to another subscription meanwhile, and keeps everything until then.
+        coming = [topic for topic in topics if not topic.is_work_queue]
         if matching:
-            for topic in topics:
+            for topic in coming:
                 topic.tracks_coming += 1
-            self._durables.do(self._cover(matching, topics))
+            self._durables.do(self._cover(matching, topics, coming))
 
-    def _cover(self, keys: Sequence[SubscriptionKey], topics: Sequence[StreamTopic]) -> Steps:
-        """Have subscriptions cover streams, a subscription or a consumer of one in each step."""
+    def _cover(
+        self,
+        keys: Sequence[SubscriptionKey],
+        topics: Sequence[StreamTopic],
+        coming: Sequence[StreamTopic],
+    ) -> Steps:
+        """Have subscriptions cover streams, a subscription or a consumer of one in each step.
+
+        Topics among `coming` keep their messages for these subscriptions until then.
+        """
         try:
             for key in keys:
                 if key in self._wildcards:
                     yield from self._cover_by(key, topics)
                 yield
         finally:
-            for topic in topics:
+            for topic in coming:
                 topic.tracks_coming -= 1
 
     def _cover_by(self, key: SubscriptionKey, topics: Sequence[StreamTopic]) -> Steps:
@@ -213,6 +225,12 @@ class Subscribers:
             wanted, late = attachment.wanted_anew(), _on_late(attachment)
             covered = self._durables.covered_of(wanted, [t for t in topics if not t.deleted])
             durable = self._durables.find(*key, vault)
+            covered = [
+                topic
+                for topic in covered
+                if self._durables.is_free(topic)
+                or (durable is not None and durable.covers(topic.name))
+            ]
             if covered and vault not in attachment.asked:
                 self._attach_durable(attachment, wanted, covered, late)
             elif durable is not None:

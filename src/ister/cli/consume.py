@@ -60,6 +60,10 @@ KeyFilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Only messages with such a key. Repeatable."),
 ]
+WorkQueuesOption = Annotated[
+    bool,
+    typer.Option("--work-queues", help="Have a pattern cover work queues, which it passes by."),
+]
 
 
 def consume(
@@ -72,6 +76,7 @@ def consume(
     policy: PolicyOption = "least_loaded",
     filter: FilterOption = None,
     key_filter: KeyFilterOption = None,
+    work_queues: WorkQueuesOption = False,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
     ] = None,
@@ -114,6 +119,7 @@ def consume(
                 consumer=consumer,
                 filters=filters,
                 key_filters=key_filter or (),
+                work_queues=work_queues,
                 on_event=None if quiet else _tell,
             )
             try:

@@ -196,6 +196,8 @@ class Subscribe(Tagged):
     # Of a client that comes back: the leases it still holds. What else it was sent got lost on
     # the way, and is delivered again at once. Absent: it does not say.
     held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
+    # Of a pattern: whether it covers work queues, of which each has one subscription only.
+    work_queues: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Subscribed(Tagged):

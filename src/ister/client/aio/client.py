@@ -7,7 +7,9 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, Unpack, overload
+
+from msgspec import UNSET
 
 from ister.base import (
     LATEST,
@@ -49,12 +51,12 @@ from ister.client.session import (
     DurabilityName,
     Event,
     Place,
-    PoisonName,
     PolicyName,
     RetentionName,
     Schema,
     Seconds,
     SubscriptionChannel,
+    SubscriptionSettings,
     SubscriptionTypeName,
     Values,
     ack_settings,
@@ -268,22 +270,18 @@ class Client:
         consumer: str | None = None,
         filters: Mapping[str, str] | None = None,
         key_filters: Sequence[str] = (),
+        work_queues: bool = False,
         buffer_count: int = CREDIT_COUNT,
         buffer_bytes: int = CREDIT_BYTES,
         pull: bool = False,
-        ack_timeout: Seconds | None = None,
-        max_deliveries: int | None = None,
-        backoff: Sequence[Seconds] | None = None,
-        dead_letter_topic: str | None = None,
-        poison: PoisonName | None = None,
-        ordered: bool | None = None,
-        in_flight_max: int | None = None,
-        in_flight_bytes_max: int | None = None,
         max_renewal: Seconds = MAX_RENEWAL_MS / 1000,
         schema: type[Any] | Schema | None = None,
         on_event: Callable[[Event], object] | None = None,
+        **settings: Unpack[SubscriptionSettings],
     ) -> Subscription:
         """Return a consumer of a subscription. `topic` may hold wildcards: `/default/a.*.>`.
+
+        They cover work queues, which have one subscription each, only with `work_queues`.
 
         `filters` are attribute globs that must all match, `key_filters` key globs, one of which
         must. At most `buffer_count` messages and about `buffer_bytes` bytes wait here; with `pull`
@@ -306,16 +304,8 @@ class Client:
             key_filters=list(key_filters),
             filters=dict(filters or {}),
             start=position_of(start),
-            acks=ack_settings(
-                ack_timeout=ack_timeout,
-                max_deliveries=max_deliveries,
-                backoff=backoff,
-                dead_letter_topic=dead_letter_topic,
-                poison=poison,
-                ordered=ordered,
-                in_flight_max=in_flight_max,
-                in_flight_bytes_max=in_flight_bytes_max,
-            ),
+            work_queues=bool(work_queues) or UNSET,
+            acks=ack_settings(**settings),
         )
         channel = SubscriptionChannel(
             self.link.session,

@@ -7,7 +7,7 @@ Raises `BadRequestError` for what makes no sense, before anything is sent.
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from ister.base import (
     AckSettings,
@@ -109,16 +109,29 @@ def check_list(given: object, what: str, of: str) -> None:
         raise BadRequestError(f"{what} is a list of {of}, as [{given!r}]")
 
 
+class SubscriptionSettings(TypedDict, total=False):
+    """How a durable subscription treats messages: see `Client.subscribe`."""
+
+    ack_timeout: Seconds | None
+    max_deliveries: int | None
+    backoff: Sequence[Seconds] | None
+    dead_letter_topic: str | None
+    poison: PoisonName | None
+    ordered: bool | None
+    in_flight_max: int | None
+    in_flight_bytes_max: int | None
+
+
 def ack_settings(
     *,
-    ack_timeout: Seconds | None,
-    max_deliveries: int | None,
-    backoff: Sequence[Seconds] | None,
-    dead_letter_topic: str | None,
+    ack_timeout: Seconds | None = None,
+    max_deliveries: int | None = None,
+    backoff: Sequence[Seconds] | None = None,
+    dead_letter_topic: str | None = None,
     poison: str | None = None,
-    ordered: bool | None,
-    in_flight_max: int | None,
-    in_flight_bytes_max: int | None,
+    ordered: bool | None = None,
+    in_flight_max: int | None = None,
+    in_flight_bytes_max: int | None = None,
 ) -> AckSettings | None:
     """Return how a subscription treats acks; `None` when nothing was said about that."""
     said = (ack_timeout, max_deliveries, backoff, dead_letter_topic, poison, ordered)

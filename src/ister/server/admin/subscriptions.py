@@ -58,6 +58,7 @@ class Subscriptions:
         key_filters: Sequence[str] = (),
         start: Position = LATEST,
         acks: AckSettings | None = None,
+        work_queues: bool = False,
     ) -> None:
         """Make a durable subscription that nobody consumes yet, or find the same one there."""
         if not is_wildcard(parse_pattern(topic)):
@@ -72,6 +73,7 @@ class Subscriptions:
             key_filters=key_filters,
             start=start,
             acks=acks,
+            work_queues=work_queues,
         )
         try:
             attachment = await attach(self._broker, options, Inbox())

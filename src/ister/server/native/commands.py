@@ -265,6 +265,7 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
         start=command.start,
         acks=command.acks,
         held=command.held,
+        work_queues=bool(command.work_queues),
     )
     try:
         session.broker.subscribers.subscribe(

@@ -58,6 +58,9 @@ class NewSubscription(Struct, forbid_unknown_fields=True):
         Meta(max_length=FILTERS_MAX // 2, description="Globs; a key that one fits is taken."),
     ] = []
     start: Start = Latest()
+    work_queues: Annotated[
+        bool, Meta(description="Whether a pattern covers work queues: each has one subscription.")
+    ] = False
     settings: AckChanges = AckChanges()
 
 
@@ -141,6 +144,7 @@ async def create_subscription(
         filters=body.filters,
         key_filters=body.key_filters,
         start=position_of(body.start),
+        work_queues=body.work_queues,
         acks=_changed(AckSettings(), body.settings) if body.settings.changed() else None,
     )
     return Made(admin.subscriptions.get(where.name, where.subscription), is_new)
