@@ -1,6 +1,6 @@
 """Consumers and what they are attached to: a live subscription, durable ones, or both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,8 @@ class SubscribeOptions:
     acks: AckSettings | None = None
     # Of a pattern: whether it covers work queues, of which each has one subscription only.
     work_queues: bool = False
+    # The names of the settings that the consumer chose: see `Wanted`.
+    given: Collection[str] | None = None
     # Of a client that comes back: the leases it still holds, if it says.
     held: list[int] | None = None
 
@@ -50,6 +52,12 @@ class Attachment:
     wanted: Wanted | None = None
     # Whether the consumer has left: what is still under way is not for it any more.
     left: bool = False
+
+    @property
+    def type(self) -> str:
+        """The type of its subscription."""
+        source = self.live or self.durables[0]
+        return source.type.value
 
     @property
     def active(self) -> bool:

@@ -32,7 +32,6 @@ from ister.base.errors import (
     ShardMovedError,
     SnapshotNotFoundError,
     SubscriptionBusyError,
-    SubscriptionMismatchError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
     WrongKindError,
@@ -42,6 +41,7 @@ from ister.broker.changes import (
     Change,
     CursorDropped,
     CursorMoved,
+    SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
     TopicsCovered,
@@ -55,7 +55,7 @@ from ister.broker.moving import move
 from ister.broker.places import resolve, resolving
 from ister.broker.quarantine import Undertaker
 from ister.broker.savedcursors import SavedCursors, cursor_of, saved_cursors
-from ister.broker.settings import change
+from ister.broker.settings import Found, Settings
 from ister.broker.stream import StreamTopic
 from ister.broker.topic import AnyTopic
 from ister.broker.track import Track
@@ -66,7 +66,8 @@ from ister.broker.window import ReadAhead
 from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
 
-Found = Callable[[DurableSubscription | IsterError], object]
+# Raises why a consumer cannot join a subscription.
+Admit = Callable[[DurableSubscription], object]
 
 
 class Durables:
@@ -98,8 +99,11 @@ class Durables:
         self._wildcards: dict[str, dict[DurableSubscription, None]] = {}
         self._plain: dict[str, dict[DurableSubscription, None]] = {}
         self._logger: Any = structlog.get_logger("subscription")
-        # Those the journal does not have yet, with everybody else who waits for that.
-        self._making: dict[DurableSubscription, list[Found]] = {}
+        self._settings = Settings(
+            lambda durable, acks: self._check_acks(
+                durable.name, acks, [track.topic for track in durable.tracks]
+            )
+        )
 
     def __iter__(self) -> Iterator[DurableSubscription]:
         for some in self._by_key.values():
@@ -203,6 +207,10 @@ class Durables:
         some = self._named(pattern, name)
         return next((durable for durable in some if durable.vault is vault), None)
 
+    def find_type(self, pattern: str, name: str) -> SubscriptionType | None:
+        """Return the type of the subscription of that name, if there is one."""
+        return next((durable.type for durable in self._named(pattern, name)), None)
+
     def has(self, pattern: str, name: str) -> bool:
         """Whether there is a subscription of that name."""
         return bool(self._named(pattern, name))
@@ -250,20 +258,25 @@ class Durables:
 
     # Making
 
-    def open(self, wanted: Wanted, topics: Sequence[StreamTopic], done: Found) -> None:
-        """Find a subscription on topics of one vault, or make it; `done` when it is durable."""
+    def open(
+        self, wanted: Wanted, topics: Sequence[StreamTopic], done: Found, admit: Admit
+    ) -> None:
+        """Find a subscription on topics of one vault, or make it; `done` when it is durable.
+
+        One that is there gets the settings that are given, unless `admit` raises.
+        """
         topics[0].vault.committer.check_owned()
         durable = self.find(wanted.pattern, wanted.name, topics[0].vault)
         if durable is not None:
-            self._open_again(durable, wanted, topics, done)
+            self._open_again(durable, wanted, topics, done, admit)
             return
         self._check_new(wanted, topics)
         at_once = True
-        resolve(
-            topics,
-            wanted.start,
-            lambda found: self._on_resolved(wanted, topics, found, done, checked=at_once),
-        )
+
+        def on_resolved(offsets: dict[int, int] | IsterError) -> None:
+            self._on_resolved(wanted, topics, offsets, done, admit, checked=at_once)
+
+        resolve(topics, wanted.start, on_resolved)
         at_once = False
 
     def _check_new(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> None:
@@ -311,47 +324,44 @@ class Durables:
         wanted: Wanted,
         topics: Sequence[StreamTopic],
         done: Found,
+        admit: Admit,
     ) -> None:
-        _check_same(durable, wanted)
-        self.cover_missing(durable, topics)
-        waiting = self._making.get(durable)
-        created = durable.record.created
-        created = replace(
-            created,
-            acks=wanted.acks or created.acks,
-            work_queues=wanted.work_queues or created.work_queues,
-        )
-        if created == durable.record.created:
-            if waiting is None:
-                done(durable)
-            else:
-                waiting.append(done)
+        if self._settings.is_waiting(durable):
+
+            def on_made(found: DurableSubscription | IsterError) -> None:
+                try:
+                    if isinstance(found, IsterError):
+                        raise found
+                    self._open_again(found, wanted, topics, done, admit)
+                except IsterError as error:
+                    done(error)
+
+            self._settings.wait(durable, on_made)
             return
+        created = _with(durable, wanted)
+        self.cover_missing(durable, topics)
+        if created == durable.record.created:
+            done(durable)
+            return
+        admit(durable)
         if created.acks != durable.acks:
-            if durable.consumers or waiting is not None:
-                raise SubscriptionMismatchError(
-                    durable.pattern, durable.name, f"other ack settings: {durable.acks}"
-                )
             self._check_acks(wanted.name, created.acks, topics)
-        change(durable, created, done)
+        self._settings.change(durable, created, done)
+
+    def update(self, wanted: Wanted, done: Done) -> None:
+        """Give a subscription the settings of `wanted` that are given, consumers or not."""
+        found = self._get_whole(wanted.pattern, wanted.name)
+        self._settings.update([(d, _with(d, wanted)) for d in found], done)
 
     def set_acks(self, pattern: str, name: str, acks: AckSettings, done: Done) -> None:
         """Have a subscription treat messages differently, also while it has consumers."""
-        found = self.check_acks(pattern, name, acks)
-        each = after_all(len(found), done)
-        for durable in found:
-            created = replace(durable.record.created, acks=acks)
-            change(
-                durable, created, lambda set_: each(set_ if isinstance(set_, IsterError) else None)
-            )
-
-    def check_acks(self, pattern: str, name: str, acks: AckSettings) -> list[DurableSubscription]:
-        """Return the parts of a subscription. Raises if they cannot be set to `acks` now."""
         found = self._get_whole(pattern, name)
-        for durable in found:
-            self._check_acks(name, acks, [track.topic for track in durable.tracks])
-            durable.vault.committer.check()
-        return found
+        self._settings.update([(d, replace(d.record.created, acks=acks)) for d in found], done)
+
+    def check_acks(self, pattern: str, name: str, acks: AckSettings) -> None:
+        """Raise if a subscription cannot be set to `acks` now."""
+        for durable in self._get_whole(pattern, name):
+            self._settings.check(durable, acks)
 
     def _on_resolved(
         self,
@@ -359,6 +369,7 @@ class Durables:
         topics: Sequence[StreamTopic],
         offsets: dict[int, int] | IsterError,
         done: Found,
+        admit: Admit,
         *,
         checked: bool,
     ) -> None:
@@ -372,7 +383,7 @@ class Durables:
                 raise TopicNotFoundError(topics[0].name)
             durable = self.find(wanted.pattern, wanted.name, present[0].vault)
             if durable is not None:
-                self._open_again(durable, wanted, present, done)
+                self._open_again(durable, wanted, present, done, admit)
                 return
             if not checked:
                 self._check_new(wanted, present)
@@ -404,12 +415,11 @@ class Durables:
                 ledger.subscriptions[created.subscription] = record
             else:
                 self._forget(durable, "it could not be stored")
-            for told in self._making.pop(durable):
-                told(error or durable)
+            self._settings.on_stored(durable, error or durable)
 
         vault.record(changes, on_done, apply=False)
         durable = self._make(record, vault)
-        self._making[durable] = [done]
+        self._settings.wait(durable, done)
         self._cover(durable, topics)
 
     def cover_missing(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
@@ -566,17 +576,6 @@ class Durables:
                 follower.on_new()
 
 
-def _check_same(durable: DurableSubscription, wanted: Wanted) -> None:
-    """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
-    created, by_key = durable.record.created, durable.type is SubscriptionType.KEY_SHARED
-    detail = ""
-    if wanted.type is not durable.type:
-        detail = f"type {durable.type.value!r}"
-    elif wanted.policy is not durable.policy:
-        detail = f"policy {durable.policy.value!r}"
-    elif wanted.filters != created.filters:
-        detail = f"filters {created.filters}"
-    elif not by_key and list(wanted.key_filters) != created.key_filters:
-        detail = f"key filters {created.key_filters}"
-    if detail:
-        raise SubscriptionMismatchError(durable.pattern, durable.name, detail)
+def _with(durable: DurableSubscription, wanted: Wanted) -> SubscriptionCreated:
+    """Return a subscription as it is with what is given."""
+    return wanted.applied_to(durable.record.created, consumers=len(durable.consumers))

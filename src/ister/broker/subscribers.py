@@ -8,9 +8,11 @@ Always true:
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ister.base import (
+    AckSettings,
     Pattern,
     SubscriptionReport,
     check_not_reserved,
@@ -29,8 +31,10 @@ from ister.base.errors import (
 from ister.base.limits import Limits
 from ister.broker.attachments import Attachment, SubscribeOptions
 from ister.broker.catalog import Catalog
+from ister.broker.changes import SubscriptionCreated
 from ister.broker.chores import Steps
-from ister.broker.consumer import Consumer, QueueBudget, Sink
+from ister.broker.committer import Done
+from ister.broker.consumer import Consumer, QueueBudget, Sink, nothing
 from ister.broker.durable import DurableSubscription
 from ister.broker.durables import Durables
 from ister.broker.stream import StreamTopic
@@ -83,10 +87,8 @@ class Subscribers:
         check_not_reserved(pattern)
         name = parse_plain(options.subscription, "a subscription name")
         parse_plain(options.consumer, "a consumer name")
-        type_ = _choice(SubscriptionType, options.type, "subscription type")
-        policy = _choice(Policy, options.policy, "shared policy")
-        check_globs(options.filters, options.key_filters)
-        by_key = type_ is SubscriptionType.KEY_SHARED
+        wanted = self._wanted(options, pattern, name)
+        by_key = wanted.type is SubscriptionType.KEY_SHARED
         consumer = Consumer(
             name=options.consumer,
             owner=owner,
@@ -96,17 +98,6 @@ class Subscribers:
             # they belong to the subscription as a whole.
             matcher=KeyMatcher(options.key_filters if by_key else ()),
             budget=self._budget,
-        )
-        wanted = Wanted(
-            pattern=pattern,
-            name=name,
-            type=type_,
-            policy=policy,
-            filters=options.filters,
-            key_filters=[] if by_key else list(options.key_filters),
-            start=options.start,
-            acks=options.acks,
-            work_queues=options.work_queues,
         )
         if options.held is not None:
             consumer.held = frozenset(options.held)
@@ -123,6 +114,40 @@ class Subscribers:
             done(attachment)
             return
         self._attach_durable(attachment, wanted, streams, done)
+
+    def update(self, options: SubscribeOptions, done: Done) -> None:
+        """Give a durable subscription the settings that are given, consumers or not."""
+        pattern = parse_pattern(options.topic)
+        wanted = self._wanted(options, pattern, options.subscription)
+        self._durables.update(wanted, done)
+        live = self._subscriptions.get((pattern, wanted.name))
+        if live is not None:
+            _adapt(live, wanted)
+
+    def _wanted(self, options: SubscribeOptions, pattern: Pattern, name: str) -> Wanted:
+        type_ = _choice(SubscriptionType, options.type, "subscription type")
+        # Who comes back has said before what it wants of the subscription.
+        given = options.given if options.held is None else ()
+        if given is not None and "type" not in given:
+            type_ = self._find_type(pattern, name) or type_
+        check_globs(options.filters, options.key_filters)
+        by_key = type_ is SubscriptionType.KEY_SHARED
+        return Wanted(
+            pattern=pattern,
+            name=name,
+            type=type_,
+            policy=_choice(Policy, options.policy, "shared policy"),
+            filters=options.filters,
+            key_filters=[] if by_key else list(options.key_filters),
+            start=options.start,
+            acks=options.acks,
+            work_queues=options.work_queues,
+            given=given,
+        )
+
+    def _find_type(self, pattern: Pattern, name: str) -> SubscriptionType | None:
+        live = self._subscriptions.get((pattern, name))
+        return live.type if live is not None else self._durables.find_type(pattern, name)
 
     def unsubscribe(self, attachment: Attachment, *, graceful: bool = True) -> None:
         """Detach a consumer; a live subscription without consumers ends, a durable one stays."""
@@ -284,7 +309,7 @@ class Subscribers:
         filter_ = Filter(wanted.filters, wanted.key_filters)
         subscription = self._subscriptions.get((pattern, wanted.name))
         if subscription is not None:
-            subscription.check_same(type_=wanted.type, policy=wanted.policy, filter_=filter_)
+            _adapt(subscription, wanted, partial(self._admit, subscription, attachment.consumer))
         else:
             subscription = self._add_subscription(
                 Subscription(
@@ -342,11 +367,19 @@ class Subscribers:
             attachment.consumer.held = None
             done(attachment)
 
+        def admit(found: DurableSubscription) -> None:
+            self._admit(found, attachment.consumer)
+
         try:
-            self._durables.open(wanted, here, on_found)
+            self._durables.open(wanted, here, on_found, admit)
         except IsterError as error:
             self.unsubscribe(attachment)
             done(error)
+
+    def _admit(self, to: Subscription | DurableSubscription, consumer: Consumer) -> None:
+        """Raise why a consumer cannot join a subscription."""
+        most = self._limits.consumers_per_subscription_max
+        to.roster.check(consumer, of=(to.pattern, to.name), consumers_max=most)
 
     def _add_subscription(self, subscription: Subscription, *, known: int) -> Subscription:
         pattern = subscription.pattern
@@ -383,6 +416,29 @@ def _choice(kind: Callable[[str], _Choice], word: str, what: str) -> _Choice:
     except ValueError:
         words = ", ".join(repr(choice.value) for choice in kind)  # type: ignore[attr-defined]
         raise BadRequestError(f"{what} {word[:40]!r} is not one of {words}") from None
+
+
+def _adapt(
+    subscription: Subscription, wanted: Wanted, admit: Callable[[], object] = nothing
+) -> None:
+    """Give a live subscription the settings that are given, unless `admit` raises."""
+    policy, filter_ = subscription.policy, subscription.filter
+    former = SubscriptionCreated(
+        0,
+        subscription.pattern,
+        subscription.name,
+        subscription.type.value,
+        policy.value,
+        filter_.attributes,
+        list(filter_.key_globs),
+        AckSettings(),
+    )
+    changed = wanted.applied_to(former, consumers=len(subscription.consumers))
+    if changed == former:
+        return
+    admit()
+    filter_ = Filter(changed.filters, changed.key_filters)
+    subscription.change(policy=Policy(changed.policy), filter_=filter_)
 
 
 def _attach(subscription: Subscription, topic: Topic) -> None:

@@ -50,8 +50,13 @@ StartOption = Annotated[
 NoAckOption = Annotated[
     bool, typer.Option("--no-ack", help="Acknowledge nothing: others get it all again.")
 ]
-TypeOption = Annotated[str, typer.Option(help="exclusive, shared, failover or key_shared.")]
-PolicyOption = Annotated[str, typer.Option(help="Of shared: least_loaded, round_robin or random.")]
+TypeOption = Annotated[
+    str | None,
+    typer.Option(help="exclusive (a new one unless given), shared, failover or key_shared."),
+]
+PolicyOption = Annotated[
+    str | None, typer.Option(help="Of shared: least_loaded, round_robin or random.")
+]
 FilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=GLOB", help="Only messages with such an attribute. Repeatable."),
@@ -72,8 +77,8 @@ def consume(
     subscription: SubscriptionOption = None,
     start: StartOption = "latest",
     no_ack: NoAckOption = False,
-    type: TypeOption = "exclusive",
-    policy: PolicyOption = "least_loaded",
+    type: TypeOption = None,
+    policy: PolicyOption = None,
     filter: FilterOption = None,
     key_filter: KeyFilterOption = None,
     work_queues: WorkQueuesOption = False,
@@ -113,12 +118,12 @@ def consume(
             sub = client.subscribe(
                 topic,
                 name,
-                type=_type(type),
+                type=parse_type(type),
                 start=place,
-                policy=_policy(policy),
+                policy=parse_policy(policy),
                 consumer=consumer,
-                filters=filters,
-                key_filters=key_filter or (),
+                filters=filters or None,
+                key_filters=key_filter,
                 work_queues=work_queues,
                 on_event=None if quiet else _tell,
             )
@@ -187,14 +192,16 @@ def _tell(event: Event) -> None:
         say("reconnected: what live topics were sent in between is lost")
 
 
-def _type(word: str) -> SubscriptionTypeName:
-    if word not in get_args(SubscriptionTypeName):
+def parse_type(word: str | None) -> SubscriptionTypeName | None:
+    """Return `--type`, if it is there."""
+    if word is not None and word not in get_args(SubscriptionTypeName):
         words = ", ".join(get_args(SubscriptionTypeName))
         raise BadRequestError(f"--type {word!r} is not one of {words}")
     return word  # type: ignore[return-value]  # checked the line above
 
 
-def _policy(word: str) -> PolicyName:
-    if word not in get_args(PolicyName):
+def parse_policy(word: str | None) -> PolicyName | None:
+    """Return `--policy`, if it is there."""
+    if word is not None and word not in get_args(PolicyName):
         raise BadRequestError(f"--policy {word!r} is not one of {', '.join(get_args(PolicyName))}")
     return word  # type: ignore[return-value]  # checked the line above

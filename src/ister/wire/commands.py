@@ -198,6 +198,9 @@ class Subscribe(Tagged):
     held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
     # Of a pattern: whether it covers work queues, of which each has one subscription only.
     work_queues: bool | msgspec.UnsetType = msgspec.UNSET
+    # The names of the settings that the application chose, those of `acks` included. An existing
+    # subscription gets these, and keeps its others. Absent: a client that does not say.
+    given: Listed[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Subscribed(Tagged):
@@ -210,6 +213,8 @@ class Subscribed(Tagged):
     active: bool
     partitions: int = 0
     leases: int = 0
+    # The type of the subscription, when it is not the one in `subscribe`.
+    type: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CloseConsumer(Tagged):
@@ -229,6 +234,22 @@ class DeleteSubscription(Tagged):
 
     topic: str
     subscription: str
+
+
+class UpdateSubscription(Tagged):
+    """Change the settings of a durable subscription that are named in `given`, as in `Subscribe`.
+
+    Also while it has consumers; its type only without.
+    """
+
+    topic: str
+    subscription: str
+    given: Listed[str]
+    type: str = "exclusive"
+    policy: str = "least_loaded"
+    key_filters: Listed[str] = msgspec.field(default_factory=list)
+    filters: Mapped[str] = msgspec.field(default_factory=dict)
+    acks: AckSettings | None = None
 
 
 class Seek(Tagged):
@@ -463,6 +484,7 @@ Command: TypeAlias = (
     | Subscribed
     | CloseConsumer
     | DeleteSubscription
+    | UpdateSubscription
     | Seek
     | SaveCursor
     | DropCursor

@@ -59,10 +59,10 @@ from ister.client.session import (
     SubscriptionSettings,
     SubscriptionTypeName,
     Values,
-    ack_settings,
-    check_receiving,
+    check_buffer,
     check_text,
     check_timeout,
+    chosen_settings,
     default_subject,
     milliseconds,
     offset_of,
@@ -96,6 +96,7 @@ from ister.wire import (
     Subscribe,
     Subscriptions,
     Topics,
+    UpdateSubscription,
 )
 
 # For a client that is to wait for ever, or as good as.
@@ -264,12 +265,12 @@ class Client:
         topic: str,
         subscription: str,
         *,
-        type: SubscriptionTypeName = "exclusive",
+        type: SubscriptionTypeName | None = None,
         start: Place = "latest",
-        policy: PolicyName = "least_loaded",
+        policy: PolicyName | None = None,
         consumer: str | None = None,
         filters: Mapping[str, str] | None = None,
-        key_filters: Sequence[str] = (),
+        key_filters: Sequence[str] | None = None,
         work_queues: bool = False,
         buffer_count: int = CREDIT_COUNT,
         buffer_bytes: int = CREDIT_BYTES,
@@ -292,20 +293,21 @@ class Client:
         `max_deliveries` times (5; 0: for ever). Then it goes to `dead_letter_topic`, with `poison`
         'drop' nowhere; with 'block' it holds up the others. `ordered`: one message of a key is in
         flight. The `in_flight` limits bound all; `max_renewal` ends the renewal of ack timeouts.
+
+        An existing subscription gets the settings that are given, and keeps its others. A new one
+        is `exclusive` unless a type is given.
         """
-        check_receiving(filters, key_filters, buffer_count, buffer_bytes)
+        check_buffer(buffer_count, buffer_bytes)
         command = Subscribe(
             topic=topic,
             subscription=subscription,
             consumer=consumer or f"consumer-{secrets.token_hex(4)}",
             channel=self.link.session.new_channel(),
-            type=type,
-            policy=policy,
-            key_filters=list(key_filters),
-            filters=dict(filters or {}),
             start=position_of(start),
             work_queues=bool(work_queues) or UNSET,
-            acks=ack_settings(**settings),
+            **chosen_settings(
+                type=type, policy=policy, filters=filters, key_filters=key_filters, **settings
+            ),
         )
         channel = SubscriptionChannel(
             self.link.session,
@@ -454,6 +456,28 @@ class Client:
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Remove a durable subscription with its position; its consumers are closed."""
         command = DeleteSubscription(topic=topic, subscription=subscription)
+        await self.link.call(command, Done)
+
+    async def update_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: SubscriptionTypeName | None = None,
+        policy: PolicyName | None = None,
+        filters: Mapping[str, str] | None = None,
+        key_filters: Sequence[str] | None = None,
+        **settings: Unpack[SubscriptionSettings],
+    ) -> None:
+        """Change the settings of a durable subscription that are given; the others stay.
+
+        They are those of `subscribe`, and count at once, also for the consumers it has. Its type
+        can change only while it has no consumers.
+        """
+        chosen = chosen_settings(
+            type=type, policy=policy, filters=filters, key_filters=key_filters, **settings
+        )
+        command = UpdateSubscription(topic=topic, subscription=subscription, **chosen)
         await self.link.call(command, Done)
 
     async def pause_subscription(self, topic: str, subscription: str) -> None:

@@ -7,7 +7,7 @@ Raises `BadRequestError` for what makes no sense, before anything is sent.
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, Unpack
 
 from ister.base import (
     AckSettings,
@@ -85,19 +85,21 @@ def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = 
     )
 
 
-def check_receiving(
-    filters: Mapping[str, str] | None,
-    key_filters: Sequence[str],
-    buffer_count: int,
-    buffer_bytes: int,
-) -> None:
+def check_filters(filters: Mapping[str, str] | None, key_filters: Sequence[str] | None) -> None:
     """Raise `BadRequestError` when no subscription can have these."""
-    check_list(key_filters, "key_filters", "globs")
+    if key_filters is not None:
+        check_list(key_filters, "key_filters", "globs")
     given: object = filters
     if given is not None and not (
         isinstance(given, Mapping) and all(isinstance(t, str) for i in given.items() for t in i)
     ):
-        raise BadRequestError(f"filters are text by text, not {given!r}")
+        raise BadRequestError(
+            f"filters must map attribute names to globs, e.g. {{'country': 'a*'}}; got {given!r}"
+        )
+
+
+def check_buffer(buffer_count: int, buffer_bytes: int) -> None:
+    """Raise `BadRequestError` when no subscription can have such a buffer."""
     sizes: tuple[object, ...] = (buffer_count, buffer_bytes)
     if not all(isinstance(size, int) and 0 < size <= CREDIT_MAX for size in sizes):
         raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes, in whole numbers")
@@ -151,6 +153,35 @@ def ack_settings(
     )
     settings.check()
     return settings
+
+
+def chosen_settings(
+    *,
+    type: str | None = None,
+    policy: str | None = None,
+    filters: Mapping[str, str] | None = None,
+    key_filters: Sequence[str] | None = None,
+    **settings: Unpack[SubscriptionSettings],
+) -> dict[str, Any]:
+    """Return the fields of a command that say which settings a subscription is to have.
+
+    `given` has the names of those that were chosen: of an existing subscription the others stay.
+    """
+    check_filters(filters, key_filters)
+    chosen: dict[str, object] = {
+        "type": type and check_text(type, "type"),
+        "policy": policy and check_text(policy, "policy"),
+        "filters": None if filters is None else dict(filters),
+        "key_filters": None if key_filters is None else list(key_filters),
+    }
+    fields: dict[str, Any] = {name: given for name, given in chosen.items() if given is not None}
+    acks = [name for name, given in settings.items() if given is not None]
+    given = [*fields, *(_IN_MILLISECONDS.get(name, name) for name in acks)]
+    return fields | {"acks": ack_settings(**settings), "given": given}
+
+
+# What has another name on the wire.
+_IN_MILLISECONDS = {"ack_timeout": "ack_timeout_ms", "backoff": "backoff_ms"}
 
 
 def topic_command(

@@ -64,6 +64,8 @@ class SubscriptionChannel:
         self.command = command
         self.channel = command.channel
         self.active = False
+        # As the broker has it: that of a subscription that exists stays unless one is asked for.
+        self.type = command.type
         self.dropped = 0
         self.inbox = Inbox(
             session,
@@ -104,6 +106,7 @@ class SubscriptionChannel:
     def on_subscribed(self, reply: Subscribed) -> None:
         """The broker has attached this consumer, for the first time or again."""
         self.active = reply.active
+        self.type = reply.type or self.command.type
         # Told to the broker the next time: it may have been started anew and know no topics.
         self.command.partitions = reply.partitions
         if self._attached:

@@ -42,6 +42,14 @@ _OF_TOPIC = "/namespaces/{namespace}/topics/{topic}/subscriptions"
 _ONE = f"{_OF_TOPIC}/{{subscription}}"
 
 Glob = Annotated[str, Meta(min_length=1, max_length=255)]
+Filters = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=255)], Glob],
+    Meta(max_length=FILTERS_MAX // 2, description="A glob for each attribute to look at."),
+]
+KeyFilters = Annotated[
+    list[Glob],
+    Meta(max_length=FILTERS_MAX // 2, description="Globs; a key that one fits is taken."),
+]
 
 
 class NewSubscription(Struct, forbid_unknown_fields=True):
@@ -49,18 +57,28 @@ class NewSubscription(Struct, forbid_unknown_fields=True):
 
     type: Literal["exclusive", "shared", "failover", "key_shared"] = "exclusive"
     policy: Literal["least_loaded", "round_robin", "random"] = "least_loaded"
-    filters: Annotated[
-        dict[Annotated[str, Meta(min_length=1, max_length=255)], Glob],
-        Meta(max_length=FILTERS_MAX // 2, description="A glob for each attribute to look at."),
-    ] = {}
-    key_filters: Annotated[
-        list[Glob],
-        Meta(max_length=FILTERS_MAX // 2, description="Globs; a key that one fits is taken."),
-    ] = []
+    filters: Filters = {}
+    key_filters: KeyFilters = []
     start: Start = Latest()
     work_queues: Annotated[
         bool, Meta(description="Whether a pattern covers work queues: each has one subscription.")
     ] = False
+    settings: AckChanges = AckChanges()
+
+
+class SubscriptionChanges(Struct, forbid_unknown_fields=True):
+    """Settings of a durable subscription; what is left out stays as it is."""
+
+    type: (
+        Annotated[
+            Literal["exclusive", "shared", "failover", "key_shared"],
+            Meta(description="Only while the subscription has no consumers."),
+        ]
+        | None
+    ) = None
+    policy: Literal["least_loaded", "round_robin", "random"] | None = None
+    filters: Filters | None = None
+    key_filters: KeyFilters | None = None
     settings: AckChanges = AckChanges()
 
 
@@ -148,6 +166,32 @@ async def create_subscription(
         acks=_changed(AckSettings(), body.settings) if body.settings.changed() else None,
     )
     return Made(admin.subscriptions.get(where.name, where.subscription), is_new)
+
+
+@SUBSCRIPTIONS.route(
+    "PATCH",
+    _ONE,
+    BadNameError,
+    SubscriptionNotFoundError,
+    SubscriptionMismatchError,
+    StorageFailedError,
+    StorageUncertainError,
+)
+async def update_subscription(
+    admin: Admin, where: SubscriptionPath, body: SubscriptionChanges
+) -> SubscriptionReport:
+    """Change settings of a durable subscription, consumers or not; what is left out stays."""
+    own = {name: getattr(body, name) for name in ("type", "policy", "filters", "key_filters")}
+    own = {name: value for name, value in own.items() if value is not None}
+    acks = body.settings.changed()
+    await admin.subscriptions.update(
+        where.name,
+        where.subscription,
+        given=[*own, *acks],
+        acks=_changed(AckSettings(), body.settings),
+        **own,
+    )
+    return admin.subscriptions.get(where.name, where.subscription)
 
 
 @SUBSCRIPTIONS.route(
