@@ -10,7 +10,7 @@ from ister.broker.durable import DurableSubscription, Run, TimedRun
 from ister.broker.leasenumbers import slot_of
 from ister.broker.subscription import Subscription
 from ister.broker.vault import Vault
-from ister.broker.wanted import Wanted
+from ister.broker.wanted_subscription import Wanted
 
 AnyRun = Run | TimedRun
 Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]
@@ -33,6 +33,9 @@ class SubscribeOptions:
     acks: AckSettings | None = None
     # Of a pattern: whether it covers work queues, of which each has one subscription only.
     work_queues: bool = False
+    # Whether it stays without consumers, and for how long if not for good.
+    durable: bool = True
+    expire_after_ms: int = 0
     # The names of the settings that the consumer chose: see `Wanted`.
     given: Collection[str] | None = None
     # Of a client that comes back: the leases it still holds, if it says.

@@ -25,7 +25,6 @@ from ister.broker.flight import Flight
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.quarantine import RETRY_MS, Quarantine, Undertaker
 from ister.broker.roster import Roster
-from ister.broker.sifting import Sieve
 from ister.broker.slots import Slots
 from ister.broker.standing import report_of
 from ister.broker.stream import StreamTopic
@@ -362,9 +361,9 @@ class DurableSubscription:
         self.policy = Policy(created.policy)
         if created.type != former.type:
             self._set_type(SubscriptionType(created.type))
-        self.filter = self._make_filter()
+        filter_ = self.filter = self._make_filter()
         for track in self.tracks:
-            track.sieve = Sieve(self.filter)
+            track.sieve.use(filter_)
         if created.type != former.type or created.acks != former.acks:
             self._set_acks(created)
         self.dispatch.pump()

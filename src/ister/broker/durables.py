@@ -50,6 +50,7 @@ from ister.broker.chores import Chores, Steps
 from ister.broker.committer import Done, after_all, ignore
 from ister.broker.deadletters import holds_own_letters, letters_of
 from ister.broker.durable import DurableSubscription
+from ister.broker.expiry import Expiry
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.moving import move
 from ister.broker.places import resolve, resolving
@@ -61,7 +62,7 @@ from ister.broker.topic import AnyTopic
 from ister.broker.track import Track
 from ister.broker.turns import Turns
 from ister.broker.vault import Vault
-from ister.broker.wanted import Wanted
+from ister.broker.wanted_subscription import Wanted
 from ister.broker.window import ReadAhead
 from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
@@ -104,6 +105,7 @@ class Durables:
                 durable.name, acks, [track.topic for track in durable.tracks]
             )
         )
+        self.expiry = Expiry(clock, self._settings, self._forget)
 
     def __iter__(self) -> Iterator[DurableSubscription]:
         for some in self._by_key.values():
@@ -120,6 +122,7 @@ class Durables:
                 topic = vault.topics.get(number)
                 if topic is not None:
                     durable.add_topic(topic, cursor)
+            self.expiry.adopt(durable)
         # A crash may have come between the end of a topic and that of its subscriptions.
         list(self.on_topics_gone(list(self._plain), "its topic was deleted"))
 
@@ -332,13 +335,14 @@ class Durables:
                 try:
                     if isinstance(found, IsterError):
                         raise found
-                    self._open_again(found, wanted, topics, done, admit)
+                    # Which may find that it has ended.
+                    self.open(wanted, topics, done, admit)
                 except IsterError as error:
                     done(error)
 
             self._settings.wait(durable, on_made)
             return
-        created = _with(durable, wanted)
+        created = replace(_with(durable, wanted), idle_since_ms=0)
         self.cover_missing(durable, topics)
         if created == durable.record.created:
             done(durable)
@@ -352,6 +356,8 @@ class Durables:
         """Give a subscription the settings of `wanted` that are given, consumers or not."""
         found = self._get_whole(wanted.pattern, wanted.name)
         self._settings.update([(d, _with(d, wanted)) for d in found], done)
+        for durable in found:
+            self.expiry.on_left(durable, graceful=False)
 
     def set_acks(self, pattern: str, name: str, acks: AckSettings, done: Done) -> None:
         """Have a subscription treat messages differently, also while it has consumers."""
@@ -498,6 +504,7 @@ class Durables:
             del patterns[durable.pattern][durable]
             if not patterns[durable.pattern]:
                 del patterns[durable.pattern]
+        self.expiry.on_joined(durable)
         if not durable.closed:
             durable.close(reason)
 

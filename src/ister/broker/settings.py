@@ -30,6 +30,10 @@ class Settings:
         """Have `told` called when the journal has a subscription, or has refused it."""
         self._waiting.setdefault(durable, []).append(told)
 
+    def hold(self, durable: DurableSubscription) -> None:
+        """Have consumers of a subscription wait until `on_stored`."""
+        self._waiting.setdefault(durable, [])
+
     def is_waiting(self, durable: DurableSubscription) -> bool:
         """Whether consumers of a subscription have to wait."""
         return durable in self._waiting

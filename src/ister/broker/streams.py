@@ -264,6 +264,7 @@ class Streams:
         self._timer = None
         if self._closed:
             return
+        self.durables.expiry.tend()
         for vault in self.vaults:
             if vault.committer.error is None:
                 self._upkeep.begin(vault)

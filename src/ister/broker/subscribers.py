@@ -40,7 +40,7 @@ from ister.broker.durables import Durables
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import RandomSlot, Subscription
 from ister.broker.topic import Topic
-from ister.broker.wanted import Wanted
+from ister.broker.wanted_subscription import Wanted, check_expire_after
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
 SubscriptionKey = tuple[Pattern, str]
@@ -142,6 +142,8 @@ class Subscribers:
             start=options.start,
             acks=options.acks,
             work_queues=options.work_queues,
+            durable=options.durable,
+            expire_after_ms=check_expire_after(options.expire_after_ms),
             given=given,
         )
 
@@ -154,6 +156,7 @@ class Subscribers:
         attachment.left = True
         for durable in attachment.durables:
             durable.detach(attachment.consumer, graceful=graceful)
+            self._durables.expiry.on_left(durable, graceful=graceful)
         subscription = attachment.live
         if subscription is None:
             return
@@ -182,7 +185,8 @@ class Subscribers:
         for one in live:
             if not self._durables.has(one.pattern, one.name):
                 yield f"{one.pattern} {one.name}", one.report
-        yield from ((f"{d.pattern} {d.name}", d.report) for d in durables if not d.closed)
+        here = (d for d in durables if not self._durables.expiry.is_ending(d))
+        yield from ((f"{d.pattern} {d.name}", d.report) for d in here)
 
     # Topics that come and go
 
@@ -344,17 +348,11 @@ class Subscribers:
         rest = [t for t in topics if t.vault is not vault]
 
         def on_found(found: DurableSubscription | IsterError) -> None:
+            if not isinstance(found, IsterError):
+                found = self._join(found, attachment)
             if attachment.left:
                 done(attachment)
                 return
-            if not isinstance(found, IsterError):
-                try:
-                    found.attach(
-                        attachment.consumer,
-                        consumers_max=self._limits.consumers_per_subscription_max,
-                    )
-                except IsterError as error:
-                    found = error
             if isinstance(found, IsterError):
                 self.unsubscribe(attachment)
                 done(found)
@@ -375,6 +373,21 @@ class Subscribers:
         except IsterError as error:
             self.unsubscribe(attachment)
             done(error)
+
+    def _join(
+        self, found: DurableSubscription, attachment: Attachment
+    ) -> DurableSubscription | IsterError:
+        try:
+            if not attachment.left:
+                most = self._limits.consumers_per_subscription_max
+                found.attach(attachment.consumer, consumers_max=most)
+                self._durables.expiry.on_joined(found)
+            return found
+        except IsterError as error:
+            return error
+        finally:
+            # Nobody else may want what was made for this one.
+            self._durables.expiry.on_left(found, graceful=True)
 
     def _admit(self, to: Subscription | DurableSubscription, consumer: Consumer) -> None:
         """Raise why a consumer cannot join a subscription."""

@@ -1,14 +1,11 @@
 """`ister consume`: messages of a topic as lines on stdout."""
 
-import asyncio
-import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
 
-from ister.base.errors import BadRequestError, BusyError, IsterError
+from ister.base.errors import BadRequestError, BusyError
 from ister.cli.access import URL, UrlOption, connect
 from ister.cli.rows import message_row
 from ister.cli.terminal import (
@@ -21,9 +18,8 @@ from ister.cli.terminal import (
     say,
     write,
 )
-from ister.cli.values import PLACE_HELP, parse_place
+from ister.cli.values import PLACE_HELP, parse_place, parse_span_option
 from ister.client import (
-    Client,
     Event,
     PolicyName,
     Promoted,
@@ -34,8 +30,6 @@ from ister.client import (
 
 # Messages taken at once: few enough that `--count` and Ctrl-C act soon, and lines appear soon.
 FETCH_COUNT = 4_096
-# For the broker to forget a subscription that nobody named; then it is left behind.
-FORGET_S = 2.0
 
 
 SubscriptionOption = Annotated[
@@ -65,6 +59,10 @@ KeyFilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Only messages with such a key. Repeatable."),
 ]
+ExpireAfterOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="It ends after so long without consumers, as 7d; 0: never."),
+]
 WorkQueuesOption = Annotated[
     bool,
     typer.Option("--work-queues", help="Have a pattern cover work queues, which it passes by."),
@@ -82,6 +80,7 @@ def consume(
     filter: FilterOption = None,
     key_filter: KeyFilterOption = None,
     work_queues: WorkQueuesOption = False,
+    expire_after: ExpireAfterOption = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
     ] = None,
@@ -111,13 +110,12 @@ def consume(
     """
     filters = parse_pairs(filter or (), "--filter")
     place = parse_place(start, "--start")
-    name = subscription or f"cli-{secrets.token_hex(4)}"
 
     async def receive_all() -> None:
         async with connect(url) as client:
             sub = client.subscribe(
                 topic,
-                name,
+                subscription,
                 type=parse_type(type),
                 start=place,
                 policy=parse_policy(policy),
@@ -125,17 +123,14 @@ def consume(
                 filters=filters or None,
                 key_filters=key_filter,
                 work_queues=work_queues,
+                expire_after=parse_span_option(expire_after, "--expire-after"),
                 on_event=None if quiet else _tell,
             )
-            try:
-                async with sub:
-                    if not quiet:
-                        say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
-                    lines = _Lines(as_json=as_json, acks=not no_ack)
-                    await _print_all(sub, lines, count=count, timeout_s=timeout)
-            finally:
-                if subscription is None:
-                    await _forget(client, topic, name)
+            async with sub:
+                if not quiet:
+                    say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
+                lines = _Lines(as_json=as_json, acks=not no_ack)
+                await _print_all(sub, lines, count=count, timeout_s=timeout)
 
     # Without an end of its own, Ctrl-C is how this command ends well.
     endless = count is None and timeout is None
@@ -172,15 +167,6 @@ async def _print_all(
     if left and count is not None:
         say(f"ister: {count - left:,} of {count:,} messages came, then none for {timeout_s:g} s")
         raise typer.Exit(BusyError.exit_code)
-
-
-async def _forget(client: Client, topic: str, subscription: str) -> None:
-    """Remove the subscription that this command made; on live topics it is gone by itself."""
-    if not client.connected:
-        return
-    with suppress(IsterError, TimeoutError):
-        async with asyncio.timeout(FORGET_S):
-            await client.delete_subscription(topic, subscription)
 
 
 def _tell(event: Event) -> None:

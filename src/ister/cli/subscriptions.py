@@ -11,6 +11,7 @@ from ister.base import CursorReport, SubscriptionReport, is_wildcard, rounded_si
 from ister.base.errors import BadRequestError, SubscriptionNotFoundError
 from ister.cli.access import URL, UrlOption, connect
 from ister.cli.consume import (
+    ExpireAfterOption,
     FilterOption,
     KeyFilterOption,
     PolicyOption,
@@ -206,6 +207,7 @@ def update(
     ordered: Annotated[
         bool | None, typer.Option(help="At most one message of a key in flight.")
     ] = None,
+    expire_after: ExpireAfterOption = None,
     in_flight_max: Annotated[int | None, typer.Option(min=1, help="Messages in flight.")] = None,
     in_flight_bytes_max: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bytes in flight, as 64MiB.")
@@ -230,6 +232,7 @@ def update(
         "dead_letter_topic": dead_letter_topic,
         "poison": poison,
         "ordered": ordered,
+        "expire_after": parse_span_option(expire_after, "--expire-after"),
         "in_flight_max": in_flight_max,
         "in_flight_bytes_max": parse_size_option(in_flight_bytes_max, "--in-flight-bytes-max"),
     }
@@ -383,7 +386,8 @@ def _progress(cursor: CursorReport | None) -> tuple[object, ...]:
     if cursor is None:
         return ("-", "-", "-", "live")
     oldest = rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-"
-    return (cursor.lag, cursor.in_flight, oldest, "paused" if cursor.paused else "durable")
+    state = "ephemeral" if cursor.durable is False else "durable"
+    return (cursor.lag, cursor.in_flight, oldest, "paused" if cursor.paused else state)
 
 
 def _figures(row: SubscriptionReport) -> str:

@@ -24,6 +24,7 @@ from ister.wire import (
     BindSchema,
     BrokerDescription,
     CheckSchema,
+    Chosen,
     CloseConsumer,
     CloseProducer,
     CloseReader,
@@ -275,7 +276,7 @@ COMMANDS: dict[str, Command] = {
     "update_subscription": UpdateSubscription(
         topic="/default/orders",
         subscription="billing",
-        given=["policy", "ack_timeout_ms"],
+        chosen=Chosen(given=["policy", "ack_timeout_ms"]),
         policy="round_robin",
         acks=ACK_SETTINGS,
     ),

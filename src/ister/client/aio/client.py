@@ -9,8 +9,6 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
-from msgspec import UNSET
-
 from ister.base import (
     LATEST,
     BrokerReport,
@@ -263,9 +261,10 @@ class Client:
     def subscribe(
         self,
         topic: str,
-        subscription: str,
+        subscription: str | None = None,
         *,
         type: SubscriptionTypeName | None = None,
+        durable: bool | None = None,
         start: Place = "latest",
         policy: PolicyName | None = None,
         consumer: str | None = None,
@@ -282,31 +281,40 @@ class Client:
     ) -> Subscription:
         """Return a consumer of a subscription. `topic` may hold wildcards: `/default/a.*.>`.
 
-        They cover work queues, which have one subscription each, only with `work_queues`.
-
-        `filters` are attribute globs that must all match, `key_filters` key globs, one of which
-        must. At most `buffer_count` messages and about `buffer_bytes` bytes wait here; with `pull`
-        only what was asked for. `on_event` is told of slowness, promotion and reconnects. With a
-        `schema`, see `producer`, messages have a `value`. On streams a subscription is durable: it
+        They cover work queues, which have one subscription each, only with `work_queues`. `filters`
+        are attribute globs that must all match, `key_filters` key globs, one of which must. At most
+        `buffer_count` messages and about `buffer_bytes` bytes wait here; with `pull` only what was
+        asked for. `on_event` is told of slowness, promotion and reconnects. With a `schema`, see
+        `producer`, messages have a `value`. On streams a subscription with a name is durable: it
         begins at `start` ('latest', 'earliest', an offset, a time) when made. A message comes again
         unless it is acknowledged within `ack_timeout` (30 s), after each delay of `backoff`,
         `max_deliveries` times (5; 0: for ever). Then it goes to `dead_letter_topic`, with `poison`
         'drop' nowhere; with 'block' it holds up the others. `ordered`: one message of a key is in
         flight. The `in_flight` limits bound all; `max_renewal` ends the renewal of ack timeouts.
 
-        An existing subscription gets the settings that are given, and keeps its others. A new one
-        is `exclusive` unless a type is given.
+        With `durable=False`, or without a name, it ends with its last consumer; a durable one with
+        `expire_after` when it has had none for so long. An existing subscription gets the settings
+        that are given, and keeps its others. A new one is `exclusive` unless a type is given.
         """
         check_buffer(buffer_count, buffer_bytes)
+        if subscription is None:
+            if durable:
+                raise BadRequestError("a durable subscription needs a name")
+            subscription, durable = f"ephemeral-{secrets.token_hex(4)}", False
         command = Subscribe(
             topic=topic,
             subscription=subscription,
             consumer=consumer or f"consumer-{secrets.token_hex(4)}",
             channel=self.link.session.new_channel(),
             start=position_of(start),
-            work_queues=bool(work_queues) or UNSET,
             **chosen_settings(
-                type=type, policy=policy, filters=filters, key_filters=key_filters, **settings
+                type=type,
+                policy=policy,
+                filters=filters,
+                key_filters=key_filters,
+                work_queues=work_queues,
+                durable=durable,
+                **settings,
             ),
         )
         channel = SubscriptionChannel(

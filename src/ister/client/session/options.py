@@ -27,7 +27,7 @@ from ister.base.limits import (
     MAX_DELIVERIES,
 )
 from ister.client.session.checks import check_count, check_text
-from ister.wire import CreateTopic
+from ister.wire import Chosen, CreateTopic
 
 # A span of time: seconds, or as Python has it.
 Seconds = float | timedelta
@@ -111,7 +111,7 @@ def check_list(given: object, what: str, of: str) -> None:
         raise BadRequestError(f"{what} is a list of {of}, as [{given!r}]")
 
 
-class SubscriptionSettings(TypedDict, total=False):
+class AckOptions(TypedDict, total=False):
     """How a durable subscription treats messages: see `Client.subscribe`."""
 
     ack_timeout: Seconds | None
@@ -122,6 +122,12 @@ class SubscriptionSettings(TypedDict, total=False):
     ordered: bool | None
     in_flight_max: int | None
     in_flight_bytes_max: int | None
+
+
+class SubscriptionSettings(AckOptions, total=False):
+    """Settings of a durable subscription: see `Client.subscribe`."""
+
+    expire_after: Seconds | None
 
 
 def ack_settings(
@@ -161,14 +167,18 @@ def chosen_settings(
     policy: str | None = None,
     filters: Mapping[str, str] | None = None,
     key_filters: Sequence[str] | None = None,
-    **settings: Unpack[SubscriptionSettings],
+    work_queues: bool = False,
+    durable: bool | None = None,
+    expire_after: Seconds | None = None,
+    **settings: Unpack[AckOptions],
 ) -> dict[str, Any]:
-    """Return the fields of a command that say which settings a subscription is to have.
-
-    `given` has the names of those that were chosen: of an existing subscription the others stay.
-    """
+    """Return the fields of a command that say which settings a subscription is to have."""
     check_filters(filters, key_filters)
-    chosen: dict[str, object] = {
+    if expire_after is not None and durable is False:
+        raise BadRequestError(
+            "expire_after is for durable subscriptions: this one ends with its last consumer"
+        )
+    chosen = {
         "type": type and check_text(type, "type"),
         "policy": policy and check_text(policy, "policy"),
         "filters": None if filters is None else dict(filters),
@@ -176,8 +186,16 @@ def chosen_settings(
     }
     fields: dict[str, Any] = {name: given for name, given in chosen.items() if given is not None}
     acks = [name for name, given in settings.items() if given is not None]
-    given = [*fields, *(_IN_MILLISECONDS.get(name, name) for name in acks)]
-    return fields | {"acks": ack_settings(**settings), "given": given}
+    names = [*fields, *(_IN_MILLISECONDS.get(name, name) for name in acks)]
+    own = {"durable": durable, "expire_after_ms": expire_after}
+    fields["acks"] = ack_settings(**settings)
+    fields["chosen"] = Chosen(
+        given=[*names, *(name for name, given in own.items() if given is not None)],
+        work_queues=bool(work_queues),
+        durable=durable is not False,
+        expire_after_ms=_or(expire_after, "expire_after", 0),
+    )
+    return fields
 
 
 # What has another name on the wire.

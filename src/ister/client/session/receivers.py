@@ -220,10 +220,10 @@ class Receivers:
     def leave(self) -> None:
         """Give back what is leased, before the connection is closed.
 
-        Others get it at once, and no attempt is counted.
+        Others get it at once, and no attempt is counted. Subscriptions that are not durable end.
         """
         for subscription in self.subscriptions.values():
-            if subscription.leases.used:
+            if subscription.leases.used or not subscription.is_durable:
                 self._session.call(CloseConsumer(channel=subscription.channel), ignore)
 
     def fail(self, error: IsterError) -> None:

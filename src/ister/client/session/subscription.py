@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from ister.base.errors import IsterError
 from ister.client.session.inbox import Inbox
 from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases
@@ -88,6 +90,11 @@ class SubscriptionChannel:
     def held(self) -> list[int] | None:
         """The leases that a broker should know of when this consumer comes back."""
         return self.leases.held() if self._attached else None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the subscription stays without consumers."""
+        return bool(self.command.chosen is UNSET or self.command.chosen.durable)
 
     def renumber(self, channel: int) -> None:
         """Use another channel from the next attachment on."""

@@ -63,6 +63,7 @@ class Subscriptions:
         start: Position = LATEST,
         acks: AckSettings | None = None,
         work_queues: bool = False,
+        expire_after_ms: int = 0,
     ) -> None:
         """Make a durable subscription that nobody consumes yet, or find the same one there."""
         if not is_wildcard(parse_pattern(topic)):
@@ -78,6 +79,7 @@ class Subscriptions:
             start=start,
             acks=acks,
             work_queues=work_queues,
+            expire_after_ms=expire_after_ms,
             given=(),
         )
         found = self.find(topic, name)
@@ -100,6 +102,7 @@ class Subscriptions:
         filters: dict[str, str] | None = None,
         key_filters: Sequence[str] = (),
         acks: AckSettings | None = None,
+        expire_after_ms: int = 0,
     ) -> None:
         """Change the settings of a durable subscription that are `given`, consumers or not."""
         options = SubscribeOptions(
@@ -111,6 +114,7 @@ class Subscriptions:
             filters=filters or {},
             key_filters=key_filters,
             acks=acks,
+            expire_after_ms=expire_after_ms,
             given=given,
         )
         await waiting.done(lambda done: self._broker.subscribers.update(options, done))
@@ -165,11 +169,13 @@ def _check_same(found: SubscriptionReport, options: SubscribeOptions) -> None:
     """Raise `SubscriptionMismatchError` when a subscription has other settings than these."""
     by_key = found.type == "key_shared"
     acks = found.cursor.settings if found.cursor is not None else None
+    expire_after_ms = found.cursor.expire_after_ms if found.cursor is not None else 0
     others = {
         f"type {found.type!r}": found.type == options.type,
         f"policy {found.policy!r}": found.policy == options.policy,
         "other filters": found.filters == options.filters,
         "other key filters": by_key or found.key_filters == list(options.key_filters),
+        "another expire_after_ms": (expire_after_ms or 0) == options.expire_after_ms,
         "other ack settings": options.acks is None or acks is None or acks == options.acks,
     }
     detail = [what for what, is_same in others.items() if not is_same]

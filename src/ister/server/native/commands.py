@@ -33,6 +33,7 @@ from ister.wire import (
     AbortTransaction,
     BeginTransaction,
     BrokerDescription,
+    Chosen,
     CloseConsumer,
     CloseProducer,
     CloseReader,
@@ -263,6 +264,7 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
             )
         )
 
+    chosen = Chosen() if command.chosen is UNSET else command.chosen
     options = SubscribeOptions(
         topic=command.topic,
         subscription=command.subscription,
@@ -275,8 +277,10 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
         start=command.start,
         acks=command.acks,
         held=command.held,
-        work_queues=bool(command.work_queues),
-        given=None if command.given is UNSET else command.given,
+        work_queues=chosen.work_queues,
+        durable=chosen.durable,
+        expire_after_ms=chosen.expire_after_ms,
+        given=None if command.chosen is UNSET else chosen.given,
     )
     try:
         session.broker.subscribers.subscribe(
@@ -317,7 +321,8 @@ def _update_subscription(
         key_filters=command.key_filters,
         filters=command.filters,
         acks=command.acks,
-        given=command.given,
+        expire_after_ms=command.chosen.expire_after_ms,
+        given=command.chosen.given,
     )
     session.broker.subscribers.update(options, _done(reply))
 

@@ -50,6 +50,10 @@ KeyFilters = Annotated[
     list[Glob],
     Meta(max_length=FILTERS_MAX // 2, description="Globs; a key that one fits is taken."),
 ]
+ExpireAfter = Annotated[
+    int,
+    Meta(ge=0, lt=2**53, description="It ends after so long without consumers; 0: never."),
+]
 
 
 class NewSubscription(Struct, forbid_unknown_fields=True):
@@ -63,6 +67,7 @@ class NewSubscription(Struct, forbid_unknown_fields=True):
     work_queues: Annotated[
         bool, Meta(description="Whether a pattern covers work queues: each has one subscription.")
     ] = False
+    expire_after_ms: ExpireAfter = 0
     settings: AckChanges = AckChanges()
 
 
@@ -79,6 +84,7 @@ class SubscriptionChanges(Struct, forbid_unknown_fields=True):
     policy: Literal["least_loaded", "round_robin", "random"] | None = None
     filters: Filters | None = None
     key_filters: KeyFilters | None = None
+    expire_after_ms: ExpireAfter | None = None
     settings: AckChanges = AckChanges()
 
 
@@ -163,6 +169,7 @@ async def create_subscription(
         key_filters=body.key_filters,
         start=position_of(body.start),
         work_queues=body.work_queues,
+        expire_after_ms=body.expire_after_ms,
         acks=_changed(AckSettings(), body.settings) if body.settings.changed() else None,
     )
     return Made(admin.subscriptions.get(where.name, where.subscription), is_new)
@@ -181,7 +188,8 @@ async def update_subscription(
     admin: Admin, where: SubscriptionPath, body: SubscriptionChanges
 ) -> SubscriptionReport:
     """Change settings of a durable subscription, consumers or not; what is left out stays."""
-    own = {name: getattr(body, name) for name in ("type", "policy", "filters", "key_filters")}
+    names = ("type", "policy", "filters", "key_filters", "expire_after_ms")
+    own = {name: getattr(body, name) for name in names}
     own = {name: value for name, value in own.items() if value is not None}
     acks = body.settings.changed()
     await admin.subscriptions.update(

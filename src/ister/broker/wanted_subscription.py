@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ister.base import AckSettings, Position
-from ister.base.errors import SubscriptionMismatchError
+from ister.base.errors import BadRequestError, SubscriptionMismatchError
 from ister.broker.changes import SubscriptionCreated
 from ister.subscriptions import Policy, SubscriptionType
 
@@ -29,6 +29,9 @@ class Wanted:
     acks: AckSettings | None
     # Whether a pattern covers work queues, too.
     work_queues: bool = False
+    # One that is not ends with its last consumer, one that is after so long without; 0: never.
+    durable: bool = True
+    expire_after_ms: int = 0
     # The settings that an existing subscription gets; the others stay as they are. `None`: the
     # peer does not say. Then it gets those that are not the defaults, and has to be of this type.
     given: Collection[str] | None = None
@@ -45,6 +48,8 @@ class Wanted:
             self.key_filters,
             self.acks or AckSettings(),
             self.work_queues,
+            self.durable,
+            self.expire_after_ms,
         )
 
     def applied_to(self, created: SubscriptionCreated, *, consumers: int) -> SubscriptionCreated:
@@ -61,6 +66,8 @@ class Wanted:
             "policy": self.policy.value,
             "filters": self.filters,
             "key_filters": self.key_filters,
+            "durable": self.durable,
+            "expire_after_ms": self.expire_after_ms,
         }
         changes = {name: value for name, value in own.items() if name in names}
         if self.type is SubscriptionType.KEY_SHARED:
@@ -80,7 +87,15 @@ class Wanted:
         names = {name for name in ACK_SETTINGS if getattr(asked, name) != getattr(default, name)}
         if self.policy is not Policy.LEAST_LOADED:
             names.add("policy")
-        return names | {name for name in ("filters", "key_filters") if getattr(self, name)}
+        own = ("filters", "key_filters", "expire_after_ms")
+        return names | {name for name in own if getattr(self, name)}
+
+
+def check_expire_after(expire_after_ms: int) -> int:
+    """Return a time without consumers, or raise `BadRequestError`."""
+    if not 0 <= expire_after_ms < 2**53:
+        raise BadRequestError(f"expire_after_ms is 0 (never) or more, not {expire_after_ms}")
+    return expire_after_ms
 
 
 def check_type(
