@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from ister.base import CursorReport, SubscriptionReport
 from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.track import Track
@@ -43,6 +45,8 @@ def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionRep
             refused=sum(t.deliveries.refused for t in tracks),
             paused=durable.record.paused,
             blocked=durable.quarantine.blocked,
+            durable=UNSET if created.durable else False,
+            expire_after_ms=created.expire_after_ms or UNSET,
             snapshots=sorted(durable.record.saved),
             floors={t.topic.name: t.cursor.floor for t in tracks[:LISTED_FLOORS_MAX]},
         ),

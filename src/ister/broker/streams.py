@@ -150,7 +150,9 @@ class Streams:
         changes: list[Change] = []
         topics = []
         # Partitions are covered by the same subscriptions, all of them.
-        covering = self.durables.matching(names[0], vault)
+        covering = self.durables.matching(
+            names[0], vault, is_queue=settings.retention == Retention.WORKQUEUE
+        )
         self.durables.check_covered(len(names) * len(covering))
         if partitioned:
             changes.append(PartitionedCreated(partitioned, partitions))
@@ -262,6 +264,7 @@ class Streams:
         self._timer = None
         if self._closed:
             return
+        self.durables.expiry.tend()
         for vault in self.vaults:
             if vault.committer.error is None:
                 self._upkeep.begin(vault)

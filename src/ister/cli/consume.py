@@ -1,14 +1,11 @@
 """`ister consume`: messages of a topic as lines on stdout."""
 
-import asyncio
-import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
 
-from ister.base.errors import BadRequestError, BusyError, IsterError
+from ister.base.errors import BadRequestError, BusyError
 from ister.cli.access import URL, UrlOption, connect
 from ister.cli.rows import message_row
 from ister.cli.terminal import (
@@ -21,9 +18,8 @@ from ister.cli.terminal import (
     say,
     write,
 )
-from ister.cli.values import PLACE_HELP, parse_place
+from ister.cli.values import PLACE_HELP, parse_place, parse_span_option
 from ister.client import (
-    Client,
     Event,
     PolicyName,
     Promoted,
@@ -34,8 +30,6 @@ from ister.client import (
 
 # Messages taken at once: few enough that `--count` and Ctrl-C act soon, and lines appear soon.
 FETCH_COUNT = 4_096
-# For the broker to forget a subscription that nobody named; then it is left behind.
-FORGET_S = 2.0
 
 
 SubscriptionOption = Annotated[
@@ -50,8 +44,13 @@ StartOption = Annotated[
 NoAckOption = Annotated[
     bool, typer.Option("--no-ack", help="Acknowledge nothing: others get it all again.")
 ]
-TypeOption = Annotated[str, typer.Option(help="exclusive, shared, failover or key_shared.")]
-PolicyOption = Annotated[str, typer.Option(help="Of shared: least_loaded, round_robin or random.")]
+TypeOption = Annotated[
+    str | None,
+    typer.Option(help="exclusive (a new one unless given), shared, failover or key_shared."),
+]
+PolicyOption = Annotated[
+    str | None, typer.Option(help="Of shared: least_loaded, round_robin or random.")
+]
 FilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=GLOB", help="Only messages with such an attribute. Repeatable."),
@@ -59,6 +58,14 @@ FilterOption = Annotated[
 KeyFilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Only messages with such a key. Repeatable."),
+]
+ExpireAfterOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="It ends after so long without consumers, as 7d; 0: never."),
+]
+WorkQueuesOption = Annotated[
+    bool,
+    typer.Option("--work-queues", help="Have a pattern cover work queues, which it passes by."),
 ]
 
 
@@ -68,10 +75,12 @@ def consume(
     subscription: SubscriptionOption = None,
     start: StartOption = "latest",
     no_ack: NoAckOption = False,
-    type: TypeOption = "exclusive",
-    policy: PolicyOption = "least_loaded",
+    type: TypeOption = None,
+    policy: PolicyOption = None,
     filter: FilterOption = None,
     key_filter: KeyFilterOption = None,
+    work_queues: WorkQueuesOption = False,
+    expire_after: ExpireAfterOption = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
     ] = None,
@@ -101,19 +110,20 @@ def consume(
     """
     filters = parse_pairs(filter or (), "--filter")
     place = parse_place(start, "--start")
-    name = subscription or f"cli-{secrets.token_hex(4)}"
 
     async def receive_all() -> None:
         async with connect(url) as client:
             sub = client.subscribe(
                 topic,
-                name,
-                type=_type(type),
+                subscription,
+                type=parse_type(type),
                 start=place,
-                policy=_policy(policy),
+                policy=parse_policy(policy),
                 consumer=consumer,
-                filters=filters,
-                key_filters=key_filter or (),
+                filters=filters or None,
+                key_filters=key_filter,
+                work_queues=work_queues,
+                expire_after=parse_span_option(expire_after, "--expire-after"),
                 on_event=None if quiet else _tell,
             )
             try:
@@ -125,8 +135,6 @@ def consume(
             finally:
                 # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
                 await sub.close(release=True)
-                if subscription is None:
-                    await _forget(client, topic, name)
 
     # Without an end of its own, Ctrl-C is how this command ends well.
     endless = count is None and timeout is None
@@ -165,15 +173,6 @@ async def _print_all(
         raise typer.Exit(BusyError.exit_code)
 
 
-async def _forget(client: Client, topic: str, subscription: str) -> None:
-    """Remove the subscription that this command made; on live topics it is gone by itself."""
-    if not client.connected:
-        return
-    with suppress(IsterError, TimeoutError):
-        async with asyncio.timeout(FORGET_S):
-            await client.delete_subscription(topic, subscription)
-
-
 def _tell(event: Event) -> None:
     if isinstance(event, SlowConsumer):
         say(f"too slow: {event.dropped:,} messages were dropped so far")
@@ -183,14 +182,16 @@ def _tell(event: Event) -> None:
         say("reconnected: what live topics were sent in between is lost")
 
 
-def _type(word: str) -> SubscriptionTypeName:
-    if word not in get_args(SubscriptionTypeName):
+def parse_type(word: str | None) -> SubscriptionTypeName | None:
+    """Return `--type`, if it is there."""
+    if word is not None and word not in get_args(SubscriptionTypeName):
         words = ", ".join(get_args(SubscriptionTypeName))
         raise BadRequestError(f"--type {word!r} is not one of {words}")
     return word  # type: ignore[return-value]  # checked the line above
 
 
-def _policy(word: str) -> PolicyName:
-    if word not in get_args(PolicyName):
+def parse_policy(word: str | None) -> PolicyName | None:
+    """Return `--policy`, if it is there."""
+    if word is not None and word not in get_args(PolicyName):
         raise BadRequestError(f"--policy {word!r} is not one of {', '.join(get_args(PolicyName))}")
     return word  # type: ignore[return-value]  # checked the line above

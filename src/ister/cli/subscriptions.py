@@ -3,24 +3,33 @@
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from ister.base import CursorReport, SubscriptionReport, is_wildcard, rounded_size, rounded_span
 from ister.base.errors import BadRequestError, SubscriptionNotFoundError
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.consume import (
+    ExpireAfterOption,
+    FilterOption,
+    KeyFilterOption,
+    PolicyOption,
+    parse_policy,
+    parse_type,
+)
 from ister.cli.terminal import (
     JsonOption,
     YesOption,
     confirm,
     counted,
+    parse_pairs,
     run,
     say,
     write_json,
     write_table,
 )
-from ister.cli.values import PLACE_HELP, parse_place
+from ister.cli.values import PLACE_HELP, parse_place, parse_size_option, parse_span_option
 from ister.client import Client
 
 subs = typer.Typer(no_args_is_help=True, help="See and change subscriptions.")
@@ -167,6 +176,73 @@ def seek(
     say(f"subscription {subscription} on {topic} goes on at {where}")
 
 
+@subs.command("update")
+def update(
+    topic: TopicArgument,
+    subscription: NameArgument,
+    url: UrlOption = URL,
+    type: Annotated[
+        str | None, typer.Option(help="Another type; only while it has no consumers.")
+    ] = None,
+    policy: PolicyOption = None,
+    filter: FilterOption = None,
+    key_filter: KeyFilterOption = None,
+    no_filters: Annotated[
+        bool, typer.Option("--no-filters", help="Take every message from now on.")
+    ] = False,
+    ack_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="For how long a message is leased, as 30s.")
+    ] = None,
+    max_deliveries: Annotated[
+        int | None, typer.Option(min=0, help="Deliveries before the dead letters; 0: no end.")
+    ] = None,
+    backoff: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TIME", help="Delay of delivery 2, 3, …, as 10s. Repeatable."),
+    ] = None,
+    dead_letter_topic: Annotated[str | None, typer.Option(help="For its dead letters.")] = None,
+    poison: Annotated[
+        str | None, typer.Option(help="After the last delivery: dead_letter, block or drop.")
+    ] = None,
+    ordered: Annotated[
+        bool | None, typer.Option(help="At most one message of a key in flight.")
+    ] = None,
+    expire_after: ExpireAfterOption = None,
+    in_flight_max: Annotated[int | None, typer.Option(min=1, help="Messages in flight.")] = None,
+    in_flight_bytes_max: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes in flight, as 64MiB.")
+    ] = None,
+) -> None:
+    """Change settings of a durable subscription, consumers or not; the others stay as they are.
+
+    \b
+    Examples:
+      ister subs update /default/orders billing --ack-timeout 5m
+      ister subs update /default/orders billing --filter 'region=eu-*'
+    """
+    filters = parse_pairs(filter, "--filter") if filter else {} if no_filters else None
+    options = {
+        "type": parse_type(type),
+        "policy": parse_policy(policy),
+        "filters": filters,
+        "key_filters": key_filter or ([] if no_filters else None),
+        "ack_timeout": parse_span_option(ack_timeout, "--ack-timeout"),
+        "max_deliveries": max_deliveries,
+        "backoff": [parse_span_option(step, "--backoff") for step in backoff] if backoff else None,
+        "dead_letter_topic": dead_letter_topic,
+        "poison": poison,
+        "ordered": ordered,
+        "expire_after": parse_span_option(expire_after, "--expire-after"),
+        "in_flight_max": in_flight_max,
+        "in_flight_bytes_max": parse_size_option(in_flight_bytes_max, "--in-flight-bytes-max"),
+    }
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        raise typer.BadParameter("give a setting to change: see `ister subs update --help`")
+    _with_client(url, lambda client: client.update_subscription(topic, subscription, **given))
+    say(f"subscription {subscription} on {topic} is updated")
+
+
 @subs.command("pause")
 def pause(topic: TopicArgument, subscription: NameArgument, url: UrlOption = URL) -> None:
     """Let the deliveries of a durable subscription rest; nothing of it is lost.
@@ -310,7 +386,8 @@ def _progress(cursor: CursorReport | None) -> tuple[object, ...]:
     if cursor is None:
         return ("-", "-", "-", "live")
     oldest = rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-"
-    return (cursor.lag, cursor.in_flight, oldest, "paused" if cursor.paused else "durable")
+    state = "ephemeral" if cursor.durable is False else "durable"
+    return (cursor.lag, cursor.in_flight, oldest, "paused" if cursor.paused else state)
 
 
 def _figures(row: SubscriptionReport) -> str:

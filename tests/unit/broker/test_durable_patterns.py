@@ -11,6 +11,7 @@ from ister.base.errors import (
     LimitReachedError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
+    WrongKindError,
 )
 from ister.base.limits import COVERED_AT_ONCE_MAX, PARTITIONS_MAX
 from ister.codec import Batch, encode
@@ -460,3 +461,103 @@ def test_a_seek_of_nothing_is_done_at_once() -> None:
 
     assert bench.seek(Position(origin="time", at=0), ALL) is None
     assert bench.seek("earliest", ALL) is None
+
+
+# Work queues
+
+JOBS = "/default/orders.jobs"
+
+
+def jobs(bench: StreamBench) -> None:
+    bench.create(JOBS, retention="workqueue")
+
+
+def test_a_pattern_passes_a_work_queue_by(bench: StreamBench) -> None:
+    jobs(bench)
+    dashboard = bench.consume(ALL)
+    worker = bench.consume(JOBS, "workers")
+    bench.publish(b"job", topic=JOBS)
+    bench.publish(b"order", topic=EU)
+
+    assert dashboard.payloads == [b"order"]
+    assert worker.payloads == [b"job"]
+
+
+def test_a_work_queue_of_others_is_no_hindrance_for_a_pattern(bench: StreamBench) -> None:
+    jobs(bench)
+    bench.consume(JOBS, "workers")
+
+    assert bench.consume(ALL).durable.covers(EU)
+
+
+@pytest.mark.parametrize("pattern", [ALL, "/default/*.jobs"])
+def test_a_pattern_passes_a_work_queue_by_that_is_made_later(
+    bench: StreamBench, pattern: str
+) -> None:
+    sink, _ = bench.subscribe(pattern)
+    jobs(bench)
+    bench.publish(b"job", topic=JOBS)
+
+    assert bench.consume(JOBS, "workers").payloads == [b"job"]
+    assert (sink.messages, sink.closed) == ([], [])
+
+
+def test_a_pattern_that_asks_for_work_queues_covers_them(bench: StreamBench) -> None:
+    jobs(bench)
+    member = bench.consume(ALL, work_queues=True)
+    bench.publish(b"job", topic=JOBS)
+
+    assert member.payloads == [b"job"]
+    with pytest.raises(WrongKindError, match="one subscription only, 's' on '/default/orders"):
+        bench.consume(JOBS, "workers")
+
+
+@pytest.mark.parametrize("pattern", [ALL, "/default/*.jobs"])
+def test_a_pattern_that_asks_for_work_queues_covers_one_that_is_made_later(
+    bench: StreamBench, pattern: str
+) -> None:
+    members = [bench.subscribe(pattern, name, work_queues=True) for name in ("first", "second")]
+    bench.settle()
+    for _, outcome in members:
+        outcome.result.consumer.grant(10, 1 << 20)
+    jobs(bench)
+    bench.publish(b"job", topic=JOBS)
+
+    # The second one has to pass it by, and is not closed for that.
+    assert [[m.payload for m in sink.messages] for sink, _ in members] == [[b"job"], []]
+    assert [sink.closed for sink, _ in members] == [[], []]
+    assert [d.name for d in bench.broker.durables if d.covers(JOBS)] == ["first"]
+
+
+def test_a_pattern_keeps_the_work_queues_that_it_covers(bench: StreamBench) -> None:
+    jobs(bench)
+    bench.consume(ALL, work_queues=True).leave()
+    bench.restart()
+    member = bench.consume(ALL)
+    bench.publish(b"job", topic=JOBS)
+    bench.create("/default/orders.more", partitions=2, retention="workqueue")
+
+    assert member.payloads == [b"job"]
+    assert member.durable.covers("/default/orders.more-part-1")
+
+
+def test_a_pattern_can_ask_for_work_queues_afterwards(bench: StreamBench) -> None:
+    jobs(bench)
+    bench.consume(ALL).leave()
+    bench.consume(ALL, work_queues=True).leave()
+    bench.restart()
+    bench.publish(b"job", topic=JOBS)
+
+    assert bench.consume(ALL).payloads == [b"job"]
+
+
+def test_new_partitions_of_a_work_queue_go_to_its_subscription(bench: StreamBench) -> None:
+    bench.create(JOBS, partitions=1, retention="workqueue")
+    worker = bench.consume(JOBS, "workers")
+    watcher = bench.consume(ALL, "watcher", work_queues=False)
+    settings = StreamSettings(retention="workqueue")
+    bench.broker.grow_topic(JOBS, 2, lambda _: None, kind="stream", stream=settings)
+    bench.settle()
+
+    assert worker.durable.covers(f"{JOBS}-part-1")
+    assert not watcher.durable.covers(f"{JOBS}-part-1")

@@ -28,6 +28,7 @@ COMMANDS = [
     ["subs", "list"],
     ["subs", "describe"],
     ["subs", "seek"],
+    ["subs", "update"],
     ["subs", "pause"],
     ["subs", "resume"],
     ["subs", "delete"],

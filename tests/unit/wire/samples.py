@@ -24,6 +24,7 @@ from ister.wire import (
     BindSchema,
     BrokerDescription,
     CheckSchema,
+    Chosen,
     CloseConsumer,
     CloseProducer,
     CloseReader,
@@ -92,6 +93,7 @@ from ister.wire import (
     Topics,
     TransactionCommitted,
     UnbindSchema,
+    UpdateSubscription,
     WatchStreams,
     Welcome,
 )
@@ -271,6 +273,13 @@ COMMANDS: dict[str, Command] = {
     "subscribed": Subscribed(active=True, partitions=3, leases=77),
     "close_consumer": CloseConsumer(channel=2),
     "delete_subscription": DeleteSubscription(topic="/default/orders", subscription="billing"),
+    "update_subscription": UpdateSubscription(
+        topic="/default/orders",
+        subscription="billing",
+        chosen=Chosen(given=["policy", "ack_timeout_ms"]),
+        policy="round_robin",
+        acks=ACK_SETTINGS,
+    ),
     "seek": Seek(
         topic="/default/orders",
         subscription="billing",

@@ -355,7 +355,7 @@ class Subscription:
         if not isinstance(given, BaseMessage):
             raise BadRequestError(f"a message is what this subscription yields, not {given!r}")
         lease, slot = msg.leased(), msg.slot
-        if self._channel.command.type not in ("exclusive", "failover"):
+        if self._channel.type not in ("exclusive", "failover"):
             raise BadRequestError(
                 f"subscription {self.name!r} is shared: acknowledge what this consumer was "
                 "delivered, message by message or by whole batches"

@@ -121,6 +121,7 @@ class Client(Blocking[aio.Client]):
     purge = blocking(aio.Client.purge)
     delete_topic = blocking(aio.Client.delete_topic)
     delete_subscription = blocking(aio.Client.delete_subscription)
+    update_subscription = blocking(aio.Client.update_subscription)
     pause_subscription = blocking(aio.Client.pause_subscription)
     resume_subscription = blocking(aio.Client.resume_subscription)
     seek = blocking(aio.Client.seek)
