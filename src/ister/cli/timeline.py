@@ -322,7 +322,7 @@ def consume(
     url: UrlOption = URL,
     consumer: Annotated[
         str | None,
-        typer.Option(help="Its name: one that comes back under it has its leases again."),
+        typer.Option(help="Its name: it ends the leases that an earlier process of it has left."),
     ] = None,
     lease: Annotated[
         str | None,

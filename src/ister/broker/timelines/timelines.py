@@ -368,10 +368,12 @@ class Timelines:
         prefetch_ms: int,
         credit: int,
         done: Callable[[TimelineConsumer | IsterError], object],
+        fresh: bool = False,
     ) -> None:
         """Open a consumer; one of its name on another connection gives way to it.
 
-        It is handed the leases its name has, then messages as they become due.
+        It is handed the leases its name has, then messages as they become due. If it is `fresh`,
+        these leases end, and count as attempts.
         """
         check_not_reserved(name)
         topic = self._topics.get(name)
@@ -385,6 +387,7 @@ class Timelines:
             lease_ms=lease_ms,
             prefetch_ms=prefetch_ms,
             credit=credit,
+            fresh=fresh,
             done=done,
         )
 

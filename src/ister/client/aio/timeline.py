@@ -15,6 +15,7 @@ from ister.client.aio.link import BrokerLink
 from ister.client.aio.timeline_consumer import CREDIT, PREFETCH_S, TimelineConsumer
 from ister.client.aio.timeline_cron import CronRule, in_zone, rule_of
 from ister.client.session import (
+    MAX_RENEWAL_MS,
     Change,
     ChangeBox,
     Seconds,
@@ -348,15 +349,24 @@ class Timeline:
         lease: Seconds | None = None,
         prefetch: Seconds = PREFETCH_S,
         credit: int = CREDIT,
+        max_renewal: Seconds = MAX_RENEWAL_MS / 1000,
     ) -> TimelineConsumer:
         """Return a consumer: messages are leased to it when they are due, for `lease` seconds.
 
-        That is 60 unless said, or the topic's `max_lease` if that is shorter. One that comes back
-        under the same name has its leases again. They come here up to `prefetch` seconds before
-        they are due, and wait; `credit` messages at most are dealt with at once.
+        That is 60 unless said, or the topic's `max_lease` if that is shorter. A lease is renewed
+        for up to `max_renewal` seconds while the application works on its message. Messages are
+        sent here up to `prefetch` seconds before they are due, and wait; the application works on
+        `credit` messages at once at most. A consumer ends the leases that an earlier process of
+        the same name has left, and they count as attempts.
         """
         return TimelineConsumer(
-            self, self._link, consumer=consumer, lease=lease, prefetch=prefetch, credit=credit
+            self,
+            self._link,
+            consumer=consumer,
+            lease=lease,
+            prefetch=prefetch,
+            credit=credit,
+            max_renewal=max_renewal,
         )
 
     # For the others of this folder

@@ -129,7 +129,8 @@ class TimelineLease:
     def extend(self, seconds: Seconds) -> "asyncio.Future[None]":
         """Keep the message for so many seconds from now; awaited as `done`.
 
-        Raises `BadRequestError` for more than the topic's `max_lease`; the lease is as it was.
+        The consumer renews leases by itself for the time `max_renewal`; this is for longer. Raises
+        `BadRequestError` for more than the topic's `max_lease`; the lease is as it was.
         """
         return self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
 
@@ -173,8 +174,8 @@ class TimelineLease:
 class TimelineConsumer:
     """Messages of a timeline that are due, leased to this consumer. Use it with `async with`.
 
-    What was not handed over when the block is left goes to others at once; a message that was, and
-    is neither done nor released, when its lease ends.
+    When the block is left, messages that the application has received and not finished are
+    released, and count as an attempt. Messages that still wait here go back without one.
 
     >>> async with timeline.consume("worker-1") as leases:
     ...     async for lease in leases:
@@ -193,6 +194,7 @@ class TimelineConsumer:
         lease: Seconds | None,
         prefetch: Seconds,
         credit: int,
+        max_renewal: Seconds,
     ) -> None:
         self._timeline = timeline
         self._link = link
@@ -206,6 +208,7 @@ class TimelineConsumer:
             prefetch_ms=milliseconds(prefetch, "prefetch"),
             credit=check_count(credit, "credit", least=1, most=TIMELINE_CREDIT_MAX),
         )
+        self._max_renewal_ms = milliseconds(max_renewal, "max_renewal")
         self._channel = self._new_channel()
         self._timer: Timer | None = None
         self._timer_due_ms = 0
@@ -262,9 +265,11 @@ class TimelineConsumer:
         self._opened = True
 
     async def close(self) -> None:
-        """Give back what was not handed over. Harmless when closed.
+        """Give all messages back that are not done. Harmless when closed.
 
-        Waits until the broker has what was said of messages, for a while.
+        A message that the application has received counts as an attempt, as after `release`: a
+        handler that fails on a message must not get it again without end. Waits until the broker
+        has what was said of messages, for a while.
         """
         if self._left or not self._opened:
             return
@@ -335,7 +340,8 @@ class TimelineConsumer:
 
     def _new_channel(self) -> TimelineChannel:
         session = self._link.session
-        return TimelineChannel(session, replace(self._command, channel=session.new_channel()))
+        command = replace(self._command, channel=session.new_channel())
+        return TimelineChannel(session, command, self._max_renewal_ms)
 
     async def _next(self) -> TimelineLease:
         while True:

@@ -110,7 +110,7 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
     open = blocking(aio.TimelineConsumer.open)
 
     def close(self) -> None:
-        """Give back what was not handed over. Harmless when closed."""
+        """Give all messages back that are not done; those received count as an attempt."""
         if not self._thread.closed:
             self._thread.run(self._inner.close())
 
