@@ -134,9 +134,15 @@ class TimelineLease:
         """
         return self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
 
-    def release(self, at: When | None = None) -> "asyncio.Future[None]":
-        """Give the message back, to be due at a time, or at once; awaited as `done`."""
-        return self._finish(RELEASE, 0 if at is None else self._consumer.due_ms(at))
+    def release(
+        self, at: When | None = None, *, after: Seconds | None = None
+    ) -> "asyncio.Future[None]":
+        """Give the message back; awaited as `done`.
+
+        It is due `at` a time, or `after` so many seconds, or at once.
+        """
+        is_now = at is None and after is None
+        return self._finish(RELEASE, 0 if is_now else self._consumer.due_ms(at, after))
 
     def _finish(self, kind: int, time_ms: int) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
@@ -332,9 +338,9 @@ class TimelineConsumer:
         """Messages that have come and wait for their time, or to be taken."""
         return self._channel.held_count
 
-    def due_ms(self, at: When) -> int:
+    def due_ms(self, at: When | None, after: Seconds | None) -> int:
         """Return a time as the broker counts it."""
-        return self._timeline.due_ms(at)
+        return self._timeline.due_ms(at, after)
 
     # Inner workings
 

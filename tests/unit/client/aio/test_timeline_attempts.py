@@ -82,7 +82,7 @@ async def test_a_connection_that_takes_over_a_name_counts_what_the_other_one_had
 
 
 async def test_what_was_not_handed_over_costs_no_attempt(timeline: ister.Timeline) -> None:
-    await timeline.put_many([(b"x", 0.0, "a"), (b"x", 0.0, "b")])
+    await timeline.put_many([(b"x", None, "a"), (b"x", None, "b")])
     for _ in range(3):
         async with timeline.consume("one") as leases:
             await settle()
@@ -92,14 +92,14 @@ async def test_what_was_not_handed_over_costs_no_attempt(timeline: ister.Timelin
 
 
 async def test_what_is_done_right_before_the_end_stays_done(timeline: ister.Timeline) -> None:
-    await timeline.put_many([(b"x", 0.0, "a"), (b"x", 0.0, "b")])
+    await timeline.put_many([(b"x", None, "a"), (b"x", None, "b")])
     async with timeline.consume("one") as leases:
         (await leases.receive()).done()
-        (await leases.receive()).release(at=60.0)
+        (await leases.receive()).release(after=60.0)
 
     [left] = [one async for one in timeline.list()]
     assert (left.id, left.attempts, left.holder) == ("b", 1, "")
-    assert left.due_ms - timeline.due_ms(0.0) == 60_000
+    assert left.due_ms - timeline.due_ms(None) == 60_000
 
 
 async def test_a_lease_is_renewed_while_the_application_works(
