@@ -1,6 +1,6 @@
 """Shared words: errors, names, limits, clocks. Imports nothing of ours."""
 
-from ister.base.clock import Clock, Timer
+from ister.base.clock import Clock, Timer, housekeeping, is_housekeeping
 from ister.base.hosts import is_loopback
 from ister.base.names import (
     DEFAULT_NAMESPACE,
@@ -109,6 +109,8 @@ __all__ = [
     "epoch_us",
     "find_partition",
     "hide_secrets",
+    "housekeeping",
+    "is_housekeeping",
     "is_loopback",
     "is_wildcard",
     "matches",

@@ -19,6 +19,7 @@ from ister.base import (
     TimelineSettings,
     Timer,
     check_not_reserved,
+    housekeeping,
 )
 from ister.base.errors import (
     BadRequestError,
@@ -545,6 +546,7 @@ class Timelines:
         for topic in touched:
             topic.look()
 
+    @housekeeping
     def _on_beat(self) -> None:
         """Look at everything when the wall clock was set: timers go by another one."""
         if self._closed:

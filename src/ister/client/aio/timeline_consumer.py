@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ister.base import Timer
 from ister.base.errors import BadRequestError, ClosedError, IsterError, RequestTimeoutError
 from ister.base.limits import TIMELINE_CREDIT_MAX
+from ister.client.aio.futures import Deadline
 from ister.client.aio.link import BrokerLink, settler
 from ister.client.session import (
     Held,
@@ -301,22 +302,22 @@ class TimelineConsumer:
         timeout_s = check_timeout(timeout)
         if timeout_s is None:
             return await self._next()
-        expired = False
+        error: IsterError | None = None
 
-        def expire() -> None:
-            nonlocal expired
-            expired = True
+        def end(frozen: IsterError | None) -> None:
+            nonlocal error
+            error = frozen or RequestTimeoutError(f"a message of {topic!r}", timeout_s)
             self._channel.wake()
 
         topic = self._timeline.topic
-        timer = self._link.clock.call_later(timeout_s, expire)
+        timer = self._link.clock.call_later(timeout_s, Deadline(end))
         try:
             while True:
                 lease = self._take()
                 if lease is not None:
                     return lease
-                if expired:
-                    raise RequestTimeoutError(f"a message of {topic!r}", timeout_s)
+                if error is not None:
+                    raise error
                 await self._wait()
         finally:
             timer.cancel()
