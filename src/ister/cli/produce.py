@@ -7,19 +7,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, TypedDict
 
 import typer
 
+from ister.base import Time
 from ister.base.errors import BadRequestError
 from ister.base.limits import PRODUCER_BATCH_BYTES, PRODUCER_BATCH_COUNT
 from ister.cli.access import URL, UrlOption, connect
 from ister.cli.lines import read_lines
 from ister.cli.terminal import JsonOption, parse_pairs, run, say, write_json
-from ister.cli.timeline import SPAN_HELP, TIME_HELP, parse_moment
-from ister.cli.values import parse_span_option
+from ister.cli.timeline import SPAN_HELP, TIME_HELP
+from ister.cli.values import parse_delay_option, parse_time_option
 from ister.client import BatchFuture, Client, CompressionName, Producer, SendFuture
 
 AttributeOption = Annotated[
@@ -38,8 +39,8 @@ DeliverAfterOption = Annotated[
 class _Delay(TypedDict, total=False):
     """When messages are to be published, as `send_nowait` takes it; empty: at once."""
 
-    deliver_at: datetime
-    deliver_after: float | None
+    deliver_at: Time
+    deliver_after: timedelta
 
 
 @dataclass(slots=True)
@@ -208,9 +209,11 @@ def _delay(deliver_at: str | None, deliver_after: str | None) -> _Delay:
     if deliver_at is not None and deliver_after is not None:
         raise typer.BadParameter("give --deliver-at or --deliver-after, one of them")
     if deliver_at is not None:
-        return {"deliver_at": parse_moment(deliver_at, "--deliver-at")}
+        return {"deliver_at": parse_time_option(deliver_at, "--deliver-at", "--deliver-after")}
     if deliver_after is not None:
-        return {"deliver_after": parse_span_option(deliver_after, "--deliver-after")}
+        return {
+            "deliver_after": parse_delay_option(deliver_after, "--deliver-after", "--deliver-at")
+        }
     return {}
 
 

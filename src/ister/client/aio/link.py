@@ -9,23 +9,25 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from ssl import SSLError
 from time import perf_counter_ns
 from typing import TypeVar, cast
 
-from ister.base import Clock, Timer
+from ister.base import Clock, Timer, housekeeping
 from ister.base.errors import (
     BadRequestError,
     BusyError,
     ClosedError,
     ConnectionLostError,
+    FrozenClockError,
     IsterError,
     NotConnectedError,
     RequestTimeoutError,
     UnauthenticatedError,
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
+from ister.client.aio.futures import Deadline
 from ister.client.aio.sockets import Address, Connector, closing_hint, tls_reason
 from ister.client.aio.tokens import TokenSource
 from ister.client.session import Access, Link, Session, backoff_s
@@ -243,7 +245,12 @@ class BrokerLink:
         if timeout_s is None:
             return await future
 
-        timer = self.clock.call_later(timeout_s, partial(_expire, future, timeout_s, what, name))
+        def end(frozen: IsterError | None) -> None:
+            if not future.done():
+                text = f"{what} {name!r}" if name else what
+                future.set_exception(frozen or RequestTimeoutError(text, timeout_s))
+
+        timer = self.clock.call_later(timeout_s, Deadline(end))
         try:
             return await future
         finally:
@@ -261,10 +268,12 @@ class BrokerLink:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._expiry_s = timeout_s
-        self._expiry_timer = self.clock.call_later(timeout_s, self._expire_requests)
+        self._expiry_timer = self.clock.call_later(timeout_s, Deadline(self._expire_requests))
 
-    def _expire_requests(self) -> None:
+    def _expire_requests(self, frozen: IsterError | None) -> None:
         self._expiry_timer = None
+        if frozen is not None:
+            self.session.requests.fail_all(frozen)
         next_ms = self.session.requests.expire()
         if next_ms is not None:
             # A millisecond more, because clocks are cut off at whole ones.
@@ -404,7 +413,11 @@ class BrokerLink:
                     attempt = 0
             connected = False
             attempt += 1
-            await self._sleep(backoff_s(attempt, _own_random.random()))
+            try:
+                await self._sleep(backoff_s(attempt, _own_random.random()))
+            except FrozenClockError as error:
+                self._stop(error)
+                return
             addresses = self._access.addresses
             address = addresses[(attempt - 1) % len(addresses)]
             try:
@@ -439,12 +452,9 @@ class BrokerLink:
         return OSError, BusyError
 
     async def _sleep(self, delay_s: float) -> None:
-        slept: asyncio.Future[None] = self._loop.create_future()
-        timer = self.clock.call_later(delay_s, lambda: finish(slept))
-        try:
-            await slept
-        finally:
-            timer.cancel()
+        never: asyncio.Future[None] = self._loop.create_future()
+        with suppress(RequestTimeoutError):
+            await self.wait_for(never, delay_s, "a new connection")
 
     def _abandon(self) -> None:
         transport, self._transport = self._transport, None
@@ -476,6 +486,7 @@ class BrokerLink:
                 waiter.set_exception(error)
         self._open_waiters.clear()
 
+    @housekeeping
     def _pulse(self) -> None:
         if self.session.pulse():
             logger.warning("broker_silent")
@@ -566,12 +577,6 @@ def _reason(error: Exception) -> str:
     # Of others than ours and the system's nobody knows what their text has in it.
     said = str(error) if isinstance(error, IsterError | OSError) else ""
     return said or type(error).__name__
-
-
-def _expire(future: "asyncio.Future[_R]", timeout_s: float, what: str, name: str) -> None:
-    if not future.done():
-        text = f"{what} {name!r}" if name else what
-        future.set_exception(RequestTimeoutError(text, timeout_s))
 
 
 def settler(future: "asyncio.Future[Command]") -> Callable[[Command | IsterError], None]:

@@ -174,6 +174,9 @@ class Receivers:
             next_ms = subscription.leases.renew(now_ms)
             if next_ms is not None:
                 self.renew_by(next_ms)
+        next_ms = self._session.timelines.renew(now_ms)
+        if next_ms is not None:
+            self.renew_by(next_ms)
 
     def expire(self, now_ms: int, timeout_ms: int) -> None:
         """Tell those who have waited too long for the confirmation of an acknowledgement."""
