@@ -84,8 +84,9 @@ def shared(
     """Ister: messaging and streaming for Python teams.
 
     \b
-    Try it, each line in its own terminal:
+    Try it, each line in its own terminal, in this order:
       ister serve
+      ister topics create /default/hello
       ister consume /default/hello
       ister produce /default/hello "hello world"
     """

@@ -2,15 +2,17 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
 
-from ister.base.errors import BadRequestError, BusyError, IsterError
+from ister.base import is_wildcard
+from ister.base.errors import BadRequestError, BusyError, IsterError, TopicNotFoundError
 from ister.cli.access import URL, UrlOption, connect
-from ister.cli.rows import message_row
+from ister.cli.rows import VerboseOption, message_row, verbose_line
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
     JsonOption,
@@ -25,6 +27,7 @@ from ister.cli.values import PLACE_HELP, parse_place
 from ister.client import (
     Client,
     Event,
+    Message,
     PolicyName,
     Promoted,
     SlowConsumer,
@@ -80,16 +83,21 @@ def consume(
         typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
     ] = None,
     consumer: Annotated[str | None, typer.Option(help="Name of this consumer.")] = None,
+    verbose: VerboseOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words on stderr.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the messages of a topic, one per line, from now on.
 
+    The topic must exist; a pattern also covers topics that are created later.
+
     On a stream, each message is acknowledged once it is printed. A subscription with a name
     stays and goes on where it was the next time; to only look at what a stream has, `ister read`.
 
-    With --json each line is an object: topic, partition, offset, key, attributes, id,
-    publish_time, producer, attempt, and payload (text) or payload_base64 (when it is no UTF-8).
+    With --verbose each line is topic, offset, key and payload, with tabs between; the key is - for
+    a message without one. With --json each line is an object: topic, partition, offset, key,
+    attributes, id, publish_time, producer, attempt, and payload (text) or payload_base64 (when it
+    is no UTF-8).
 
     \b
     Examples:
@@ -101,27 +109,26 @@ def consume(
     """
     filters = parse_pairs(filter or (), "--filter")
     place = parse_place(start, "--start")
+    asked_type, asked_policy = _type(type), _policy(policy)
     name = subscription or f"cli-{secrets.token_hex(4)}"
+    output = _Output(as_json=as_json, verbose=verbose, quiet=quiet, acks=not no_ack)
 
     async def receive_all() -> None:
         async with connect(url) as client:
+            await _check_exists(client, topic)
             sub = client.subscribe(
                 topic,
                 name,
-                type=_type(type),
+                type=asked_type,
                 start=place,
-                policy=_policy(policy),
+                policy=asked_policy,
                 consumer=consumer,
                 filters=filters,
                 key_filters=key_filter or (),
                 on_event=None if quiet else _tell,
             )
             try:
-                async with sub:
-                    if not quiet:
-                        say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
-                    lines = _Lines(as_json=as_json, acks=not no_ack)
-                    await _print_all(sub, lines, count=count, timeout_s=timeout)
+                await _print_all(sub, output, count=count, timeout_s=timeout)
             finally:
                 if subscription is None:
                     await _forget(client, topic, name)
@@ -132,35 +139,51 @@ def consume(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
-    """What to do with each message."""
+class _Output:
+    """How messages are shown, and whether that acknowledges them."""
 
     as_json: bool
+    verbose: bool
+    quiet: bool
     acks: bool
 
 
+async def _check_exists(client: Client, topic: str) -> None:
+    # Subscribing would create it, as a live topic: a misspelt name would wait for ever.
+    if not is_wildcard(topic) and not await client.topics(topic):
+        raise TopicNotFoundError(topic)
+
+
 async def _print_all(
-    sub: Subscription, lines: _Lines, *, count: int | None, timeout_s: float | None
+    sub: Subscription, output: _Output, *, count: int | None, timeout_s: float | None
 ) -> None:
-    left = count
-    while left is None or left > 0:
-        messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
-        if not messages:
-            break
-        if lines.as_json:
-            write(b"".join([json_line(message_row(message)) for message in messages]))
-        else:
-            write(b"".join([message.payload + b"\n" for message in messages]))
-        flush()
-        if lines.acks:
-            # After the flush: whoever reads our stdout has them, or they come again.
-            for message in messages:
-                await message.ack()
-        if left is not None:
-            left -= len(messages)
+    async with sub:
+        if not output.quiet:
+            say(f"listening on {sub.topic} as {sub.name}; Ctrl-C ends")
+        left = count
+        while left is None or left > 0:
+            messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
+            if not messages:
+                break
+            write(b"".join(_lines(messages, output)))
+            flush()
+            if output.acks:
+                # After the flush: whoever reads our stdout has them, or they come again.
+                for message in messages:
+                    await message.ack()
+            if left is not None:
+                left -= len(messages)
     if left and count is not None:
         say(f"ister: {count - left:,} of {count:,} messages came, then none for {timeout_s:g} s")
         raise typer.Exit(BusyError.exit_code)
+
+
+def _lines(messages: Sequence[Message], output: _Output) -> list[bytes]:
+    if output.as_json:
+        return [json_line(message_row(one)) for one in messages]
+    if output.verbose:
+        return [verbose_line(one.topic, one.offset, one.key, one.payload) for one in messages]
+    return [message.payload + b"\n" for message in messages]
 
 
 async def _forget(client: Client, topic: str, subscription: str) -> None:

@@ -40,6 +40,7 @@ from ister.spark.pipelines.progress import (
     View,
     parsed,
 )
+from ister.spark.pipelines.sink_topics import make_topics
 from ister.spark.pipelines.sinks import start
 from ister.spark.pipelines.upgrade import (
     SHUFFLE_PARTITIONS,
@@ -90,6 +91,12 @@ def run(definition: Definition, options: RunOptions) -> int:
         log = log_path(definition.name)
         # From now on `list` and `stop` know of it: Spark takes ten seconds to start.
         claim.write(_running(definition, options, log=log))
+        if (failure := make_topics(definition)) is not None:
+            goes_on = failure.can_pass and options.restart
+            later = "; the topics of its sinks are created once it answers" if goes_on else ""
+            view.say(hidden(f"pipeline {definition.name}: {failure.text}{later}", definition))
+            if not goes_on:
+                return failure.exit_code
         with _diverted(log):
             spark = _session(definition, options)
         stack.callback(_stop_session, spark)
@@ -513,9 +520,7 @@ def _diverted(log: Path) -> Iterator[None]:
 
 
 def _session(definition: Definition, options: RunOptions) -> "SparkSession":
-    # What PySpark writes about errors in SQL is told by us, in fewer words.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    _quiet_loggers()
     settings = {name: reveal(value) for name, value in definition.settings.items()}
     master = options.master or "local[*]"
     spark = session(
@@ -527,6 +532,16 @@ def _session(definition: Definition, options: RunOptions) -> "SparkSession":
 
     spark.dataSource.register(IsterSource)
     return spark
+
+
+def _quiet_loggers() -> None:
+    """Keep Spark's own words for an error from the terminal: the pipeline says it in fewer.
+
+    PySpark logs mistakes in SQL; Py4J logs what a batch raises, with the stack traces of Python and
+    Java, before the query reports it. All of it is in the pipeline's log.
+    """
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _stop_session(spark: "SparkSession") -> None:
