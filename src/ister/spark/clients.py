@@ -84,7 +84,7 @@ def connect(broker: Broker, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
     except UnauthenticatedError as error:
         raise UnauthenticatedError(f"{error.reason}; {_TOKEN_WORDS}") from None
     except NotConnectedError as error:
-        raise NotConnectedError(error.url, _in_options(error.reason)) from error
+        raise NotConnectedError(error.url, _in_options(error.reason), error.answered) from error
 
 
 def _in_options(reason: str) -> str:
