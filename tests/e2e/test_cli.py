@@ -258,6 +258,16 @@ def test_produce_reports_as_json(shell: Shell, topic: str) -> None:
     assert (report["messages"], report["bytes"]) == (10, 30)
 
 
+def test_each_line_has_its_own_key(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", topic, "--kind", "stream")
+    shell.run("produce", topic, "--key-separator", ":", input=b"a:1\nb:2\n")
+    shell.run("produce", topic, "c:3", "--key-separator", ":", "--attribute", "x=y")
+
+    printed = shell.run("read", topic, "--verbose").stdout.decode().splitlines()
+    assert [line.split("\t")[2:] for line in printed] == [["a", "1"], ["b", "2"], ["c", "3"]]
+    shell.run("produce", topic, "d:4", "--key-separator", ":", "--key", "k", code=2)
+
+
 # request and reply
 
 
@@ -352,6 +362,33 @@ def test_topics_are_created_listed_described_and_deleted(shell: Shell, topic: st
     shell.run("topics", "describe", topic, code=66)
 
 
+def test_the_list_tells_how_many_messages_there_are(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", f"{topic}-live")
+    shell.run("topics", "create", f"{topic}-stream", "--kind", "stream")
+    shell.run("topics", "create", f"{topic}-timeline", "--kind", "timeline")
+    shell.run("produce", f"{topic}-stream", "1", "2", "3")
+    shell.run("timeline", "put", f"{topic}-timeline", "later", "--in", "1h")
+
+    head, *rows = shell.run("topics", "list").stdout.decode().splitlines()
+    assert head.split()[:3] == ["TOPIC", "KIND", "MESSAGES"]
+    cells = {words[0]: words[1:] for words in map(str.split, rows) if words[0].startswith(topic)}
+    assert cells[f"{topic}-live"][:2] == ["live", "-"]
+    assert cells[f"{topic}-stream"][:2] == ["stream", "3"]
+    assert cells[f"{topic}-timeline"] == ["timeline", "1", "-", "-", "-", "0", "-", "-", "-"]
+
+
+def test_a_shell_completes_names_of_topics(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", f"{topic}-a", "--partitions", "2")
+    shell.run("topics", "create", f"{topic}-b")
+    line = f"ister topics describe {topic}"
+    typed = {"_ISTER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "3"}
+
+    completing = Shell(shell.environment["ISTER_URL"], **typed)
+    assert completing.run().stdout.decode().split() == [f"{topic}-a", f"{topic}-b"]
+    nowhere = Shell("ister://127.0.0.1:1", **typed)
+    assert nowhere.run().stdout.strip() == b""
+
+
 def test_deleting_says_what_it_does_and_needs_a_yes(shell: Shell, topic: str) -> None:
     shell.run("topics", "create", topic)
     result = shell.run("topics", "delete", topic, code=2)
@@ -382,7 +419,9 @@ def test_subscriptions_are_listed_and_described(shell: Shell, topic: str) -> Non
     assert isinstance(described, dict)
     assert described["filters"] == {"a": "b*"}
     assert [one["name"] for one in described["consumers"]] == ["c"]
-    assert b"a=b*" in shell.run("subs", "describe", topic, "s").stdout
+    text = shell.run("subs", "describe", topic, "s").stdout.decode()
+    assert re.search(r"(?m)^filters +a=b\*$", text)
+    assert re.search(r"(?m)^durable +no: it ends with its last consumer$", text)
     assert topic.encode() in shell.run("subs", "list").stdout
     shell.run("subs", "describe", topic, "other", code=66)
 
@@ -430,6 +469,21 @@ def test_top_shows_topics_and_consumers_once(shell: Shell, topic: str) -> None:
     assert isinstance(view, dict)
     assert [one["report"]["topic"] for one in view["topics"]] == [topic]
     assert view["topics"][0]["report"]["messages_in"] == 1
+
+
+def test_top_shows_lag_and_what_is_due(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", topic, "--kind", "stream")
+    shell.run("topics", "create", f"{topic}-due", "--kind", "timeline")
+    shell.run("produce", topic, "1", "2", "3")
+    shell.run("timeline", "put", f"{topic}-due", "now", "--in", "0s")
+    options = ("--start", "earliest", "--count", "1", "--quiet")
+    shell.run("consume", topic, "--subscription", "behind", *options)
+
+    lines = shell.run("top", "--once", "--interval", "0.1").stdout.decode().splitlines()
+    rows = [line.split() for line in lines]
+    assert [row[:4] for row in rows if row[:1] == ["behind"]] == [["behind", topic, "2", "0"]]
+    [due] = [row for row in rows if row[:1] == [f"{topic}-due"]]
+    assert due[1:] == ["timeline", "-", "0", "-", "-", "-", "1", "-", "-"]
 
 
 def test_top_streams_until_its_reader_leaves(shell: Shell) -> None:

@@ -12,6 +12,7 @@ import typer
 from ister.base import is_wildcard
 from ister.base.errors import BadRequestError, BusyError, IsterError, TopicNotFoundError
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.completion import topic_argument
 from ister.cli.rows import VerboseOption, message_row, verbose_line
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
@@ -66,7 +67,7 @@ KeyFilterOption = Annotated[
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="As /default/orders, or a pattern: /default/a.>")],
+    topic: Annotated[str, topic_argument("As /default/orders, or a pattern: /default/a.>")],
     url: UrlOption = URL,
     subscription: SubscriptionOption = None,
     start: StartOption = "latest",
@@ -87,9 +88,7 @@ def consume(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words on stderr.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the messages of a topic, one per line, from now on.
-
-    The topic must exist; a pattern also covers topics that are created later.
+    """Print the messages of a topic, which must exist, one per line, from now on.
 
     On a stream, each message is acknowledged once it is printed. A subscription with a name
     stays and goes on where it was the next time; to only look at what a stream has, `ister read`.

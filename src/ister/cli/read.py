@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.completion import topic_argument
 from ister.cli.rows import VerboseOption, batch_rows, verbose_line
 from ister.cli.terminal import EXIT_INTERRUPTED, JsonOption, flush, json_line, run, say, write
 from ister.cli.values import PLACE_HELP, parse_place
@@ -15,7 +16,7 @@ from ister.codec import Batch
 
 
 def read(
-    topic: Annotated[str, typer.Argument(help="A stream, as /default/orders.")],
+    topic: Annotated[str, topic_argument("A stream, as /default/orders.")],
     url: UrlOption = URL,
     start: Annotated[str, typer.Option(metavar="PLACE", help=PLACE_HELP)] = "earliest",
     end: Annotated[

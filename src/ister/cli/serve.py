@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ister.base import DEFAULT_URL
 from ister.telemetry import configure_log
 
 if TYPE_CHECKING:
@@ -275,6 +276,16 @@ def places(settings: "ServerConfig") -> list[tuple[str, str]]:
     return [(name, place) for name, place in rows if place]
 
 
+def hints(url: str) -> list[str]:
+    """Return commands to try with a broker, which work as they are when copied."""
+    at = "" if url == DEFAULT_URL else f" --url {url}"
+    return [
+        f"ister topics create /default/hello --kind stream{at}",
+        f"ister produce /default/hello hi{at}",
+        f"ister consume /default/hello --start earliest{at}",
+    ]
+
+
 def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
     from importlib.metadata import version
 
@@ -293,9 +304,8 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
         rows.add_row("[dim]grpc[/]", escape(ports))
     for name, place in places(settings):
         rows.add_row(f"[dim]{name}[/]", escape(place))
-    rows.add_row(
-        "[dim]try[/]", "ister consume /default/hello   and   ister produce /default/hello hi"
-    )
+    for line in hints(addresses.url):
+        rows.add_row("[dim]try[/]", escape(line))
     title = f"[bold]Ister {version('ister')}[/] is ready (pid {addresses.pid}), Ctrl-C ends it"
     panel = Panel(rows, title=title, title_align="left", expand=False)
     stderr_console().print(panel, markup=True)
