@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from socketserver import BaseServer
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from ister.base.errors import BadRequestError, PipelineRunningError
 from ister.spark.pipelines import metrics, state
 from ister.spark.pipelines.building import DEAD_LETTERS, Flow, build
 from ister.spark.pipelines.definition import Definition, RunOptions, hidden, reveal
-from ister.spark.pipelines.failures import Failure, explained
+from ister.spark.pipelines.failures import Failure, News, explained
 from ister.spark.pipelines.progress import (
     BatchReport,
     Board,
@@ -196,6 +197,7 @@ class Runner:
         # Batches that were counted and not shown yet, by sink.
         self._fresh: dict[str, list[BatchReport]] = {}
         self._written_s = 0.0
+        self._news = News()
         self.board = Board(definition.name, [sink.name for sink in definition.sinks])
         # Told what to show others of this pipeline, every `WRITE_S`.
         self.publish: Callable[[Mapping[str, object]], None] = lambda _progress: None
@@ -312,7 +314,8 @@ class Runner:
         track.retry_s = time.monotonic() + wait_s
         meter.restarts += 1
         meter.status = "waiting"
-        self._view.say(f"{meter.sink}: {failure.text}; again in {wait_s:.0f} s")
+        if self._news.is_new(meter.sink, failure.text, time.monotonic()):
+            self._view.say(f"{meter.sink}: {failure.text}; again in {wait_s:.0f} s")
         return None
 
     def _may_retry(self, failure: Failure, count: int) -> bool:
@@ -531,7 +534,13 @@ def _session(definition: Definition, options: RunOptions) -> "SparkSession":
     from ister.spark.source import IsterSource
 
     spark.dataSource.register(IsterSource)
+    silence(spark.sparkContext._accumulatorServer)  # noqa: SLF001 (nothing else has it)
     return spark
+
+
+def silence(server: BaseServer) -> None:
+    """Keep a server of PySpark from printing a traceback when Java ends first, as by Ctrl-C."""
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
 def _quiet_loggers() -> None:

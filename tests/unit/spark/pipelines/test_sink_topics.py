@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from socketserver import BaseRequestHandler, BaseServer
 from types import MappingProxyType
 
 import pytest
@@ -147,3 +148,16 @@ def test_what_a_batch_raises_is_not_logged_to_the_terminal_by_py4j_first(
         logger.setLevel(before)
 
     assert caplog.records == []
+
+
+def test_a_silent_server_prints_no_traceback_when_java_ends_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = BaseServer(("", 0), BaseRequestHandler)
+    running.silence(server)
+    try:
+        raise EOFError
+    except EOFError:
+        server.handle_error(b"", None)  # type: ignore[arg-type]  # not looked at
+
+    assert capsys.readouterr() == ("", "")
