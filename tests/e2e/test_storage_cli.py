@@ -266,14 +266,12 @@ asyncio.run(main())
     subprocess.run([*command()[:1], "-c", code], check=True, timeout=WAIT_S)
     assert described(stream)["dead_lettered"] == 2
     text = stream.run("subs", "describe", *SUB).stdout.decode()
-    assert re.search(r"(?m)^dead letters +2 since the broker started, 2 not redriven$", text)
+    assert re.search(r"(?m)^dead letters +2, 2 not redriven$", text)
 
     moved = stream.json("subs", "redrive", *SUB)
     assert moved == {"topic": TOPIC, "subscription": "billing", "moved": 2}
     assert stream.run("read", TOPIC, "--start", "10").stdout == lines(8, 9)
-    assert (
-        b"2 since the broker started, 0 not redriven" in stream.run("subs", "describe", *SUB).stdout
-    )
+    assert b" 2, 0 not redriven" in stream.run("subs", "describe", *SUB).stdout
     assert b"0 dead letters" in stream.run("subs", "redrive", *SUB).stderr
     result = stream.run("subs", "redrive", SUB[0], "misspelt", code=66)
     assert b"no subscription 'misspelt'" in result.stderr
