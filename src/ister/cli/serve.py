@@ -278,11 +278,13 @@ def places(settings: "ServerConfig") -> list[tuple[str, str]]:
 
 def hints(url: str) -> list[str]:
     """Return commands to try with a broker, which work as they are when copied."""
-    at = "" if url == DEFAULT_URL else f" --url {url}"
+    # Not `--url` in each: a line that is wrapped cannot be copied.
+    reached = [] if url == DEFAULT_URL else [f"export ISTER_URL={url}"]
     return [
-        f"ister topics create /default/hello --kind stream{at}",
-        f"ister produce /default/hello hi{at}",
-        f"ister consume /default/hello --start earliest{at}",
+        *reached,
+        "ister topics create /default/hello --kind stream",
+        "ister produce /default/hello hi",
+        "ister consume /default/hello --start earliest",
     ]
 
 
@@ -304,8 +306,8 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
         rows.add_row("[dim]grpc[/]", escape(ports))
     for name, place in places(settings):
         rows.add_row(f"[dim]{name}[/]", escape(place))
-    for line in hints(addresses.url):
-        rows.add_row("[dim]try[/]", escape(line))
+    for number, line in enumerate(hints(addresses.url)):
+        rows.add_row("" if number else "[dim]try[/]", escape(line))
     title = f"[bold]Ister {version('ister')}[/] is ready (pid {addresses.pid}), Ctrl-C ends it"
     panel = Panel(rows, title=title, title_align="left", expand=False)
     stderr_console().print(panel, markup=True)
