@@ -244,10 +244,21 @@ def stream_settings(
     dedup_window: Seconds | None,
 ) -> StreamSettings | None:
     """Return how a stream keeps its messages; `None` for other kinds of topics."""
-    said = (durability, retention, max_age, max_bytes, max_messages, ttl, dedup_window)
+    given = {
+        "durability": durability,
+        "retention": retention,
+        "max_age": max_age,
+        "max_bytes": max_bytes,
+        "max_messages": max_messages,
+        "ttl": ttl,
+        "dedup_window": dedup_window,
+    }
     if kind != "stream":
-        if any(one is not None for one in said):
-            raise BadRequestError(f"a {kind} topic keeps nothing: say kind='stream'")
+        said = [name for name, value in given.items() if value is not None]
+        if said:
+            raise BadRequestError(
+                f"a {kind} topic takes no {' and no '.join(said)}: say kind='stream'"
+            )
         return None
     default = StreamSettings()
     settings = StreamSettings(
