@@ -410,7 +410,7 @@ def test_top_streams_until_its_reader_leaves(shell: Shell) -> None:
         ("<&-", ("produce", "/default/closed"), 0),
         (">&-", ("topics", "list"), 0),
         ("2>&-", ("produce", "/default/closed", "x"), 0),
-        ("2>&-", ("produce", "bad", "x"), 64),
+        ("2>&-", ("produce", "bad/name", "x"), 64),
         (">/dev/full", ("topics", "list", "--json"), 74),
     ],
 )
@@ -433,9 +433,9 @@ def test_closed_or_full_standard_streams_do_no_harm(
 Args = tuple[str, ...]
 
 BAD_COMMANDS: list[tuple[Args, int, bytes]] = [
-    (("produce", "no-slash", "x"), 64, b"'no-slash' is not valid"),
+    (("produce", "one/slash", "x"), 64, b"'one/slash' is not valid"),
     (("consume", "/default/a.>.b", "--timeout", "0"), 64, b"'>' stands only at the end"),
-    (("topics", "list", "bad"), 64, b"'bad' is not valid"),
+    (("topics", "list", "bad/name"), 64, b"'bad/name' is not valid"),
     (("topics", "create", "/nowhere/a"), 66, b"namespace 'nowhere' does not exist"),
     (("topics", "create", "/default/a", "--kind", "disk"), 64, b"'disk' is not available"),
     (("consume", "/default/a", "--type", "odd"), 64, b"--type 'odd'"),

@@ -10,6 +10,7 @@ from ister.base.names import (
     check_not_reserved,
     compile_pattern,
     find_partition,
+    full_name,
     is_wildcard,
     matches,
     namespace_of,
@@ -54,6 +55,14 @@ from ister.base.timelines import (
     TimelineSettings,
 )
 from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
+from ister.base.variables import (
+    TLS_CA_VARIABLE,
+    TLS_CERT_VARIABLE,
+    TLS_KEY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+)
 
 __all__ = [
     "ADMIN_PORT",
@@ -65,6 +74,12 @@ __all__ = [
     "LATEST",
     "NATIVE_PORT",
     "SYSTEM_NAMESPACE",
+    "TLS_CA_VARIABLE",
+    "TLS_CERT_VARIABLE",
+    "TLS_KEY_VARIABLE",
+    "TOKEN_FILE_VARIABLE",
+    "TOKEN_VARIABLE",
+    "URL_VARIABLE",
     "AckSettings",
     "BrokerReport",
     "Clock",
@@ -93,6 +108,7 @@ __all__ = [
     "check_not_reserved",
     "compile_pattern",
     "find_partition",
+    "full_name",
     "hide_secrets",
     "is_loopback",
     "is_wildcard",

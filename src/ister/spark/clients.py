@@ -76,7 +76,15 @@ def _connect(broker: Broker) -> "sync.Client":
 
     token, tls = broker.credentials()
     try:
-        return sync.connect(broker.url, token=token, tls=tls, name="spark", timeout=TIMEOUT_S)
+        # Spark repeats a task by itself, and an error says more than half a minute of silence.
+        return sync.connect(
+            broker.url,
+            token=token,
+            tls=tls,
+            name="spark",
+            timeout=TIMEOUT_S,
+            connect_timeout=0,
+        )
     except UnauthenticatedError as error:
         raise UnauthenticatedError(f"{error.reason}; {_TOKEN_WORDS}") from None
     except NotConnectedError as error:

@@ -77,12 +77,15 @@ class MemoryBroker:
         """The broker itself, to look into. Raises `ConnectionRefusedError` while it is stopped."""
         return self._running().broker
 
-    def connect(self, *, name: str = "", timeout: float = 30.0) -> Client:
+    def connect(
+        self, *, name: str = "", timeout: float = 30.0, connect_timeout: float | None = None
+    ) -> Client:
         """Return a client of this broker, as `ister.connect` does."""
         return connect(
             self.url,
             name=name,
             timeout=timeout,
+            connect_timeout=connect_timeout,
             busy_poll=0.0,
             clock=self.clock,
             connector=self.connector,

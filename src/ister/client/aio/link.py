@@ -26,7 +26,7 @@ from ister.base.errors import (
     UnauthenticatedError,
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
-from ister.client.aio.sockets import Address, Connector, closing_hint, tls_reason
+from ister.client.aio.sockets import Address, Connector, TlsFailedError, closing_hint, tls_reason
 from ister.client.aio.tokens import TokenSource
 from ister.client.session import Access, Link, Session, backoff_s
 from ister.telemetry import library_logger
@@ -165,22 +165,18 @@ class BrokerLink:
         self._paused = False
         self._sent_waiters: list[asyncio.Future[None]] = []
 
-    async def open(self) -> None:
-        """Connect, trying each address once; then stay connected until `close`."""
-        token = await self._tokens.get()
-        reasons = []
-        for address in self._access.addresses:
-            try:
-                await self._connect(address, token)
-                break
-            except (OSError, BusyError) as error:
-                self._abandon()
-                reasons.append(_reason(error))
-            except BaseException:
-                self._abandon()
-                raise
-        else:
-            raise NotConnectedError(self._access.shown(), "; ".join(reasons))
+    async def open(self, wait_s: float) -> None:
+        """Connect, trying the addresses for `wait_s`, then stay connected until `close`."""
+        deadline_ms = self.clock.monotonic_ms() + int(wait_s * 1000)
+        attempt = 0
+        while errors := await self._try_addresses():
+            left_s = (deadline_ms - self.clock.monotonic_ms()) / 1000
+            reasons = "; ".join(map(_reason, errors))
+            if left_s <= 0 or all(isinstance(error, TlsFailedError) for error in errors):
+                raise NotConnectedError(self._access.shown(), reasons)
+            attempt += 1
+            logger.info("not_connected_yet", attempt=attempt, reason=reasons)
+            await self._sleep(min(left_s, backoff_s(attempt, _own_random.random())))
         self._pulse()
         self._supervisor = asyncio.create_task(self._supervise())
 
@@ -363,6 +359,22 @@ class BrokerLink:
                 self._lost.set_result(reason)
 
     # Inner workings
+
+    async def _try_addresses(self) -> list[Exception]:
+        """Connect to the first address that answers; return what each said when none does."""
+        token = await self._tokens.get()
+        errors: list[Exception] = []
+        for address in self._access.addresses:
+            try:
+                await self._connect(address, token)
+            except BaseException as error:
+                self._abandon()
+                if not isinstance(error, OSError | BusyError):
+                    raise
+                errors.append(error)
+            else:
+                return []
+        return errors
 
     async def _connect(self, address: Address, token: str) -> None:
         self._lost = self._loop.create_future()

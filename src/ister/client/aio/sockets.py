@@ -35,6 +35,10 @@ _UNKNOWN_SIGNER = (18, 19, 20, 21)
 _NO_TLS = ("wrong version number", "record layer failure")
 
 
+class TlsFailedError(ConnectionError):
+    """A handshake that would fail again: other settings are needed, here or there."""
+
+
 class Connector(Protocol):
     """Opens a transport. Sockets by default; tests bring memory."""
 
@@ -77,7 +81,7 @@ class TlsConnector:
                 protocol, *address, ssl=context, ssl_shutdown_timeout=SHUTDOWN_S
             )
         except ssl.SSLError as error:
-            raise ConnectionError(tls_reason(error)) from error
+            raise TlsFailedError(tls_reason(error)) from error
         except ConnectionError as error:
             # Refused by the system it has a number; the end of a handshake has none, or that of a
             # connection which was there.

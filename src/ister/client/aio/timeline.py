@@ -23,6 +23,7 @@ from ister.client.session import (
     check_list,
     check_no_rule,
     check_text,
+    check_topic,
     cut_changes,
     delete_change,
     due_ms_of,
@@ -126,7 +127,7 @@ class Timeline:
     """
 
     def __init__(self, link: BrokerLink, topic: str, group: str) -> None:
-        self.topic = check_text(topic, "a topic")
+        self.topic = topic = check_topic(topic)
         self.group = check_text(group, "a group")
         self._link = link
         self._box = ChangeBox(link.session, topic, group)

@@ -10,6 +10,7 @@ from ister.client.session.checks import (
     check_extras,
     check_text,
     check_timeout,
+    check_topic,
     not_open,
     with_ttl,
 )
@@ -71,7 +72,7 @@ from ister.client.session.timeline_cron import (
     rule_command,
 )
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
-from ister.client.session.url import backoff_s
+from ister.client.session.url import TLS_SCHEME, backoff_s
 from ister.client.session.values import (
     Schema,
     SchemaRegistration,
@@ -86,6 +87,7 @@ from ister.client.session.values import (
 __all__ = [
     "MAX_RENEWAL_MS",
     "MESSAGE_OVERHEAD_BYTES",
+    "TLS_SCHEME",
     "Access",
     "AckRun",
     "Answer",
@@ -151,6 +153,7 @@ __all__ = [
     "check_text",
     "check_timeout",
     "check_token",
+    "check_topic",
     "cut_batches",
     "cut_changes",
     "default_subject",

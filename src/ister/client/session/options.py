@@ -26,7 +26,7 @@ from ister.base.limits import (
     IN_FLIGHT_COUNT_MAX,
     MAX_DELIVERIES,
 )
-from ister.client.session.checks import check_count, check_text
+from ister.client.session.checks import check_count, check_text, check_topic
 from ister.wire import CreateTopic
 
 # A span of time: seconds, or as Python has it.
@@ -130,7 +130,7 @@ def ack_settings(
         ack_timeout_ms=_or(ack_timeout, "ack_timeout", ACK_TIMEOUT_MS),
         max_deliveries=_count(max_deliveries, "max_deliveries", MAX_DELIVERIES),
         backoff_ms=tuple(milliseconds(step, "a backoff") for step in backoff or ()),
-        dead_letter_topic=dead_letter_topic or "",
+        dead_letter_topic=check_topic(dead_letter_topic or "", "dead_letter_topic"),
         poison=_word(poison, "poison", AckSettings().poison),
         ordered=bool(ordered),
         in_flight_max=_count(in_flight_max, "in_flight_max", IN_FLIGHT_COUNT_MAX),
@@ -159,7 +159,7 @@ def topic_command(
             kind=kind,
             lease_ms_max=_or(max_lease, "max_lease", default.lease_ms_max),
             max_leases=_count(max_leases, "max_leases", default.max_leases),
-            dead_letters=_word(dead_letter_topic, "dead_letter_topic", ""),
+            dead_letters=check_topic(dead_letter_topic or "", "dead_letter_topic"),
         )
         timeline.check()
     elif any(one is not None for one in said):

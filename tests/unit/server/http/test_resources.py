@@ -143,6 +143,8 @@ async def test_topics_are_listed_by_page_kind_pattern_and_namespace(call: Caller
     assert await listed("/topics?kind=stream&after=/default/orders.us") == ["/default/prices"]
     assert await listed("/namespaces/shop/topics") == ["/shop/orders.eu"]
     assert await listed("/namespaces/default/topics?pattern=/default/orders.*") == streams
+    assert await listed("/topics?pattern=orders.*") == streams
+    assert await listed("/namespaces/shop/topics?pattern=orders.*") == ["/shop/orders.eu"]
     none = await call("GET", f"{API}/namespaces/none/topics")
     assert none.error == (404, 3002, "NamespaceNotFoundError")
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ister.base import StreamSettings, TimelineSettings, TopicReport
+from ister.base import DEFAULT_NAMESPACE, StreamSettings, TimelineSettings, TopicReport, full_name
 from ister.base.errors import (
     BadNameError,
     LimitReachedError,
@@ -46,8 +46,9 @@ Kind = Annotated[
 PatternText = Annotated[
     str,
     Meta(
-        pattern=r"^(/[\w-]+/(>|(\*|[\w-]+)(\.(\*|[\w-]+))*(\.>)?))?$",
-        description="Only topics that this pattern covers, as in `/default/orders.*`.",
+        pattern=r"^((/[\w-]+/)?(>|(\*|[\w-]+)(\.(\*|[\w-]+))*(\.>)?))?$",
+        description="Only topics that this pattern covers, as in `/default/orders.*`. Without a "
+        "namespace it is in the one that is listed, or in `default`.",
     ),
 ]
 Partitions = Annotated[
@@ -116,7 +117,7 @@ class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
     dead_letter_topic: Annotated[
         str,
         Meta(
-            pattern=r"^(/[\w-]+/[\w-]+(\.[\w-]+)*)?$",
+            pattern=r"^((/[\w-]+/)?[\w-]+(\.[\w-]+)*)?$",
             max_length=NAME_BYTES_MAX,
             description="A topic of the same kind; empty: `<topic>-dlq`.",
         ),
@@ -128,7 +129,7 @@ class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
             kind=kind,
             lease_ms_max=self.max_lease_ms,
             max_leases=self.max_leases,
-            dead_letters=self.dead_letter_topic,
+            dead_letters=full_name(self.dead_letter_topic),
         )
 
 
@@ -267,7 +268,7 @@ async def grow_topic(admin: Admin, where: TopicPath, body: PartitionCount) -> Pa
 def _page(admin: Admin, query: TopicQuery, namespace: str) -> TopicPage:
     return admin.topics.page(
         namespace=namespace,
-        pattern=query.pattern,
+        pattern=full_name(query.pattern, namespace or DEFAULT_NAMESPACE),
         kind=query.kind,
         after=query.after,
         limit=query.limit,
