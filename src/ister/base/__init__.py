@@ -1,5 +1,6 @@
 """Shared words: errors, names, limits, clocks. Imports nothing of ours."""
 
+from ister.base.autocreate import OFF, AutoCreate
 from ister.base.clock import Clock, Timer
 from ister.base.hosts import is_loopback
 from ister.base.names import (
@@ -73,6 +74,7 @@ __all__ = [
     "HTTP_PORT",
     "LATEST",
     "NATIVE_PORT",
+    "OFF",
     "SYSTEM_NAMESPACE",
     "TLS_CA_VARIABLE",
     "TLS_CERT_VARIABLE",
@@ -81,6 +83,7 @@ __all__ = [
     "TOKEN_VARIABLE",
     "URL_VARIABLE",
     "AckSettings",
+    "AutoCreate",
     "BrokerReport",
     "Clock",
     "ConsumerReport",

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from itertools import count
 
 from ister.base import (
+    AutoCreate,
     BrokerReport,
     Clock,
     DelayReport,
@@ -106,6 +107,7 @@ class Broker:
         random_slot: RandomSlot,
         open_local: Callable[[], Vault] | None = None,
         spooling: Spooling | None = None,
+        auto_create: AutoCreate | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -138,7 +140,12 @@ class Broker:
             open_local=open_local,
             on_opened=self.adopt,
         )
-        self.catalog = Catalog(limits=limits, streams=self.streams, new_number=new_number)
+        self.catalog = Catalog(
+            limits=limits,
+            streams=self.streams,
+            new_number=new_number,
+            auto_create=auto_create or AutoCreate(),
+        )
         self.subscribers = self.catalog.subscribers = Subscribers(
             self.catalog,
             limits=limits,
@@ -249,9 +256,9 @@ class Broker:
         """Remove a topic with its partitions. Consumers of nothing else are closed."""
         self.catalog.delete(name, done)
 
-    def partitions(self, name: str, *, known: int = 0) -> int:
+    def partitions(self, name: str, *, known: int = 0, kind: str = "") -> int:
         """Return the number of partitions, 0 for none, making the topic if needed."""
-        return self.catalog.partitions(name, known=known)
+        return self.catalog.partitions(name, known=known, kind=kind)
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""

@@ -147,12 +147,9 @@ def create_topic(
       ister topics create /default/reminders --kind timeline --max-leases 5
     """
     asked_durability, asked_retention = _durability(durability), _retention(retention)
-    spans = {
-        "max_age": parse_span_option(max_age, "--max-age"),
-        "ttl": parse_span_option(ttl, "--ttl"),
-        "dedup_window": parse_span_option(dedup_window, "--dedup-window"),
-        "max_lease": parse_span_option(max_lease, "--max-lease"),
-    }
+    asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
+    asked_window = parse_span_option(dedup_window, "--dedup-window")
+    asked_lease = parse_span_option(max_lease, "--max-lease")
     size_bytes = parse_size_option(max_bytes, "--max-bytes")
 
     async def create() -> None:
@@ -167,7 +164,10 @@ def create_topic(
                 max_messages=max_messages,
                 max_leases=max_leases,
                 dead_letter_topic=dead_letter_topic,
-                **spans,
+                max_age=asked_age,
+                ttl=asked_ttl,
+                dedup_window=asked_window,
+                max_lease=asked_lease,
             )
 
     run(create())

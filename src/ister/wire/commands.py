@@ -5,10 +5,10 @@ or by `ErrorReply`. A command from the broker with sequence 0 is a notice. Decod
 type; names and ranges are checked by the broker, which knows the rules.
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from ister.base import (
     LATEST,
@@ -90,7 +90,10 @@ class GoingAway(Tagged):
 
 
 class CreateTopic(Tagged):
-    """Make a topic, or do nothing when it exists with the same settings."""
+    """Make a topic, or do nothing when it exists with the same settings.
+
+    With `exist_ok` false, a topic that exists is an error whatever its settings.
+    """
 
     topic: str
     kind: str = "live"
@@ -99,6 +102,7 @@ class CreateTopic(Tagged):
     stream: StreamSettings | None = None
     # Of a timeline or priority topic only; absent: the defaults.
     timeline: TimelineSettings | None = None
+    exist_ok: bool | UnsetType = UNSET
 
 
 class PurgeTopic(Tagged):
@@ -140,13 +144,15 @@ class OpenProducer(Tagged):
     """Use `channel` for publishing to `topic`, which is created when it does not exist.
 
     `partitions` is for a partition whose topic a restarted broker may have forgotten: the number
-    the client knows, so that the topic can be made again as it was.
+    the client knows, so that the topic can be made again as it was. `kind` is of a client that
+    comes back: a live topic is made again, a stream is not.
     """
 
     topic: str
     name: str
     channel: int
     partitions: int = 0
+    kind: Literal["live", "stream"] | UnsetType = UNSET
 
 
 class ProducerOpened(Tagged):
@@ -160,6 +166,8 @@ class ProducerOpened(Tagged):
     next_sequence: int = 0
     # `live` or `stream`.
     kind: str = "live"
+    # The topic did not exist, nobody is subscribed to it, and now it is there.
+    created: bool | UnsetType = UNSET
 
 
 class PublishedEach(Tagged):
@@ -196,6 +204,8 @@ class Subscribe(Tagged):
     # Of a client that comes back: the leases it still holds. What else it was sent got lost on
     # the way, and is delivered again at once. Absent: it does not say.
     held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
+    # Of a client that comes back: see `OpenProducer`.
+    kind: Literal["live", "stream"] | UnsetType = UNSET
 
 
 class Subscribed(Tagged):

@@ -72,8 +72,12 @@ class Administration:
         max_lease: Seconds | None = None,
         max_leases: int | None = None,
         dead_letter_topic: str | None = None,
+        exist_ok: bool = True,
     ) -> None:
         """Make a topic; nothing happens when it exists with the same settings.
+
+        With other settings `TopicExistsError` names what differs; `exist_ok=False` raises it for
+        every topic that exists.
 
         Most is for `kind="stream"`. `durability` says what an acknowledgement means: 'fsync'
         (the default), 'memory', 'os' or 'object'. `retention` says what is kept: 'limits' (the
@@ -97,6 +101,7 @@ class Administration:
             max_lease=max_lease,
             max_leases=max_leases,
             dead_letter_topic=dead_letter_topic,
+            exist_ok=exist_ok,
         )
         await self.link.call(command, Done)
 

@@ -26,40 +26,15 @@ from ister.base.errors import (
     UnauthenticatedError,
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
+from ister.client.aio.repeatable import is_repeatable
 from ister.client.aio.sockets import Address, Connector, TlsFailedError, closing_hint, tls_reason
 from ister.client.aio.tokens import TokenSource
 from ister.client.session import Access, Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
-    AskTime,
-    BindSchema,
-    CheckSchema,
     Command,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
     Seek,
-    SetSchemaMode,
     Wakefulness,
-    WatchStreams,
 )
 
 logger = library_logger("ister.client")
@@ -78,37 +53,6 @@ _own_random = random.Random()
 # Of a connection that ended without an error.
 CLOSED = "closed by the broker"
 
-
-# Questions, and wishes that are already fulfilled the second time.
-_REPEATABLE = (
-    AskTime,
-    BindSchema,
-    CheckSchema,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
-    Seek,
-    SetSchemaMode,
-    WatchStreams,
-)
 
 _R = TypeVar("_R")
 
@@ -209,7 +153,7 @@ class BrokerLink:
             try:
                 reply = await future
             except ConnectionLostError:
-                if isinstance(command, _REPEATABLE):
+                if is_repeatable(command):
                     continue
                 raise
             if not isinstance(reply, expect):

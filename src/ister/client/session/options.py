@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from msgspec import UNSET
+
 from ister.base import (
     AckSettings,
     Origin,
@@ -148,6 +150,7 @@ def topic_command(
     max_lease: Seconds | None = None,
     max_leases: int | None = None,
     dead_letter_topic: str | None = None,
+    exist_ok: bool = True,
     **stream: Any,
 ) -> CreateTopic:
     """Return the command that makes a topic; `stream` is what `stream_settings` takes."""
@@ -166,7 +169,12 @@ def topic_command(
         raise BadRequestError(f"a {kind} topic has no leases: say kind='timeline'")
     settings = stream_settings(kind, **stream)
     return CreateTopic(
-        topic=topic, kind=kind, partitions=partitions, stream=settings, timeline=timeline
+        topic=topic,
+        kind=kind,
+        partitions=partitions,
+        stream=settings,
+        timeline=timeline,
+        exist_ok=UNSET if exist_ok else False,
     )
 
 

@@ -8,11 +8,15 @@ takes long returns its steps, between which others have their turn; its session 
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
 from ister.broker import (
     Attachment,
     Reader,
+    StreamTopic,
     SubscribeOptions,
+    Topic,
     Transaction,
     check_commit,
     open_reader,
@@ -150,6 +154,8 @@ def _done(reply: Reply) -> Callable[[IsterError | None], object]:
 
 
 def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) -> None:
+    if command.exist_ok is False:
+        session.broker.catalog.check_new(command.topic)
     session.broker.create_topic(
         command.topic,
         _done(reply),
@@ -204,7 +210,11 @@ def _delete_namespace(session: "NativeSession", command: DeleteNamespace, reply:
 def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply) -> None:
     check_channel(session, command.channel)
     session.check_room(len(session.producers), "producers_per_connection_max")
-    partitions = session.broker.partitions(command.topic, known=command.partitions)
+    came_back = bool(command.kind or command.partitions)
+    created = not came_back and not session.broker.catalog.is_taken(command.topic)
+    partitions = session.broker.partitions(
+        command.topic, known=command.partitions, kind=command.kind or ""
+    )
     if partitions:
         reply(ProducerOpened(topic=command.topic, producer_id=0, partitions=partitions))
         return
@@ -218,8 +228,14 @@ def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply
             partitions=0,
             next_sequence=stream.next_sequence(command.name) if stream is not None else 0,
             kind=producer.topic.kind,
+            created=True if created and not _is_heard(producer.topic) else UNSET,
         )
     )
+
+
+def _is_heard(topic: Topic | StreamTopic) -> bool:
+    """Whether a live topic has subscriptions: those with a wildcard have a new one at once."""
+    return isinstance(topic, Topic) and bool(topic.subscriptions)
 
 
 def _close_producer(session: "NativeSession", command: CloseProducer, reply: Reply) -> None:
@@ -262,6 +278,7 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
         key_filters=command.key_filters,
         filters=command.filters,
         partitions=command.partitions,
+        kind=command.kind or "",
         start=command.start,
         acks=command.acks,
         held=command.held,
