@@ -39,6 +39,7 @@ from ister.base.streams import (
     Poison,
     Position,
     Retention,
+    StreamChanges,
     StreamReport,
     StreamSettings,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "SchemaBinding",
     "SchemaSubject",
     "SchemaVersion",
+    "StreamChanges",
     "StreamReport",
     "StreamSettings",
     "SubscriptionReport",

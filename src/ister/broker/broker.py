@@ -16,12 +16,14 @@ from ister.base import (
     Clock,
     DelayReport,
     Pattern,
+    StreamChanges,
     StreamSettings,
     SubscriptionReport,
     TimelineSettings,
     TopicName,
     TopicReport,
     check_not_reserved,
+    find_partition,
     parse_pattern,
     parse_plain,
 )
@@ -251,6 +253,14 @@ class Broker:
     ) -> None:
         """Have a topic with that many partitions at least; see `Catalog.grow`."""
         self.catalog.grow(name, partitions, done, kind=kind, stream=stream)
+
+    def update_topic(self, name: str, changes: StreamChanges, done: Done = ignore) -> None:
+        """Change settings of a stream, those of all its partitions; see `Streams.update`."""
+        check_not_reserved(name)
+        part = find_partition(name)
+        if part is not None and self.partition_count(part[0]):
+            raise BadRequestError(f"{name} is a partition: update {part[0]!r}, with all of them")
+        self.streams.update(self.streams_of(name), changes, done)
 
     def delete_topic(self, name: str, done: Done = ignore) -> None:
         """Remove a topic with its partitions. Consumers of nothing else are closed."""

@@ -372,7 +372,7 @@ class Catalog:
         parse_topic(names[-1])
         self._check_room(topic, len(names))
         if isinstance(first, StreamTopic):
-            self._create_streams(topic, names, first.record.settings, done)
+            self._create_streams(topic, names, first.settings, done)
             return
         grown = self._add_live(names)
         self._partitioned[topic] += grown

@@ -41,15 +41,20 @@ def check_same_settings(
         return
     other: Mapping[str, object] = asdict(wanted)
     differences = [
-        f"{name} {value!r}, not {other.get(name)!r}"
+        f"{name} {_shown(value)}, not {_shown(other.get(name))}"
         for name, value in asdict(found).items()
         if value != other.get(name)
     ]
     raise TopicExistsError(
         topic,
-        f"with {'; '.join(differences)}: ask for it as it is, change it with "
+        f"with {'; '.join(differences)}: use it as it is, change it with "
         "`ister topics update`, or delete it first",
     )
+
+
+def _shown(value: object) -> str:
+    """Return a word in quotes, whether it is an enum's or not."""
+    return repr(str(value)) if isinstance(value, str) else str(value)
 
 
 def no_letters(name: str) -> WrongKindError:

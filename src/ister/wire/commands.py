@@ -15,6 +15,7 @@ from ister.base import (
     AckSettings,
     BrokerReport,
     Position,
+    StreamChanges,
     StreamSettings,
     SubscriptionReport,
     TimelineSettings,
@@ -103,6 +104,13 @@ class CreateTopic(Tagged):
     # Of a timeline or priority topic only; absent: the defaults.
     timeline: TimelineSettings | None = None
     exist_ok: bool | UnsetType = UNSET
+
+
+class UpdateTopic(Tagged):
+    """Change settings of a stream topic, of all its partitions; the others stay as they are."""
+
+    topic: str
+    changes: StreamChanges
 
 
 class PurgeTopic(Tagged):
@@ -457,6 +465,7 @@ Command: TypeAlias = (
     | ErrorReply
     | GoingAway
     | CreateTopic
+    | UpdateTopic
     | PurgeTopic
     | Purged
     | DeleteTopic

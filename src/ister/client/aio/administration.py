@@ -21,6 +21,7 @@ from ister.client.session import (
     check_topic,
     offset_of,
     position_of,
+    stream_changes,
     topic_command,
 )
 from ister.wire import (
@@ -45,6 +46,7 @@ from ister.wire import (
     StreamLocated,
     Subscriptions,
     Topics,
+    UpdateTopic,
 )
 
 
@@ -104,6 +106,35 @@ class Administration:
             exist_ok=exist_ok,
         )
         await self.link.call(command, Done)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        durability: DurabilityName | None = None,
+        max_age: Seconds | None = None,
+        max_bytes: int | None = None,
+        max_messages: int | None = None,
+        ttl: Seconds | None = None,
+        dedup_window: Seconds | None = None,
+    ) -> None:
+        """Change settings of a stream and of all its partitions; what is not given stays.
+
+        0 takes a limit away. Retention obeys the new limits within seconds: what is beyond them is
+        dropped, and what was dropped before stays so. `ttl` counts for deliveries from now on,
+        `dedup_window` and `durability` from the next message on; a longer window knows the ids
+        that the shorter one still knew. 'object' cannot become another durability, nor another one
+        'object'. When this returns, the change survives a restart.
+        """
+        changes = stream_changes(
+            durability=durability,
+            max_age=max_age,
+            max_bytes=max_bytes,
+            max_messages=max_messages,
+            ttl=ttl,
+            dedup_window=dedup_window,
+        )
+        await self.link.call(UpdateTopic(topic=check_topic(topic), changes=changes), Done)
 
     async def purge(self, topic: str, *, before: int | None = None) -> int:
         """Drop the messages of a stream before an offset, or all; return how many it were."""

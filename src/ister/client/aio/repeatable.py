@@ -28,6 +28,7 @@ from ister.wire import (
     SaveCursor,
     Seek,
     SetSchemaMode,
+    UpdateTopic,
     WatchStreams,
 )
 
@@ -59,6 +60,7 @@ _REPEATABLE = (
     SaveCursor,
     Seek,
     SetSchemaMode,
+    UpdateTopic,
     WatchStreams,
 )
 

@@ -15,6 +15,7 @@ from ister.base import (
     AckSettings,
     Origin,
     Position,
+    StreamChanges,
     StreamSettings,
     TimelineKind,
     TimelineSettings,
@@ -176,6 +177,36 @@ def topic_command(
         timeline=timeline,
         exist_ok=UNSET if exist_ok else False,
     )
+
+
+def stream_changes(
+    *,
+    durability: str | None,
+    max_age: Seconds | None,
+    max_bytes: int | None,
+    max_messages: int | None,
+    ttl: Seconds | None,
+    dedup_window: Seconds | None,
+) -> StreamChanges:
+    """Return what is to change about a stream; what is `None` stays as it is."""
+
+    def span(value: Seconds | None, what: str) -> int | None:
+        return None if value is None else milliseconds(value, what)
+
+    def count(value: int | None, what: str) -> int | None:
+        return None if value is None else check_count(value, what)
+
+    changes = StreamChanges(
+        durability=None if durability is None else check_text(durability, "durability"),
+        max_age_ms=span(max_age, "max_age"),
+        max_bytes=count(max_bytes, "max_bytes"),
+        max_messages=count(max_messages, "max_messages"),
+        ttl_ms=span(ttl, "ttl"),
+        dedup_window_ms=span(dedup_window, "dedup_window"),
+    )
+    # To the settings of some stream, for the bounds: the broker knows those of this one.
+    changes.apply(StreamSettings(durability=changes.durability or StreamSettings().durability))
+    return changes
 
 
 def stream_settings(

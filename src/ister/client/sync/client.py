@@ -128,6 +128,7 @@ class Client(Blocking[aio.Client]):
     publish = blocking(aio.Client.publish)
     request = blocking(aio.Client.request)
     create_topic = blocking(aio.Client.create_topic)
+    update_topic = blocking(aio.Client.update_topic)
     purge = blocking(aio.Client.purge)
     delete_topic = blocking(aio.Client.delete_topic)
     delete_subscription = blocking(aio.Client.delete_subscription)

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from ister.base import (
     Pattern,
+    StreamChanges,
     StreamSettings,
     TimelineSettings,
     find_partition,
@@ -183,6 +184,10 @@ class Topics:
                 name, done, kind=kind, partitions=partitions, stream=stream, timeline=timeline
             )
         )
+
+    async def update(self, name: str, changes: StreamChanges) -> None:
+        """Change settings of a stream and of all its partitions."""
+        await waiting.done(lambda done: self._broker.update_topic(name, changes, done))
 
     def check_new(self, name: str) -> None:
         """Raise `TopicExistsError` when there is a topic, or a partition, of that name."""

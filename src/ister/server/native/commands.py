@@ -67,6 +67,7 @@ from ister.wire import (
     Subscriptions,
     Topics,
     TransactionCommitted,
+    UpdateTopic,
     Welcome,
     accept_hello,
     control_frame,
@@ -164,6 +165,10 @@ def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) 
         stream=command.stream,
         timeline=command.timeline,
     )
+
+
+def _update_topic(session: "NativeSession", command: UpdateTopic, reply: Reply) -> None:
+    session.broker.update_topic(command.topic, command.changes, _done(reply))
 
 
 def _delete_topic(session: "NativeSession", command: DeleteTopic, reply: Reply) -> None:
@@ -468,6 +473,7 @@ def _describe_broker(session: "NativeSession", _: DescribeBroker, reply: Reply) 
 # Each action takes its own command type, which the table's key guarantees.
 _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     CreateTopic: _create_topic,
+    UpdateTopic: _update_topic,
     DeleteTopic: _delete_topic,
     PurgeTopic: _purge_topic,
     CreateNamespace: _create_namespace,

@@ -20,7 +20,7 @@ async def test_a_method_that_a_path_has_not_is_told_which_it_has(call: Caller) -
     answer = await call("POST", TOPIC)
 
     assert answer.error == (405, 1007, "BadRequestError")
-    assert answer.headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PUT"
+    assert answer.headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"
 
 
 @pytest.mark.parametrize("path", [TOPIC, "/api/openapi.json", "/healthz"])

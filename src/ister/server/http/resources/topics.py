@@ -3,8 +3,16 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
-from ister.base import DEFAULT_NAMESPACE, StreamSettings, TimelineSettings, TopicReport, full_name
+from ister.base import (
+    DEFAULT_NAMESPACE,
+    StreamChanges,
+    StreamSettings,
+    TimelineSettings,
+    TopicReport,
+    full_name,
+)
 from ister.base.errors import (
     BadNameError,
     LimitReachedError,
@@ -97,6 +105,17 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
             ttl_ms=self.ttl_ms,
             dedup_window_ms=self.dedup_window_ms,
         )
+
+
+class TopicChanges(Struct, forbid_unknown_fields=True):
+    """What is to change about a stream; what is left out stays as it is, and 0 is no limit."""
+
+    durability: Literal["memory", "os", "fsync", "object"] | None = None
+    max_age_ms: Milliseconds | None = None
+    max_bytes: Count | None = None
+    max_messages: Count | None = None
+    ttl_ms: Milliseconds | None = None
+    dedup_window_ms: Annotated[int, Meta(ge=0, le=DEDUP_WINDOW_MS_MAX)] | None = None
 
 
 class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
@@ -210,6 +229,24 @@ async def create_topic(
     else:
         await admin.topics.create(where.name, kind=kind, timeline=body.settings(kind))
     return Made(admin.topics.describe(where.name), is_new)
+
+
+@TOPICS.route(
+    "PATCH",
+    "/namespaces/{namespace}/topics/{topic}",
+    BadNameError,
+    TopicNotFoundError,
+    WrongKindError,
+    StorageFailedError,
+    StorageUncertainError,
+)
+async def update_topic(admin: Admin, where: TopicPath, body: TopicChanges) -> TopicDescription:
+    """Change settings of a stream and of all its partitions.
+
+    Retention obeys the new limits within seconds, and drops what is beyond them.
+    """
+    await admin.topics.update(where.name, StreamChanges(**asdict(body)))
+    return admin.topics.describe(where.name)
 
 
 @TOPICS.route("DELETE", "/namespaces/{namespace}/topics/{topic}", BadNameError, TopicNotFoundError)
