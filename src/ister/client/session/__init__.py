@@ -68,6 +68,7 @@ from ister.client.session.timeline_changes import (
 from ister.client.session.timeline_clock import ClockOffset, Lateness
 from ister.client.session.timeline_cron import (
     check_no_rule,
+    cron_of,
     pausing_command,
     preview_command,
     rule_command,
@@ -155,6 +156,7 @@ __all__ = [
     "check_timeout",
     "check_token",
     "check_topic",
+    "cron_of",
     "cut_batches",
     "cut_changes",
     "default_subject",
