@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.conftest import BrokerProcess, plain_environment
@@ -17,15 +18,6 @@ from tests.e2e.shell import WAIT_S, Shell, command, finish
 import ister.sync
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for the tests of this file, each of which uses topics of its own."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.kill()
 
 
 @pytest.fixture
@@ -346,6 +338,21 @@ def test_interrupting_reply_is_no_error(shell: Shell, topic: str) -> None:
 # topics, subs, namespaces
 
 
+def test_settings_of_a_stream_are_changed(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", topic, "--kind", "stream", "--max-bytes", "1GiB")
+
+    refused = shell.run("topics", "update", topic, "--max-age", "7d", code=2)
+    assert b"beyond --max-age 7d" in refused.stderr
+    shell.run("topics", "update", topic, "--max-age", "7d", "--yes")
+    shell.run("topics", "update", topic, "--max-bytes", "0", "--durability", "os")
+
+    described: Any = shell.json("topics", "describe", topic)
+    [row] = described["topics"]
+    settings = row["stream"]["settings"]
+    assert (settings["max_age_ms"], settings["max_bytes"]) == (604_800_000, 0)
+    assert settings["durability"] == "os"
+
+
 def test_topics_are_created_listed_described_and_deleted(shell: Shell, topic: str) -> None:
     shell.run("topics", "create", topic, "--partitions", "2")
     rows = shell.json("topics", "list", topic)
@@ -508,7 +515,7 @@ def test_top_streams_until_its_reader_leaves(shell: Shell) -> None:
         ("<&-", ("produce", "/default/closed"), 0),
         (">&-", ("topics", "list"), 0),
         ("2>&-", ("produce", "/default/closed", "x"), 0),
-        ("2>&-", ("produce", "bad", "x"), 64),
+        ("2>&-", ("produce", "bad/name", "x"), 64),
         (">/dev/full", ("topics", "list", "--json"), 74),
     ],
 )
@@ -531,9 +538,9 @@ def test_closed_or_full_standard_streams_do_no_harm(
 Args = tuple[str, ...]
 
 BAD_COMMANDS: list[tuple[Args, int, bytes]] = [
-    (("produce", "no-slash", "x"), 64, b"'no-slash' is not valid"),
+    (("produce", "one/slash", "x"), 64, b"'one/slash' is not valid"),
     (("consume", "/default/a.>.b", "--timeout", "0"), 64, b"'>' stands only at the end"),
-    (("topics", "list", "bad"), 64, b"'bad' is not valid"),
+    (("topics", "list", "bad/name"), 64, b"'bad/name' is not valid"),
     (("topics", "create", "/nowhere/a"), 66, b"namespace 'nowhere' does not exist"),
     (("topics", "create", "/default/a", "--kind", "disk"), 64, b"'disk' is not available"),
     (("consume", "/default/a", "--type", "odd"), 64, b"--type 'odd'"),

@@ -67,7 +67,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def refusal(url: str, **access: object) -> str:
     """Return why there is no connection."""
     with pytest.raises(NotConnectedError) as caught:
-        sync.connect(url, timeout=WAIT_S, **access)  # type: ignore[arg-type]
+        sync.connect(url, timeout=WAIT_S, connect_timeout=0, **access)  # type: ignore[arg-type]
     return caught.value.reason
 
 

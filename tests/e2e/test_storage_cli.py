@@ -23,15 +23,6 @@ TOPIC = "/default/orders"
 SUB = (TOPIC, "billing")
 
 
-@pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for the tests of this file that do not end it."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.kill()
-
-
 @pytest.fixture
 def shell(shared_broker: BrokerProcess) -> Iterator[Shell]:
     """The command line with a broker that has no topics yet."""

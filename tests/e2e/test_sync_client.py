@@ -36,7 +36,7 @@ def test_no_broker_is_told_by_connect_and_leaves_no_thread() -> None:
     threads = threading.active_count()
 
     with pytest.raises(NotConnectedError):
-        sync.connect(url)
+        sync.connect(url, connect_timeout=0)
     assert threading.active_count() == threads
 
 

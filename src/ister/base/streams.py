@@ -3,7 +3,7 @@
 Zero means "no limit" where a limit is optional.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from msgspec import UNSET, UnsetType
@@ -72,6 +72,33 @@ class StreamSettings:
                 raise BadRequestError(f"{name} is 0 (no limit) or more, not {getattr(self, name)}")
         if not 0 <= self.dedup_window_ms <= DEDUP_WINDOW_MS_MAX:
             raise BadRequestError(f"dedup_window_ms is 0 to {DEDUP_WINDOW_MS_MAX} (24 hours)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamChanges:
+    """What is to change about a stream topic; `None` leaves a setting as it is."""
+
+    durability: str | None = None
+    max_age_ms: int | None = None
+    max_bytes: int | None = None
+    max_messages: int | None = None
+    ttl_ms: int | None = None
+    dedup_window_ms: int | None = None
+
+    def apply(self, settings: StreamSettings) -> StreamSettings:
+        """Return `settings` with these changes, or raise `BadRequestError`."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if not given:
+            raise BadRequestError("no setting is given: say what is to change")
+        changed = replace(settings, **given)
+        changed.check()
+        words = {settings.durability, changed.durability}
+        if len(words) > 1 and Durability.OBJECT in words:
+            raise BadRequestError(
+                f"durability '{settings.durability}' cannot become '{changed.durability}': a topic "
+                "stays in the data folder or in the object store; make another topic"
+            )
+        return changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

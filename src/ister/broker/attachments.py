@@ -29,6 +29,7 @@ class SubscribeOptions:
     filters: dict[str, str]
     # As the client remembers them from before a restart of the broker.
     partitions: int = 0
+    kind: str = ""
     start: Position = LATEST
     acks: AckSettings | None = None
     # Of a pattern: whether it covers work queues, of which each has one subscription only.

@@ -46,7 +46,10 @@ class PartitionedDeleted(_Change, frozen=True):
 
 
 class TopicCreated(_Change, frozen=True):
-    """A stream topic exists. Its number is never used again."""
+    """A stream topic exists, with these settings. Its number is never used again.
+
+    Of a topic that is known already: it has other settings from here on.
+    """
 
     topic: int
     name: str

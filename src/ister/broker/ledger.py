@@ -261,8 +261,11 @@ class Ledger:
         match change:
             case TopicCreated(name=name, settings=settings):
                 self.topic_number = max(self.topic_number, number)
-                if number not in self.topics:
+                found = self.topics.get(number)
+                if found is None:
                     self.topics[number] = TopicRecord(number, name, settings, self.budgets)
+                else:
+                    found.settings = settings
             case TopicDeleted():
                 # Its cursors go with the tracks, or with `drop_dead_cursors`.
                 deleted = self.topics.pop(number, None)

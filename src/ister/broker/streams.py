@@ -19,6 +19,7 @@ from ister.base import (
     Clock,
     Durability,
     Retention,
+    StreamChanges,
     StreamSettings,
     Timer,
     TopicName,
@@ -188,6 +189,25 @@ class Streams:
 
         vault.record(changes, on_done, apply=False)
         return topics
+
+    def update(self, topics: Sequence[StreamTopic], changes: StreamChanges, done: Done) -> None:
+        """Change settings of a topic, or of all partitions of one, once that is in the journal.
+
+        What retention drops by the new ones is gone within seconds. `done` comes before that.
+        """
+        vault = topics[0].vault
+        wanted = changes.apply(topics[0].settings)
+
+        def on_done(error: IsterError | None) -> None:
+            for topic in topics:
+                topic.on_settings(wanted)
+                if error is None and not topic.deleted:
+                    topic.on_changed()
+            done(error)
+
+        vault.record([TopicCreated(t.record.topic, t.name, wanted) for t in topics], on_done)
+        for topic in topics:
+            topic.settings = wanted
 
     def delete(self, topics: Sequence[StreamTopic], done: Done, *, partitioned: str = "") -> None:
         """Remove topics with everything in them, once that is in the journal.

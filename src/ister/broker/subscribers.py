@@ -106,6 +106,8 @@ class Subscribers:
         attachment = Attachment(consumer)
         consumer.on_closed = lambda: self.unsubscribe(attachment)
         consumer.on_void = attachment.on_void
+        if not is_wildcard(pattern):
+            self._catalog.partitions(pattern, known=options.partitions, kind=options.kind)
         found = self._catalog.find(pattern)
         streams = [topic for topic in found if isinstance(topic, StreamTopic)]
         streams = self._durables.covered_of(wanted, streams)

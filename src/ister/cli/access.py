@@ -9,7 +9,6 @@ Always true: no option has the token itself, which everybody on the machine coul
 of processes; it comes from a file, or from ISTER_TOKEN.
 """
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from ister.base import DEFAULT_URL
+from ister.base import (
+    DEFAULT_URL,
+    TLS_CA_VARIABLE,
+    TLS_CERT_VARIABLE,
+    TLS_KEY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    URL_VARIABLE,
+    full_name,
+)
 from ister.base.errors import BadRequestError
 from ister.telemetry import console_class
 
@@ -29,20 +36,20 @@ _PANEL = "TLS and token"
 _OPTIONS = (
     (
         "--token-file",
-        "ISTER_TOKEN_FILE",
+        TOKEN_FILE_VARIABLE,
         "A file with your token, for a broker that asks who you are; or set ISTER_TOKEN to it.",
     ),
     (
         "--tls-ca",
-        "ISTER_TLS_CA",
+        TLS_CA_VARIABLE,
         "Who may have signed the broker's certificate, with isters://. The system's by default.",
     ),
     (
         "--tls-cert",
-        "ISTER_TLS_CLIENT_CERT",
+        TLS_CERT_VARIABLE,
         "Your own certificate, for a broker that asks for one.",
     ),
-    ("--tls-key", "ISTER_TLS_CLIENT_KEY", "The key of that certificate."),
+    ("--tls-key", TLS_KEY_VARIABLE, "The key of that certificate."),
 )
 ACCESS_OPTIONS = tuple(option for option, _, _ in _OPTIONS)
 
@@ -75,7 +82,7 @@ UrlOption = Annotated[
     str,
     typer.Option(
         "--url",
-        envvar="ISTER_URL",
+        envvar=URL_VARIABLE,
         metavar="URL",
         callback=_with_access,
         help="The broker, as ister://host:port, or isters:// with TLS.",
@@ -89,7 +96,8 @@ def connect(url: str, *, name: str = "") -> "Client":
     from ister import client
 
     token, tls = (url.token, url.tls) if isinstance(url, BrokerUrl) else (None, None)
-    return client.connect(str(url), token=token, tls=tls, name=name)
+    # At a terminal the error says more than half a minute of silence.
+    return client.connect(str(url), token=token, tls=tls, name=name, connect_timeout=0)
 
 
 class AccessGroup(TyperGroup):
@@ -134,9 +142,21 @@ class _EscapedErrors(AbstractContextManager[None]):
 def _add_options(commands: Iterable[Any]) -> None:
     for command in commands:
         _add_options(getattr(command, "commands", {}).values())
+        for one in command.params:
+            if one.name in _TOPIC_PARAMETERS:
+                one.callback = _complete
         slots = [slot for slot, one in enumerate(command.params) if one.name == "url"]
         for slot in slots:
             command.params[slot + 1 : slot + 1] = [_option(*row) for row in _OPTIONS]
+
+
+# What these commands call topics and patterns.
+_TOPIC_PARAMETERS = ("topic", "pattern", "dead_letter_topic")
+
+
+def _complete(_context: typer.Context, _option: object, name: str | None) -> str | None:
+    """Let `orders` mean `/default/orders`, in requests, in output and in questions alike."""
+    return None if name is None else full_name(name)
 
 
 def _option(option: str, variable: str, text: str, *, hidden: bool = False) -> TyperOption:
@@ -205,12 +225,9 @@ def _keep(context: typer.Context, option: TyperOption, value: str | None) -> Non
 
 
 def _token(path: str | None, *, is_flag: bool) -> "Token | None":
-    from ister.client import token_file
+    from ister.client import token_file, token_from_environment
 
-    token = os.environ.get("ISTER_TOKEN")
-    if path and token and not is_flag:
-        raise BadRequestError("ISTER_TOKEN and ISTER_TOKEN_FILE are both set: unset one of them")
-    return token_file(path) if path else token
+    return token_file(path) if path and is_flag else token_from_environment()
 
 
 def _tls(url: str, given: Mapping[str, str | None], typed: set[str]) -> "Tls | None":

@@ -122,7 +122,6 @@ def consume(
 
     async def receive_all() -> None:
         async with connect(url) as client:
-            await _check_exists(client, topic)
             sub = client.subscribe(
                 topic,
                 subscription,
@@ -136,14 +135,8 @@ def consume(
                 expire_after=parse_span_option(expire_after, "--expire-after"),
                 on_event=None if quiet else _tell,
             )
-            try:
-                await sub.open()
-                if not quiet:
-                    say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
-                await _print_all(sub, output, count=count, timeout_s=timeout)
-            finally:
-                # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
-                await sub.close(release=True)
+            await _check_exists(client, topic)
+            await _print_all(sub, output, count=count, timeout_s=timeout)
 
     # Without an end of its own, Ctrl-C is how this command ends well.
     endless = count is None and timeout is None
@@ -170,18 +163,25 @@ async def _print_all(
     sub: Subscription, output: _Output, *, count: int | None, timeout_s: float | None
 ) -> None:
     left = count
-    while left is None or left > 0:
-        messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
-        if not messages:
-            break
-        write(b"".join(_lines(messages, output)))
-        flush()
-        if output.acks:
-            # After the flush: whoever reads our stdout has them, or they come again.
-            for message in messages:
-                await message.ack()
-        if left is not None:
-            left -= len(messages)
+    try:
+        await sub.open()
+        if not output.quiet:
+            say(f"listening on {sub.topic} as {sub.name}; Ctrl-C ends")
+        while left is None or left > 0:
+            messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
+            if not messages:
+                break
+            write(b"".join(_lines(messages, output)))
+            flush()
+            if output.acks:
+                # After the flush, which gives them to the reader of our stdout.
+                for message in messages:
+                    await message.ack()
+            if left is not None:
+                left -= len(messages)
+    finally:
+        # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
+        await sub.close(release=True)
     if left and count is not None:
         say(f"ister: {count - left:,} of {count:,} messages came, then none for {timeout_s:g} s")
         raise typer.Exit(BusyError.exit_code)

@@ -124,6 +124,15 @@ TlsClientCaOption = Annotated[
 TokensOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Lines of NAME TOKEN: all doors ask for a token.")
 ]
+AutoCreateOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="WORD",
+        help="What is made of a missing topic by its use: live, stream or off; of one namespace "
+        "as 'live,shop=off'.",
+        show_default="live",
+    ),
+]
 ReadyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready.")
 ]
@@ -167,6 +176,7 @@ _SETTINGS = {
     "data": "data",
     "name": "name",
     "ready_file": "ready_file",
+    "auto_create": "auto_create",
     "stream_memory": "storage.memory",
     "segment_size": "storage.segment",
     "object_store": "storage.object_store",
@@ -221,6 +231,7 @@ def serve(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tokens: TokensOption = None,
+    auto_create: AutoCreateOption = None,
     ready_file: ReadyFileOption = None,
     name: NameOption = None,
     config: ConfigOption = None,

@@ -51,7 +51,8 @@ ExpressionArgument = Annotated[
     str,
     typer.Argument(
         metavar="CRON",
-        help="Minute, hour, day of the month, month and day of the week, as '0 9 * * MON-FRI'.",
+        help="Minute, hour, day of the month, month and day of the week, as '0 9 * * MON-FRI'; or "
+        "'@every 5s'.",
     ),
 ]
 ZoneOption = Annotated[
@@ -109,6 +110,7 @@ def put(
     \b
     Examples:
       ister timeline cron put /default/jobs "*/5 * * * *" "look for mail"
+      ister timeline cron put /default/jobs "@every 5s" "look at the queue" --id look
       ister timeline cron put /default/jobs "30 2 * * *" "report" --id nightly --tz Europe/Vienna
       ister timeline cron put /default/jobs "0 3 * * *" "report" --id nightly --replace
     """

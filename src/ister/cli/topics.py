@@ -1,4 +1,4 @@
-"""`ister topics`: list, create, describe, purge and delete topics."""
+"""`ister topics`: list, create, describe, update, purge and delete topics."""
 
 from typing import Annotated, get_args
 
@@ -157,12 +157,9 @@ def create_topic(
       ister topics create /default/reminders --kind timeline --max-leases 5
     """
     asked_durability, asked_retention = _durability(durability), _retention(retention)
-    spans = {
-        "max_age": parse_span_option(max_age, "--max-age"),
-        "ttl": parse_span_option(ttl, "--ttl"),
-        "dedup_window": parse_span_option(dedup_window, "--dedup-window"),
-        "max_lease": parse_span_option(max_lease, "--max-lease"),
-    }
+    asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
+    asked_window = parse_span_option(dedup_window, "--dedup-window")
+    asked_lease = parse_span_option(max_lease, "--max-lease")
     size_bytes = parse_size_option(max_bytes, "--max-bytes")
 
     async def create() -> None:
@@ -177,11 +174,72 @@ def create_topic(
                 max_messages=max_messages,
                 max_leases=max_leases,
                 dead_letter_topic=dead_letter_topic,
-                **spans,
+                max_age=asked_age,
+                ttl=asked_ttl,
+                dedup_window=asked_window,
+                max_lease=asked_lease,
             )
 
     run(create())
     say(f"topic {topic} is there")
+
+
+@topics.command("update")
+def update_topic(
+    topic: Annotated[str, typer.Argument(help="A stream, as /default/orders.")],
+    url: UrlOption = URL,
+    durability: Annotated[
+        str | None, typer.Option(help="memory, os or fsync; 'object' stays as it is.")
+    ] = None,
+    max_age: MaxAgeOption = None,
+    max_bytes: MaxBytesOption = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=0, help="Drop the oldest beyond this many; 0 for no end.")
+    ] = None,
+    ttl: TtlOption = None,
+    dedup_window: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long message ids are known.")
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Change settings of a stream and of all its partitions; the others stay as they are.
+
+    0 takes a limit away. New limits count within seconds, and messages beyond them are dropped. A
+    new durability and dedup window count from the next message on, a ttl for all deliveries.
+
+    \b
+    Examples:
+      ister topics update /default/orders --max-age 30d --yes
+      ister topics update /default/orders --max-bytes 0 --durability os
+    """
+    asked = _durability(durability)
+    asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
+    asked_window = parse_span_option(dedup_window, "--dedup-window")
+    asked_bytes = parse_size_option(max_bytes, "--max-bytes")
+    limits = {
+        "--max-age": max_age if asked_age else None,
+        "--max-bytes": max_bytes if asked_bytes else None,
+        "--max-messages": max_messages,
+        "--ttl": ttl if asked_ttl else None,
+    }
+    said = " ".join(f"{option} {value}" for option, value in limits.items() if value)
+    if said:
+        confirm(f"drops the messages of {topic} that are beyond {said}", yes=yes)
+
+    async def update() -> None:
+        async with connect(url) as client:
+            await client.update_topic(
+                topic,
+                durability=asked,
+                max_age=asked_age,
+                max_bytes=asked_bytes,
+                max_messages=max_messages,
+                ttl=asked_ttl,
+                dedup_window=asked_window,
+            )
+
+    run(update())
+    say(f"topic {topic} is changed")
 
 
 @topics.command("describe")

@@ -80,7 +80,15 @@ def connect(broker: Broker, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
 
     token, tls = broker.credentials()
     try:
-        return sync.connect(broker.url, token=token, tls=tls, name="spark", timeout=timeout_s)
+        # Spark repeats a task by itself, and an error says more than half a minute of silence.
+        return sync.connect(
+            broker.url,
+            token=token,
+            tls=tls,
+            name="spark",
+            timeout=timeout_s,
+            connect_timeout=0,
+        )
     except UnauthenticatedError as error:
         raise UnauthenticatedError(f"{error.reason}; {_TOKEN_WORDS}") from None
     except NotConnectedError as error:

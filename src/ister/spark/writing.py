@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from ister.base import parse_span, parse_topic
+from ister.base import full_name, parse_span, parse_topic
 from ister.base.errors import IsterError, TopicExistsError, WrongKindError
 from ister.base.limits import (
     KIB,
@@ -88,7 +88,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         form.mistakes.append("`compression`: run `pip install 'ister[compression]'`")
     options = WriteOptions(
         broker=broker_of(form),
-        topic=form.parsed("topic", None, parse_topic),
+        topic=form.parsed("topic", None, lambda text: parse_topic(full_name(text))),
         partitions=form.parsed("partitions", 0, _partitions),
         create_topic=form.flag("createTopic", default=True),
         codec=codec,

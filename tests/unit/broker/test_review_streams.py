@@ -320,7 +320,7 @@ def test_a_data_folder_that_was_filled_meanwhile_is_taken_over_with_its_topics()
     assert outcome.result is None
     assert [t.next_offset for t in late.streams_of("/default/theirs")] == [1]
     other = Outcome()
-    with pytest.raises(IsterError, match="with durability fsync"):
+    with pytest.raises(IsterError, match="with durability 'fsync', not"):
         late.create_topic(
             "/default/theirs", other, kind="stream", stream=StreamSettings(durability="os")
         )

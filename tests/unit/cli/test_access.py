@@ -282,3 +282,24 @@ def test_a_token_does_not_go_to_another_machine_without_tls() -> None:
     with pytest.raises(BadRequestError, match="write isters://") as caught:
         connect(url)
     assert TOKEN not in str(caught.value)
+
+
+# Bare names of topics
+
+
+def test_every_topic_on_the_command_line_may_be_without_its_namespace() -> None:
+    named = {
+        words: one.name
+        for words, command in ALL.items()
+        for one in command.params
+        if one.name in ("topic", "pattern", "dead_letter_topic")
+    }
+
+    assert len(named) > 30
+    for words in named:
+        for one in ALL[words].params:
+            if one.name in ("topic", "pattern", "dead_letter_topic"):
+                assert one.callback(None, one, "orders.>") == "/default/orders.>"
+                assert one.callback(None, one, "/other/orders") == "/other/orders"
+                assert one.callback(None, one, "") == ""
+                assert one.callback(None, one, None) is None

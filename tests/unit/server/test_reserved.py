@@ -104,6 +104,7 @@ NATIVE: dict[str, Act] = {
     "create timeline": lambda c: c.create_topic(NEW, kind="timeline"),
     "create cron": lambda c: c.create_topic(NEW, kind="cron"),
     "create what is there": lambda c: c.create_topic(OLD, kind="stream"),
+    "update": lambda c: c.update_topic(OLD, ttl=1),
     "delete": lambda c: c.delete_topic(OLD),
     "delete timeline": lambda c: c.delete_topic(DUE),
     "purge": lambda c: c.purge(OLD),
@@ -158,6 +159,7 @@ async def test_a_client_can_list_and_read_topics_in_system(broker: MemoryBroker)
 CHANGING = {
     "BindSchema", "ChangeCron", "ChangeTimeline", "CloseStage", "CommitTransaction",
     "ConsumeTimeline", "CreateTopic", "DeleteTopic", "OpenProducer", "PurgeTopic", "Subscribe",
+    "UpdateTopic",
 }  # fmt: skip
 # Of subscriptions and bindings: none can be made in `/system`, so there are none to change.
 OF_WHAT_CANNOT_BE = {
@@ -187,6 +189,7 @@ def test_every_command_that_names_a_topic_is_tested() -> None:
 
 BODIES: dict[str, Any] = {
     "put_topic": {"kind": "stream"},
+    "patch_topic": {"ttl_ms": 1},
     "put_partitions": {"partitions": 4},
     "publish": {"payload": "x"},
     "put_subscription": {"type": "shared"},

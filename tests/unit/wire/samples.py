@@ -12,6 +12,7 @@ from ister.base import (
     SchemaBinding,
     SchemaSubject,
     SchemaVersion,
+    StreamChanges,
     StreamReport,
     StreamSettings,
     SubscriptionReport,
@@ -94,6 +95,7 @@ from ister.wire import (
     TransactionCommitted,
     UnbindSchema,
     UpdateSubscription,
+    UpdateTopic,
     WatchStreams,
     Welcome,
 )
@@ -245,6 +247,17 @@ COMMANDS: dict[str, Command] = {
     "going_away": GoingAway(reason="the broker is shutting down"),
     "create_topic": CreateTopic(
         topic="/default/orders", kind="stream", partitions=3, stream=STREAM_SETTINGS
+    ),
+    "update_topic": UpdateTopic(
+        topic="/default/orders",
+        changes=StreamChanges(
+            durability="os",
+            max_age_ms=604_800_000,
+            max_bytes=1_000_000_000,
+            max_messages=1_000_000,
+            ttl_ms=60_000,
+            dedup_window_ms=120_000,
+        ),
     ),
     "purge_topic": PurgeTopic(topic="/default/orders", before=1_000),
     "purged": Purged(messages=995),

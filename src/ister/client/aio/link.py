@@ -28,9 +28,11 @@ from ister.base.errors import (
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
 from ister.client.aio.futures import Deadline
+from ister.client.aio.repeatable import is_repeatable
 from ister.client.aio.sockets import (
     Address,
     Connector,
+    TlsFailedError,
     closing_hint,
     has_answered,
     reason_of,
@@ -40,35 +42,9 @@ from ister.client.aio.tokens import TokenSource
 from ister.client.session import Access, Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
-    AskTime,
-    BindSchema,
-    CheckSchema,
     Command,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
     Seek,
-    SetSchemaMode,
     Wakefulness,
-    WatchStreams,
 )
 
 logger = library_logger("ister.client")
@@ -87,37 +63,6 @@ _own_random = random.Random()
 # Of a connection that ended without an error.
 CLOSED = "closed by the broker"
 
-
-# Questions, and wishes that are already fulfilled the second time.
-_REPEATABLE = (
-    AskTime,
-    BindSchema,
-    CheckSchema,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
-    Seek,
-    SetSchemaMode,
-    WatchStreams,
-)
 
 _R = TypeVar("_R")
 
@@ -175,23 +120,19 @@ class BrokerLink:
         self._paused = False
         self._sent_waiters: list[asyncio.Future[None]] = []
 
-    async def open(self) -> None:
-        """Connect, trying each address once; then stay connected until `close`."""
-        token = await self._tokens.get()
-        reasons, answered = [], False
-        for address in self._access.addresses:
-            try:
-                await self._connect(address, token)
-                break
-            except (OSError, BusyError) as error:
-                self._abandon()
-                reasons.append(reason_of(error))
-                answered = answered or has_answered(error)
-            except BaseException:
-                self._abandon()
-                raise
-        else:
-            raise NotConnectedError(self._access.shown(), "; ".join(reasons), answered)
+    async def open(self, wait_s: float) -> None:
+        """Connect, trying the addresses for `wait_s`, then stay connected until `close`."""
+        deadline_ms = self.clock.monotonic_ms() + int(wait_s * 1000)
+        attempt = 0
+        while errors := await self._try_addresses():
+            left_s = (deadline_ms - self.clock.monotonic_ms()) / 1000
+            reasons = "; ".join(map(reason_of, errors))
+            if left_s <= 0 or all(isinstance(error, TlsFailedError) for error in errors):
+                answered = any(map(has_answered, errors))
+                raise NotConnectedError(self._access.shown(), reasons, answered)
+            attempt += 1
+            logger.info("not_connected_yet", attempt=attempt, reason=reasons)
+            await self._sleep(min(left_s, backoff_s(attempt, _own_random.random())))
         self._pulse()
         self._supervisor = asyncio.create_task(self._supervise())
 
@@ -224,7 +165,7 @@ class BrokerLink:
             try:
                 reply = await future
             except ConnectionLostError:
-                if isinstance(command, _REPEATABLE):
+                if is_repeatable(command):
                     continue
                 raise
             if not isinstance(reply, expect):
@@ -382,6 +323,22 @@ class BrokerLink:
                 self._lost.set_result(reason)
 
     # Inner workings
+
+    async def _try_addresses(self) -> list[Exception]:
+        """Connect to the first address that answers; return what each said when none does."""
+        token = await self._tokens.get()
+        errors: list[Exception] = []
+        for address in self._access.addresses:
+            try:
+                await self._connect(address, token)
+            except BaseException as error:
+                self._abandon()
+                if not isinstance(error, OSError | BusyError):
+                    raise
+                errors.append(error)
+            else:
+                return []
+        return errors
 
     async def _connect(self, address: Address, token: str) -> None:
         self._lost = self._loop.create_future()

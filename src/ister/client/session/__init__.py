@@ -11,6 +11,7 @@ from ister.client.session.checks import (
     check_extras,
     check_text,
     check_timeout,
+    check_topic,
     not_open,
     with_ttl,
 )
@@ -34,6 +35,7 @@ from ister.client.session.options import (
     milliseconds,
     offset_of,
     position_of,
+    stream_changes,
     stream_settings,
     time_ms,
     topic_command,
@@ -69,12 +71,13 @@ from ister.client.session.timeline_changes import (
 from ister.client.session.timeline_clock import ClockOffset, Lateness
 from ister.client.session.timeline_cron import (
     check_no_rule,
+    cron_of,
     pausing_command,
     preview_command,
     rule_command,
 )
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
-from ister.client.session.url import backoff_s
+from ister.client.session.url import TLS_SCHEME, backoff_s
 from ister.client.session.values import (
     Schema,
     SchemaRegistration,
@@ -89,6 +92,7 @@ from ister.client.session.values import (
 __all__ = [
     "MAX_RENEWAL_MS",
     "MESSAGE_OVERHEAD_BYTES",
+    "TLS_SCHEME",
     "Access",
     "AckRun",
     "Answer",
@@ -155,8 +159,10 @@ __all__ = [
     "check_text",
     "check_timeout",
     "check_token",
+    "check_topic",
     "check_when",
     "chosen_settings",
+    "cron_of",
     "cut_batches",
     "cut_changes",
     "default_subject",
@@ -180,6 +186,7 @@ __all__ = [
     "put_change",
     "registration_of",
     "rule_command",
+    "stream_changes",
     "stream_settings",
     "time_ms",
     "topic_command",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from ister.base import full_name
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
     ATTRIBUTE_BYTES_MAX,
@@ -44,6 +45,11 @@ def check_text(value: object, what: str) -> str:
     except UnicodeEncodeError:
         raise BadRequestError(f"{what} {value!r} is no text that can be sent") from None
     return value
+
+
+def check_topic(value: object, what: str = "a topic") -> str:
+    """Return the full name of a topic or pattern, which has to be text: see `full_name`."""
+    return full_name(check_text(value, what))
 
 
 def check_timeout(timeout: object, what: str = "a timeout") -> float | None:

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
+from msgspec import UNSET
+
 from ister.base import (
     AckSettings,
     Origin,
     Position,
     Seconds,
+    StreamChanges,
     StreamSettings,
     Time,
     TimelineKind,
@@ -28,7 +31,7 @@ from ister.base.limits import (
     IN_FLIGHT_COUNT_MAX,
     MAX_DELIVERIES,
 )
-from ister.client.session.checks import check_count, check_text
+from ister.client.session.checks import check_count, check_text, check_topic
 from ister.wire import Chosen, CreateTopic
 
 # A place in a stream: 'earliest', 'latest', an offset, a time. Of numbers a `float` is a time in
@@ -151,7 +154,7 @@ def ack_settings(
         ack_timeout_ms=_or(ack_timeout, "ack_timeout", ACK_TIMEOUT_MS),
         max_deliveries=_count(max_deliveries, "max_deliveries", MAX_DELIVERIES),
         backoff_ms=tuple(milliseconds(step, "a backoff") for step in backoff or ()),
-        dead_letter_topic=dead_letter_topic or "",
+        dead_letter_topic=check_topic(dead_letter_topic or "", "dead_letter_topic"),
         poison=_word(poison, "poison", AckSettings().poison),
         ordered=bool(ordered),
         in_flight_max=_count(in_flight_max, "in_flight_max", IN_FLIGHT_COUNT_MAX),
@@ -210,6 +213,7 @@ def topic_command(
     max_lease: Seconds | None = None,
     max_leases: int | None = None,
     dead_letter_topic: str | None = None,
+    exist_ok: bool = True,
     **stream: Any,
 ) -> CreateTopic:
     """Return the command that makes a topic; `stream` is what `stream_settings` takes."""
@@ -221,15 +225,50 @@ def topic_command(
             kind=kind,
             lease_ms_max=_or(max_lease, "max_lease", default.lease_ms_max),
             max_leases=_count(max_leases, "max_leases", default.max_leases),
-            dead_letters=_word(dead_letter_topic, "dead_letter_topic", ""),
+            dead_letters=check_topic(dead_letter_topic or "", "dead_letter_topic"),
         )
         timeline.check()
     elif any(one is not None for one in said):
         raise BadRequestError(f"a {kind} topic has no leases: say kind='timeline'")
     settings = stream_settings(kind, **stream)
     return CreateTopic(
-        topic=topic, kind=kind, partitions=partitions, stream=settings, timeline=timeline
+        topic=topic,
+        kind=kind,
+        partitions=partitions,
+        stream=settings,
+        timeline=timeline,
+        exist_ok=UNSET if exist_ok else False,
     )
+
+
+def stream_changes(
+    *,
+    durability: str | None,
+    max_age: Seconds | None,
+    max_bytes: int | None,
+    max_messages: int | None,
+    ttl: Seconds | None,
+    dedup_window: Seconds | None,
+) -> StreamChanges:
+    """Return what is to change about a stream; what is `None` stays as it is."""
+
+    def span(value: Seconds | None, what: str) -> int | None:
+        return None if value is None else milliseconds(value, what)
+
+    def count(value: int | None, what: str) -> int | None:
+        return None if value is None else check_count(value, what)
+
+    changes = StreamChanges(
+        durability=None if durability is None else check_text(durability, "durability"),
+        max_age_ms=span(max_age, "max_age"),
+        max_bytes=count(max_bytes, "max_bytes"),
+        max_messages=count(max_messages, "max_messages"),
+        ttl_ms=span(ttl, "ttl"),
+        dedup_window_ms=span(dedup_window, "dedup_window"),
+    )
+    # To the settings of some stream, for the bounds: the broker knows those of this one.
+    changes.apply(StreamSettings(durability=changes.durability or StreamSettings().durability))
+    return changes
 
 
 def stream_settings(

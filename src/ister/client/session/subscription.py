@@ -119,6 +119,7 @@ class SubscriptionChannel:
         if self._attached:
             self._emit(Resumed(self.command.subscription))
         self._attached = True
+        self.command.kind = "stream" if reply.leases else "live"
         if reply.leases != self.life:
             self.life = reply.leases
             self.void()

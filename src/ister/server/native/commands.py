@@ -14,7 +14,9 @@ from ister.base.errors import BadRequestError, GoingAwayError, IsterError, Proto
 from ister.broker import (
     Attachment,
     Reader,
+    StreamTopic,
     SubscribeOptions,
+    Topic,
     Transaction,
     check_commit,
     open_reader,
@@ -67,6 +69,7 @@ from ister.wire import (
     Topics,
     TransactionCommitted,
     UpdateSubscription,
+    UpdateTopic,
     Welcome,
     accept_hello,
     control_frame,
@@ -154,6 +157,8 @@ def _done(reply: Reply) -> Callable[[IsterError | None], object]:
 
 
 def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) -> None:
+    if command.exist_ok is False:
+        session.broker.catalog.check_new(command.topic)
     session.broker.create_topic(
         command.topic,
         _done(reply),
@@ -162,6 +167,10 @@ def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) 
         stream=command.stream,
         timeline=command.timeline,
     )
+
+
+def _update_topic(session: "NativeSession", command: UpdateTopic, reply: Reply) -> None:
+    session.broker.update_topic(command.topic, command.changes, _done(reply))
 
 
 def _delete_topic(session: "NativeSession", command: DeleteTopic, reply: Reply) -> None:
@@ -208,7 +217,11 @@ def _delete_namespace(session: "NativeSession", command: DeleteNamespace, reply:
 def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply) -> None:
     check_channel(session, command.channel)
     session.check_room(len(session.producers), "producers_per_connection_max")
-    partitions = session.broker.partitions(command.topic, known=command.partitions)
+    came_back = bool(command.kind or command.partitions)
+    created = not came_back and not session.broker.catalog.is_taken(command.topic)
+    partitions = session.broker.partitions(
+        command.topic, known=command.partitions, kind=command.kind or ""
+    )
     if partitions:
         reply(ProducerOpened(topic=command.topic, producer_id=0, partitions=partitions))
         return
@@ -222,8 +235,14 @@ def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply
             partitions=0,
             next_sequence=stream.next_sequence(command.name) if stream is not None else 0,
             kind=producer.topic.kind,
+            created=True if created and not _is_heard(producer.topic) else UNSET,
         )
     )
+
+
+def _is_heard(topic: Topic | StreamTopic) -> bool:
+    """Whether a live topic has subscriptions: those with a wildcard have a new one at once."""
+    return isinstance(topic, Topic) and bool(topic.subscriptions)
 
 
 def _close_producer(session: "NativeSession", command: CloseProducer, reply: Reply) -> None:
@@ -274,6 +293,7 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
         key_filters=command.key_filters,
         filters=command.filters,
         partitions=command.partitions,
+        kind=command.kind or "",
         start=command.start,
         acks=command.acks,
         held=command.held,
@@ -485,6 +505,7 @@ def _describe_broker(session: "NativeSession", _: DescribeBroker, reply: Reply) 
 # Each action takes its own command type, which the table's key guarantees.
 _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     CreateTopic: _create_topic,
+    UpdateTopic: _update_topic,
     DeleteTopic: _delete_topic,
     PurgeTopic: _purge_topic,
     CreateNamespace: _create_namespace,
