@@ -6,6 +6,8 @@ Zero means "no limit" where a limit is optional.
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
+from msgspec import UNSET, UnsetType
+
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
     ACK_TIMEOUT_MS,
@@ -213,5 +215,9 @@ class CursorReport:
     # Whether messages that were delivered too often hold it up, or some of its keys.
     blocked: bool = False
     snapshots: list[str] = field(default_factory=list)
+    # Absent of those that stay until they are deleted. The first: it ends with its last consumer.
+    durable: bool | UnsetType = UNSET
+    # After so long without consumers it ends.
+    expire_after_ms: int | UnsetType = UNSET
     # Every topic with the offset below which all is acknowledged.
     floors: dict[str, int] = field(default_factory=dict)

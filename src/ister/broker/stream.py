@@ -91,6 +91,7 @@ class StreamTopic:
         "deleted",
         "followers",
         "guard",
+        "is_work_queue",
         "messages_dropped",
         "messages_in",
         "messages_out",
@@ -114,6 +115,7 @@ class StreamTopic:
         self.tail = Tail(vault.budget)
         self.appended = record.next_offset
         self.followers: dict[Follower, None] = {}
+        self.is_work_queue = record.settings.retention == Retention.WORKQUEUE
         # Subscriptions that cover it, and have their track still to be made.
         self.tracks_coming = 0
         self.producers = 0

@@ -193,6 +193,20 @@ class CloseProducer(Tagged):
     channel: int
 
 
+class Chosen(msgspec.Struct, omit_defaults=True):
+    """What an application chose for a subscription on streams."""
+
+    # The names of the settings that an existing subscription gets, here, in the command and in its
+    # `acks`; its others stay.
+    given: Listed[str] = msgspec.field(default_factory=list)
+    # Of a pattern: whether it covers work queues, of which each has one subscription only.
+    work_queues: bool = False
+    # One that is not ends with its last consumer, as on live topics.
+    durable: bool = True
+    # It ends when it has had no consumers for so long; 0: never.
+    expire_after_ms: int = 0
+
+
 class Subscribe(Tagged):
     """Use `channel` for a consumer. `topic` may be a pattern. CREDIT frames start the flow."""
 
@@ -212,6 +226,8 @@ class Subscribe(Tagged):
     # Of a client that comes back: the leases it still holds. What else it was sent got lost on
     # the way, and is delivered again at once. Absent: it does not say.
     held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
+    # Absent: a client that does not say what the application chose.
+    chosen: Chosen | msgspec.UnsetType = msgspec.UNSET
     # Of a client that comes back: see `OpenProducer`.
     kind: Literal["live", "stream"] | UnsetType = UNSET
 
@@ -226,6 +242,8 @@ class Subscribed(Tagged):
     active: bool
     partitions: int = 0
     leases: int = 0
+    # The type of the subscription, when it is not the one in `subscribe`.
+    type: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CloseConsumer(Tagged):
@@ -245,6 +263,22 @@ class DeleteSubscription(Tagged):
 
     topic: str
     subscription: str
+
+
+class UpdateSubscription(Tagged):
+    """Change the settings of a durable subscription that are `given`, as in `Subscribe`.
+
+    Also while it has consumers; its type only without.
+    """
+
+    topic: str
+    subscription: str
+    chosen: Chosen
+    type: str = "exclusive"
+    policy: str = "least_loaded"
+    key_filters: Listed[str] = msgspec.field(default_factory=list)
+    filters: Mapped[str] = msgspec.field(default_factory=dict)
+    acks: AckSettings | None = None
 
 
 class Seek(Tagged):
@@ -480,6 +514,7 @@ Command: TypeAlias = (
     | Subscribed
     | CloseConsumer
     | DeleteSubscription
+    | UpdateSubscription
     | Seek
     | SaveCursor
     | DropCursor

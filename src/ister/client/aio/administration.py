@@ -1,6 +1,7 @@
 """What a client asks of its broker beside messages: topics, subscriptions, namespaces, reports."""
 
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from ister.base import (
     LATEST,
@@ -16,9 +17,13 @@ from ister.client.aio.link import BrokerLink
 from ister.client.session import (
     DurabilityName,
     Place,
+    PolicyName,
     RetentionName,
     Seconds,
+    SubscriptionSettings,
+    SubscriptionTypeName,
     check_topic,
+    chosen_settings,
     offset_of,
     position_of,
     stream_changes,
@@ -46,6 +51,7 @@ from ister.wire import (
     StreamLocated,
     Subscriptions,
     Topics,
+    UpdateSubscription,
     UpdateTopic,
 )
 
@@ -149,6 +155,28 @@ class Administration:
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Remove a durable subscription with its position; its consumers are closed."""
         command = DeleteSubscription(topic=check_topic(topic), subscription=subscription)
+        await self.link.call(command, Done)
+
+    async def update_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: SubscriptionTypeName | None = None,
+        policy: PolicyName | None = None,
+        filters: Mapping[str, str] | None = None,
+        key_filters: Sequence[str] | None = None,
+        **settings: Unpack[SubscriptionSettings],
+    ) -> None:
+        """Change the settings of a durable subscription that are given; the others stay.
+
+        They are those of `subscribe`, and count at once, also for the consumers it has. Its type
+        can change only while it has no consumers.
+        """
+        chosen = chosen_settings(
+            type=type, policy=policy, filters=filters, key_filters=key_filters, **settings
+        )
+        command = UpdateSubscription(topic=check_topic(topic), subscription=subscription, **chosen)
         await self.link.call(command, Done)
 
     async def pause_subscription(self, topic: str, subscription: str) -> None:

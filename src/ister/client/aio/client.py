@@ -3,14 +3,14 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, Unpack, overload
 
 from ister.base import (
     Clock,
+    Time,
 )
 from ister.base.errors import BadRequestError, CodecMissingError
 from ister.base.limits import CREDIT_BYTES, CREDIT_COUNT, STAGE_KEEP_MS
@@ -46,18 +46,18 @@ from ister.client.session import (
     Event,
     MessageId,
     Place,
-    PoisonName,
     PolicyName,
     Schema,
     Seconds,
     SubscriptionChannel,
+    SubscriptionSettings,
     SubscriptionTypeName,
     Values,
-    ack_settings,
-    check_receiving,
+    check_buffer,
     check_text,
     check_timeout,
     check_topic,
+    chosen_settings,
     default_subject,
     milliseconds,
     position_of,
@@ -276,61 +276,60 @@ class Client(Administration):
     def subscribe(
         self,
         topic: str,
-        subscription: str,
+        subscription: str | None = None,
         *,
-        type: SubscriptionTypeName = "exclusive",
+        type: SubscriptionTypeName | None = None,
+        durable: bool | None = None,
         start: Place = "latest",
-        policy: PolicyName = "least_loaded",
+        policy: PolicyName | None = None,
         consumer: str | None = None,
         filters: Mapping[str, str] | None = None,
-        key_filters: Sequence[str] = (),
+        key_filters: Sequence[str] | None = None,
+        work_queues: bool = False,
         buffer_count: int = CREDIT_COUNT,
         buffer_bytes: int = CREDIT_BYTES,
         pull: bool = False,
-        ack_timeout: Seconds | None = None,
-        max_deliveries: int | None = None,
-        backoff: Sequence[Seconds] | None = None,
-        dead_letter_topic: str | None = None,
-        poison: PoisonName | None = None,
-        ordered: bool | None = None,
-        in_flight_max: int | None = None,
-        in_flight_bytes_max: int | None = None,
         max_renewal: Seconds = MAX_RENEWAL_MS / 1000,
         schema: type[Any] | Schema | None = None,
         on_event: Callable[[Event], object] | None = None,
+        **settings: Unpack[SubscriptionSettings],
     ) -> Subscription:
         """Return a consumer of a subscription. `topic` may hold wildcards: `/default/a.*.>`.
 
-        `filters` are attribute globs that must all match, `key_filters` key globs, one of which
-        must. At most `buffer_count` messages and about `buffer_bytes` bytes wait here; with `pull`
-        only what was asked for. `on_event` is told of slowness, promotion and reconnects. With a
-        `schema`, see `producer`, messages have a `value`. On streams a subscription is durable: it
+        They cover work queues, which have one subscription each, only with `work_queues`. `filters`
+        are attribute globs that must all match, `key_filters` key globs, one of which must. At most
+        `buffer_count` messages and about `buffer_bytes` bytes wait here; with `pull` only what was
+        asked for. `on_event` is told of slowness, promotion and reconnects. With a `schema`, see
+        `producer`, messages have a `value`. On streams a subscription with a name is durable: it
         begins at `start` ('latest', 'earliest', an offset, a time) when made. A message comes again
         unless it is acknowledged within `ack_timeout` (30 s), after each delay of `backoff`,
         `max_deliveries` times (5; 0: for ever). Then it goes to `dead_letter_topic`, with `poison`
         'drop' nowhere; with 'block' it holds up the others. `ordered`: one message of a key is in
         flight. The `in_flight` limits bound all; `max_renewal` ends the renewal of ack timeouts.
+
+        With `durable=False`, or without a name, it ends with its last consumer; a durable one with
+        `expire_after` when it has had none for so long. An existing subscription gets the settings
+        that are given, and keeps its others. A new one is `exclusive` unless a type is given.
         """
-        check_receiving(filters, key_filters, buffer_count, buffer_bytes)
+        check_buffer(buffer_count, buffer_bytes)
+        if subscription is None:
+            if durable:
+                raise BadRequestError("a durable subscription needs a name")
+            subscription, durable = f"ephemeral-{secrets.token_hex(4)}", False
         command = Subscribe(
             topic=check_topic(topic),
             subscription=subscription,
             consumer=consumer or f"consumer-{secrets.token_hex(4)}",
             channel=self.link.session.new_channel(),
-            type=type,
-            policy=policy,
-            key_filters=list(key_filters),
-            filters=dict(filters or {}),
             start=position_of(start),
-            acks=ack_settings(
-                ack_timeout=ack_timeout,
-                max_deliveries=max_deliveries,
-                backoff=backoff,
-                dead_letter_topic=dead_letter_topic,
-                poison=poison,
-                ordered=ordered,
-                in_flight_max=in_flight_max,
-                in_flight_bytes_max=in_flight_bytes_max,
+            **chosen_settings(
+                type=type,
+                policy=policy,
+                filters=filters,
+                key_filters=key_filters,
+                work_queues=work_queues,
+                durable=durable,
+                **settings,
             ),
         )
         channel = SubscriptionChannel(
@@ -362,7 +361,7 @@ class Client(Administration):
         name, begin = check_topic(topic), position_of(start)
         return Reader(self.link, name, start=begin, end=until, reading=reading)
 
-    def view(self, topic: str, *, at: int | datetime | None = None) -> ViewLoading:
+    def view(self, topic: str, *, at: int | Time | None = None) -> ViewLoading:
         """Return the last payload of every key of a stream: `await` it, or use `async with`.
 
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,

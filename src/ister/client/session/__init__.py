@@ -1,5 +1,6 @@
 """The client without I/O: what to send, what was promised, what to resume."""
 
+from ister.base import Seconds
 from ister.client.session.access import Access, Tls, Token, access_of, check_token
 from ister.client.session.calls import OnReply, ignore
 from ister.client.session.checks import (
@@ -25,11 +26,12 @@ from ister.client.session.options import (
     PoisonName,
     PolicyName,
     RetentionName,
-    Seconds,
+    SubscriptionSettings,
     SubscriptionTypeName,
     ack_settings,
+    check_buffer,
     check_list,
-    check_receiving,
+    chosen_settings,
     milliseconds,
     offset_of,
     position_of,
@@ -56,6 +58,7 @@ from ister.client.session.timeline_changes import (
     ChangeBox,
     When,
     atomic_command,
+    check_when,
     cut_changes,
     delete_change,
     due_ms_of,
@@ -134,6 +137,7 @@ __all__ = [
     "Staged",
     "Stored",
     "SubscriptionChannel",
+    "SubscriptionSettings",
     "SubscriptionTypeName",
     "TimelineChannel",
     "Tls",
@@ -146,16 +150,18 @@ __all__ = [
     "atomic_command",
     "attributes_size",
     "backoff_s",
+    "check_buffer",
     "check_count",
     "check_expected_offset",
     "check_extras",
     "check_list",
     "check_no_rule",
-    "check_receiving",
     "check_text",
     "check_timeout",
     "check_token",
     "check_topic",
+    "check_when",
+    "chosen_settings",
     "cron_of",
     "cut_batches",
     "cut_changes",

@@ -35,6 +35,7 @@ from ister.wire import (
     AbortTransaction,
     BeginTransaction,
     BrokerDescription,
+    Chosen,
     CloseConsumer,
     CloseProducer,
     CloseReader,
@@ -67,6 +68,7 @@ from ister.wire import (
     Subscriptions,
     Topics,
     TransactionCommitted,
+    UpdateSubscription,
     UpdateTopic,
     Welcome,
     accept_hello,
@@ -272,8 +274,16 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
             return
         session.consumers[channel] = found
         partitions = session.broker.partition_count(command.topic)
-        reply(Subscribed(active=found.active, partitions=partitions, leases=found.life))
+        reply(
+            Subscribed(
+                active=found.active,
+                partitions=partitions,
+                leases=found.life,
+                type=UNSET if found.type == command.type else found.type,
+            )
+        )
 
+    chosen = Chosen() if command.chosen is UNSET else command.chosen
     options = SubscribeOptions(
         topic=command.topic,
         subscription=command.subscription,
@@ -287,6 +297,10 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
         start=command.start,
         acks=command.acks,
         held=command.held,
+        work_queues=chosen.work_queues,
+        durable=chosen.durable,
+        expire_after_ms=chosen.expire_after_ms,
+        given=None if command.chosen is UNSET else chosen.given,
     )
     try:
         session.broker.subscribers.subscribe(
@@ -313,6 +327,24 @@ def _delete_subscription(
     session: "NativeSession", command: DeleteSubscription, reply: Reply
 ) -> None:
     session.broker.durables.delete(command.topic, command.subscription, _done(reply))
+
+
+def _update_subscription(
+    session: "NativeSession", command: UpdateSubscription, reply: Reply
+) -> None:
+    options = SubscribeOptions(
+        topic=command.topic,
+        subscription=command.subscription,
+        consumer="",
+        type=command.type,
+        policy=command.policy,
+        key_filters=command.key_filters,
+        filters=command.filters,
+        acks=command.acks,
+        expire_after_ms=command.chosen.expire_after_ms,
+        given=command.chosen.given,
+    )
+    session.broker.subscribers.update(options, _done(reply))
 
 
 def _seek(session: "NativeSession", command: Seek, reply: Reply) -> None:
@@ -483,6 +515,7 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     Subscribe: _subscribe,
     CloseConsumer: _close_consumer,
     DeleteSubscription: _delete_subscription,
+    UpdateSubscription: _update_subscription,
     Seek: _seek,
     SaveCursor: _save_cursor,
     DropCursor: _drop_cursor,

@@ -425,3 +425,19 @@ async def test_a_timeline_is_nothing_else(
     answer = await call(method, f"{TOPICS}/later{path}", body)
 
     assert answer.error == (400, 1013, "WrongKindError")
+
+
+async def test_settings_of_a_subscription_change_and_the_others_stay(
+    call: Caller, billing: None
+) -> None:
+    before = (await call("GET", BILLING)).json
+    body = {"filters": {"a": "1"}, "policy": "random", "settings": {"max_deliveries": 9}}
+    answer = await call("PATCH", BILLING, body)
+
+    assert answer.status == 200
+    after = (await call("GET", BILLING)).json
+    assert (after["filters"], after["policy"]) == ({"a": "1"}, "random")
+    assert after["cursor"]["settings"] == before["cursor"]["settings"] | {"max_deliveries": 9}
+    assert (await call("PATCH", BILLING, {"policy": "fair"})).status == 400
+    missing = f"{BILLING}-not-there"
+    assert (await call("PATCH", missing, {})).error == (404, 3004, "SubscriptionNotFoundError")
