@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.e2e.conftest import BrokerProcess, plain_environment
@@ -336,21 +335,6 @@ def test_interrupting_reply_is_no_error(shell: Shell, topic: str) -> None:
 
 
 # topics, subs, namespaces
-
-
-def test_settings_of_a_stream_are_changed(shell: Shell, topic: str) -> None:
-    shell.run("topics", "create", topic, "--kind", "stream", "--max-bytes", "1GiB")
-
-    refused = shell.run("topics", "update", topic, "--max-age", "7d", code=2)
-    assert b"beyond --max-age 7d" in refused.stderr
-    shell.run("topics", "update", topic, "--max-age", "7d", "--yes")
-    shell.run("topics", "update", topic, "--max-bytes", "0", "--durability", "os")
-
-    described: Any = shell.json("topics", "describe", topic)
-    [row] = described["topics"]
-    settings = row["stream"]["settings"]
-    assert (settings["max_age_ms"], settings["max_bytes"]) == (604_800_000, 0)
-    assert settings["durability"] == "os"
 
 
 def test_topics_are_created_listed_described_and_deleted(shell: Shell, topic: str) -> None:

@@ -188,18 +188,22 @@ def test_every_command_that_names_a_topic_is_tested() -> None:
 
 
 BODIES: dict[str, Any] = {
-    "put_topic": {"kind": "stream"},
-    "patch_topic": {"ttl_ms": 1},
-    "put_partitions": {"partitions": 4},
-    "publish": {"payload": "x"},
-    "put_subscription": {"type": "shared"},
-    "put_binding": {"subject": "orders"},
+    "create_topic": {"kind": "stream"},
+    "update_topic": {"ttl_ms": 1},
+    "grow_topic": {"partitions": 4},
+    "publish_message": {"payload": "x"},
+    "create_subscription": {"type": "shared"},
+    "bind_topic": {"subject": "orders"},
 }
 HTTP = [
     one
     for one in ROUTES.table
     if one.method != "GET" and ("{namespace}" in one.path and "{topic}" in one.path)
 ]
+
+
+def test_every_body_is_that_of_a_route() -> None:
+    assert set(BODIES) <= {one.name for one in HTTP}
 
 
 @pytest.mark.parametrize("topic", ["new", "old"])

@@ -40,7 +40,10 @@ class ProducerPool:
     async def take(self, topic: str) -> PooledProducer:
         """Return the producer of a topic, open; the caller takes one from `users` when done."""
         pooled = self._pooled.pop(topic, None)
-        if pooled is None or pooled.producer.closed:
+        if pooled is not None and pooled.producer.closed:
+            await pooled.producer.close(flush=False)
+            pooled = None
+        if pooled is None:
             pooled = await self._open(topic)
         self._pooled[topic] = pooled
         pooled.users += 1

@@ -15,7 +15,7 @@ from ister.base.errors import (
     NotConnectedError,
     VersionError,
 )
-from ister.client.aio.sockets import TlsFailedError
+from ister.client.aio.sockets import HandshakeError
 from ister.testing import MemoryBroker, MemoryTransport, VirtualClock, connect_pair, settle
 from ister.wire import Welcome, control_frame
 
@@ -148,7 +148,7 @@ async def test_a_certificate_that_is_not_trusted_is_told_at_once(network: Networ
         protocol: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]
     ) -> MemoryTransport:
         network.attempts.append("")
-        raise TlsFailedError("its certificate is not to be trusted")
+        raise HandshakeError("its certificate is not to be trusted")
 
     client = ister.connect("ister://x", clock=network.clock, connector=connector)
 
