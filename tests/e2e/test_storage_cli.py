@@ -1,6 +1,7 @@
 """Streams, storage and keys from the shell: commands as processes, against real brokers."""
 
 import json
+import re
 import sqlite3
 import subprocess
 import time
@@ -20,15 +21,6 @@ __all__ = ["s3_server"]  # A fixture: pytest finds it here by its name.
 
 TOPIC = "/default/orders"
 SUB = (TOPIC, "billing")
-
-
-@pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for the tests of this file that do not end it."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.kill()
 
 
 @pytest.fixture
@@ -165,11 +157,13 @@ def test_a_named_subscription_goes_on_where_it_was(
     first = own_stream.run(*consume, "--count", "3").stdout
     looked = own_stream.run(*consume, "--count", "3", "--no-ack").stdout
     broker.restart()
-    rest = own_stream.run(*consume, "--count", "7").stdout
+    rest = own_stream.run(*consume, "--count", "7", "--json").stdout.splitlines()
 
     assert first == lines(0, 1, 2)
     assert looked == lines(3, 4, 5)
-    assert rest == lines(*range(3, 10))
+    rows = [json.loads(row) for row in rest]
+    assert "".join(row["payload"] + "\n" for row in rows).encode() == lines(*range(3, 10))
+    assert {row["attempt"] for row in rows} == {1}
     assert described(own_stream)["lag"] == 0
 
 
@@ -203,6 +197,15 @@ def test_a_subscription_is_moved_saved_paused_and_deleted(stream: Shell) -> None
     stream.run("subs", "resume", *SUB)
     assert stream.run("consume", TOPIC, "-s", "billing", "--count", "1").stdout == lines(4)
 
+    stream.run(
+        "subs", "update", *SUB, "--ack-timeout", "1m", "--backoff", "5s", "--expire-after", "7d"
+    )
+    cursor = described(stream)
+    assert cursor["expire_after_ms"] == 7 * 86_400_000
+    assert isinstance(cursor["settings"], dict)
+    assert cursor["settings"]["ack_timeout_ms"] == 60_000
+    assert cursor["settings"]["backoff_ms"] == [5_000]
+
     stream.run("subs", "delete", *SUB, "--yes")
     stream.run("subs", "describe", *SUB, code=66)
 
@@ -212,7 +215,7 @@ def test_a_subscription_is_described_for_people(stream: Shell) -> None:
     text = stream.run("subs", "describe", *SUB).stdout.decode()
 
     assert "/default/orders-billing-dlq" in text
-    for word in ("LAG", "OLDEST", "REDELIVERED", "SAVED CURSORS", "ACKNOWLEDGED BELOW"):
+    for word in ("lag", "oldest", "redelivered", "saved cursors", "ACKNOWLEDGED BELOW"):
         assert word in text
 
 
@@ -264,17 +267,20 @@ asyncio.run(main())
 """  # noqa: E501
     subprocess.run([*command()[:1], "-c", code], check=True, timeout=WAIT_S)
     assert described(stream)["dead_lettered"] == 2
+    text = stream.run("subs", "describe", *SUB).stdout.decode()
+    assert re.search(r"(?m)^dead letters +2, 2 not redriven$", text)
 
     moved = stream.json("subs", "redrive", *SUB)
     assert moved == {"topic": TOPIC, "subscription": "billing", "moved": 2}
     assert stream.run("read", TOPIC, "--start", "10").stdout == lines(8, 9)
+    assert b" 2, 0 not redriven" in stream.run("subs", "describe", *SUB).stdout
     assert b"0 dead letters" in stream.run("subs", "redrive", *SUB).stderr
     result = stream.run("subs", "redrive", SUB[0], "misspelt", code=66)
     assert b"no subscription 'misspelt'" in result.stderr
 
 
 BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
-    (("topics", "create", TOPIC, "--max-age", "7d"), 64, b"say kind='stream'"),
+    (("topics", "create", TOPIC, "--max-age", "7d"), 64, b"say --kind stream"),
     (("topics", "create", TOPIC, "--kind", "stream", "--durability", "x"), 64, b"--durability 'x'"),
     (("topics", "create", TOPIC, "--kind", "stream", "--retention", "x"), 64, b"--retention 'x'"),
     (("topics", "create", TOPIC, "--kind", "stream", "--max-age", "x"), 64, b"--max-age 'x'"),
@@ -285,6 +291,9 @@ BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
     (("read", TOPIC, "--end", "5", "--follow"), 2, b"not both"),
     (("consume", TOPIC, "--start", "x"), 64, b"--start 'x' is no place"),
     (("subs", "seek", *SUB), 2, b"one of them"),
+    (("subs", "update", *SUB), 2, b"give a setting"),
+    (("subs", "update", *SUB, "--ack-timeout", "x"), 64, b"--ack-timeout 'x'"),
+    (("consume", TOPIC, "--expire-after", "1d"), 64, b"ends with its last consumer"),
     (("subs", "seek", *SUB, "latest", "--yes"), 66, b"no subscription 'billing'"),
     (("subs", "pause", *SUB), 66, b"no subscription 'billing'"),
     (("subs", "save-cursor", *SUB, "x"), 66, b"no subscription 'billing'"),

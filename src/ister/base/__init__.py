@@ -1,6 +1,7 @@
 """Shared words: errors, names, limits, clocks. Imports nothing of ours."""
 
-from ister.base.clock import Clock, Timer
+from ister.base.autocreate import OFF, AutoCreate
+from ister.base.clock import Clock, Timer, housekeeping, is_housekeeping
 from ister.base.hosts import is_loopback
 from ister.base.names import (
     DEFAULT_NAMESPACE,
@@ -10,6 +11,7 @@ from ister.base.names import (
     check_not_reserved,
     compile_pattern,
     find_partition,
+    full_name,
     is_wildcard,
     matches,
     namespace_of,
@@ -37,6 +39,7 @@ from ister.base.streams import (
     Poison,
     Position,
     Retention,
+    StreamChanges,
     StreamReport,
     StreamSettings,
 )
@@ -53,7 +56,24 @@ from ister.base.timelines import (
     TimelineReport,
     TimelineSettings,
 )
+from ister.base.times import (
+    MILLISECONDS_MIN,
+    Seconds,
+    Time,
+    check_milliseconds,
+    delay_us,
+    epoch_us,
+    parse_time,
+)
 from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
+from ister.base.variables import (
+    TLS_CA_VARIABLE,
+    TLS_CERT_VARIABLE,
+    TLS_KEY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+)
 
 __all__ = [
     "ADMIN_PORT",
@@ -63,9 +83,18 @@ __all__ = [
     "GRPC_PORT",
     "HTTP_PORT",
     "LATEST",
+    "MILLISECONDS_MIN",
     "NATIVE_PORT",
+    "OFF",
     "SYSTEM_NAMESPACE",
+    "TLS_CA_VARIABLE",
+    "TLS_CERT_VARIABLE",
+    "TLS_KEY_VARIABLE",
+    "TOKEN_FILE_VARIABLE",
+    "TOKEN_VARIABLE",
+    "URL_VARIABLE",
     "AckSettings",
+    "AutoCreate",
     "BrokerReport",
     "Clock",
     "ConsumerReport",
@@ -81,19 +110,28 @@ __all__ = [
     "SchemaBinding",
     "SchemaSubject",
     "SchemaVersion",
+    "Seconds",
+    "StreamChanges",
     "StreamReport",
     "StreamSettings",
     "SubscriptionReport",
+    "Time",
     "TimelineKind",
     "TimelineReport",
     "TimelineSettings",
     "Timer",
     "TopicName",
     "TopicReport",
+    "check_milliseconds",
     "check_not_reserved",
     "compile_pattern",
+    "delay_us",
+    "epoch_us",
     "find_partition",
+    "full_name",
     "hide_secrets",
+    "housekeeping",
+    "is_housekeeping",
     "is_loopback",
     "is_wildcard",
     "matches",
@@ -102,6 +140,7 @@ __all__ = [
     "parse_plain",
     "parse_size",
     "parse_span",
+    "parse_time",
     "parse_topic",
     "partition_name",
     "printable",

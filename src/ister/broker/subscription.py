@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ister.base import Pattern, SubscriptionReport
-from ister.base.errors import SubscriptionMismatchError
 from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.consumer import BATCHES_AT_ONCE, Consumer
 from ister.broker.roster import Roster
@@ -97,12 +96,8 @@ class Subscription:
         # Of consumers that have left.
         self.messages_out = 0
         self.messages_dropped = 0
-        # One consumer gets everything: nothing to decide on the hot path.
-        self._direct = filter_.takes_all and type_ in (
-            SubscriptionType.EXCLUSIVE,
-            SubscriptionType.FAILOVER,
-        )
-        self._to_ready = type_ is SubscriptionType.SHARED and policy is Policy.LEAST_LOADED
+        self._direct = self._is_direct()
+        self._to_ready = self._goes_to_ready()
         # Of these consumers the one in whose queue messages of all of them wait.
         self._holder: Consumer | None = None
         self._turn = 0
@@ -113,19 +108,22 @@ class Subscription:
         # Consumers that have left, and whose queues are still to be passed on.
         self._leaving: deque[Consumer] = deque()
 
-    def check_same(self, *, type_: SubscriptionType, policy: Policy, filter_: Filter) -> None:
-        """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
-        detail = ""
-        if type_ is not self.type:
-            detail = f"type {self.type.value!r}"
-        elif policy is not self.policy:
-            detail = f"policy {self.policy.value!r}"
-        elif filter_.attributes != self.filter.attributes:
-            detail = f"filters {self.filter.attributes}"
-        elif filter_.key_globs != self.filter.key_globs:
-            detail = f"key filters {list(self.filter.key_globs)}"
-        if detail:
-            raise SubscriptionMismatchError(self.pattern, self.name, detail)
+    def change(self, *, policy: Policy, filter_: Filter) -> None:
+        """Have another policy, and take other messages, from now on."""
+        self.policy = policy
+        self.filter = filter_
+        self._direct = self._is_direct()
+        self._to_ready = self._goes_to_ready()
+        self._reweigh()
+
+    def _goes_to_ready(self) -> bool:
+        """Whether messages go to those that have room, and wait for all when nobody has."""
+        return self.type is SubscriptionType.SHARED and self.policy is Policy.LEAST_LOADED
+
+    def _is_direct(self) -> bool:
+        """Whether one consumer gets everything: nothing to decide on the hot path."""
+        types = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        return self.filter.takes_all and self.type in types
 
     def attach(self, consumer: Consumer, *, consumers_max: int) -> bool:
         """Add a consumer and return whether it is active now.
@@ -142,7 +140,7 @@ class Subscription:
             former.relieve = None
             if former is self._holder:
                 self._holder = consumer
-        if self._to_ready:
+        if self.type is SubscriptionType.SHARED:
             consumer.relieve = self._relieve
             if len(self.consumers) == 2:
                 # What one had to itself so far is everybody's now.
@@ -330,7 +328,7 @@ class Subscription:
     def _relieve(self, consumer: Consumer) -> None:
         """Send a consumer that has room what waits for all of them."""
         holder = self._holder
-        if holder is not None and holder is not consumer and holder.queued_count:
+        if self._to_ready and holder is not None and holder.queued_count:
             consumer.send_from(holder)
 
     def _by_key(self, topic: Topic, batch: Batch) -> int:

@@ -8,13 +8,15 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 from ister.base import (
     DEFAULT_URL,
+    MILLISECONDS_MIN,
     Origin,
     find_partition,
+    full_name,
     is_wildcard,
     parse_pattern,
     parse_plain,
@@ -293,7 +295,7 @@ def _topics(form: Form) -> tuple[tuple[str, ...], str]:
         )
         return (), ""
     if form.has("pattern"):
-        return (), str(form.parsed("pattern", "", parse_pattern))
+        return (), str(form.parsed("pattern", "", lambda text: parse_pattern(full_name(text))))
     names = form.text(given[0]).split(",") if form.has("topics") else [form.text("topic")]
     found: dict[str, None] = {}
     for name in map(str.strip, names):
@@ -301,7 +303,7 @@ def _topics(form: Form) -> tuple[tuple[str, ...], str]:
             form.mistakes.append(f"`{given[0]}`: {name!r} is a pattern: give it as `pattern`")
             continue
         try:
-            found[parse_topic(name)] = None
+            found[parse_topic(full_name(name))] = None
         except BadNameError as error:
             form.mistakes.append(f"`{given[0]}`: {error}")
     for name in list(found):
@@ -359,9 +361,11 @@ def _bound(form: Form, which: str, default: Bound, topics: Sequence[str]) -> Bou
 
 
 def parse_time_ms(text: str) -> int:
-    """Return milliseconds since 1970 of ISO 8601, or of such a number; without a zone it is UTC."""
+    """Return milliseconds since 1970 of ISO 8601 with a zone, or of such a number."""
     if _DIGITS.fullmatch(text):
         found = int(text)
+        if 0 < found < MILLISECONDS_MIN:
+            raise ValueError(f"{text!r} is in seconds since 1970: write milliseconds, {found}000")
     else:
         try:
             time = datetime.fromisoformat(text)
@@ -369,7 +373,9 @@ def parse_time_ms(text: str) -> int:
             raise ValueError(
                 f"{text!r} is no time: write 2026-01-31T12:00:00Z, or milliseconds since 1970"
             ) from None
-        found = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+        if time.tzinfo is None:
+            raise ValueError(f"{text!r} has no time zone: write {time.isoformat()}Z")
+        found = round(time.timestamp() * 1000)
     if not 0 <= found < _TIME_MS_MAX:
         raise ValueError(f"{text!r} is before 1970, or after 9999: are these milliseconds?")
     return found
@@ -390,13 +396,13 @@ def _offsets(text: str) -> Bound:
         raise ValueError(f"{shape}, not {text[:60]!r}")
     found: dict[tuple[str, int], int] = {}
     for topic, partitions in given.items():
-        parse_topic(topic)
+        name = parse_topic(full_name(topic))
         if not isinstance(partitions, dict):
             raise ValueError(f"{shape}; {topic!r} has no offsets by partition")
         for partition, offset in partitions.items():
             if not partition.isdecimal() or type(offset) is not int or offset < _EARLIEST:
                 raise ValueError(f"{shape}; {partition!r}: {offset!r} of {topic!r} is none")
-            found[topic, int(partition)] = offset
+            found[name, int(partition)] = offset
     return Bound(Origin.OFFSET, offsets=found)
 
 

@@ -35,7 +35,7 @@ from ister.subscriptions.cursor import Cursor
 from ister.subscriptions.fence import LOST_LEASES_MAX, Fence, merge_runs
 from ister.subscriptions.leases import Lease, Leases
 from ister.subscriptions.offsets import OFFSET_END_MAX, OffsetSet, Run
-from ister.subscriptions.portions import Expired, InCommit, NewRun, Redelivery
+from ister.subscriptions.portions import NEVER_MS, Expired, InCommit, NewRun, Redelivery
 from ister.subscriptions.waiting import Waiting
 
 # One call looks at no more than this many runs of new messages: a topic may hold millions of
@@ -63,7 +63,6 @@ class Deliveries:
         "cursor",
         "epoch",
         "position",
-        "redelivered",
         "refused",
         "settings",
     )
@@ -80,8 +79,6 @@ class Deliveries:
         self.settings = settings
         # The next offset never handed out.
         self.position = cursor.floor
-        # Messages handed out after a failure.
-        self.redelivered = 0
         # Messages whose acknowledgement came too late.
         self.refused = 0
         # Counts `seek` and `clear`: what was read for an earlier epoch is not to be leased.
@@ -184,8 +181,6 @@ class Deliveries:
         """
         leased = OffsetSet.of(offsets)
         self._claim(leased)
-        if attempt > 1:
-            self.redelivered += leased.count
         lease = self._leases.open(
             leased,
             consumer=consumer,
@@ -338,24 +333,18 @@ class Deliveries:
         return self._committing.take(commit.start, commit.end)
 
     def nack(
-        self,
-        number: int,
-        start: int,
-        end: int,
-        *,
-        now_ms: int,
-        delay_ms: int | None = None,
-        reject: bool = False,
+        self, number: int, start: int, end: int, *, now_ms: int, delay_ms: int | None = None
     ) -> list[Run]:
-        """Give a run back as failed, with `reject` for good, and return what is refused.
+        """Give a run back as failed, and return what is refused.
 
-        It is due after `delay_ms`, or when that is `None`, as the backoff list says.
+        It is due after `delay_ms`, or when that is `None`, as the backoff list says; with
+        `NEVER_MS` it counts as exhausted.
         """
         taken = OffsetSet()
         lease = self._leases.find(number)
         if lease is not None:
             taken = self._leases.take(lease, start, end)
-            if reject:
+            if delay_ms == NEVER_MS:
                 self.cursor.fail(taken, lease.attempt)
                 self._exhausted.update(taken)
             else:

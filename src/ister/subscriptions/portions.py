@@ -3,6 +3,9 @@
 from collections.abc import Hashable
 from typing import NamedTuple
 
+# The delay of what is not to be delivered again.
+NEVER_MS = -1
+
 
 class NewRun(NamedTuple):
     """Messages not delivered yet. `attempt` is above 1 if they failed before a restart."""

@@ -31,7 +31,7 @@ from ister.codec import Batch, encode
 from ister.log import ChunkBackend, FileBackend, LogOptions
 from ister.objects import LocalStore, open_store
 from ister.objects.remote import RemoteStore
-from ister.subscriptions import Responder
+from ister.subscriptions import NEVER_MS, Responder
 from ister.testing import FaultyDisk, VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.testing.disk import Keep
@@ -241,9 +241,8 @@ class Member:
     def nack(
         self, *messages: Delivered, delay_ms: int | None = None, reject: bool = False
     ) -> list[Any]:
-        delay = BACKOFF_DELAY if delay_ms is None else delay_ms
-        runs = [(*m.run, delay) for m in messages]
-        refused = self.attachment.nack(runs, BACKOFF_DELAY, reject=reject)
+        delay = NEVER_MS if reject else BACKOFF_DELAY if delay_ms is None else delay_ms
+        refused = self.attachment.nack([(*m.run, delay) for m in messages], BACKOFF_DELAY)
         self.bench.settle()
         return refused
 

@@ -4,7 +4,7 @@ from tests.unit.subscriptions.leasing import TIMEOUT_MS, deliveries_of, fail, le
 
 from ister.base import AckSettings
 from ister.base.limits import NACK_DELAY_MS_MAX
-from ister.subscriptions import Cursor, Expired, NewRun, OffsetSet, Redelivery
+from ister.subscriptions import NEVER_MS, Cursor, Expired, NewRun, OffsetSet, Redelivery
 
 # Nacks, backoff, attempts.
 
@@ -50,7 +50,7 @@ def test_a_rejected_run_is_exhausted_at_its_first_attempt() -> None:
     deliveries = deliveries_of(max_deliveries=5, backoff_ms=(100,))
     number = lease(deliveries, range(4)).number
 
-    assert deliveries.nack(number, 1, 3, now_ms=0, reject=True) == []
+    assert deliveries.nack(number, 1, 3, now_ms=0, delay_ms=NEVER_MS) == []
     assert deliveries.exhausted(10) == [(1, 1), (2, 1)]
     assert deliveries.next_due_ms() == TIMEOUT_MS
     assert deliveries.in_flight == 2
@@ -111,16 +111,6 @@ def test_a_message_that_is_due_waits_for_no_time() -> None:
 
     assert deliveries.has_due(0)
     assert deliveries.next_due_ms() is None
-
-
-def test_messages_handed_out_after_a_failure_count_as_redelivered() -> None:
-    deliveries = deliveries_of()
-    number = lease(deliveries, range(4)).number
-    deliveries.nack(number, 0, 4, now_ms=0)
-
-    lease(deliveries, range(3), attempt=2)
-
-    assert deliveries.redelivered == 3
 
 
 def test_waiting_messages_are_unsettled_though_no_longer_in_flight() -> None:

@@ -2,6 +2,7 @@
 
 from ister.client.aio.client import Client
 from ister.client.aio.connecting import connect
+from ister.client.aio.environment import token_from_environment
 from ister.client.aio.futures import BatchFuture, SendFuture
 from ister.client.aio.producer import Producer
 from ister.client.aio.reader import Reader
@@ -9,15 +10,10 @@ from ister.client.aio.schemas import Registration, Schemas
 from ister.client.aio.sockets import Connector, connect_socket, token_file
 from ister.client.aio.staging import Stage
 from ister.client.aio.subscription import Message, Subscription
-from ister.client.aio.timeline import (
-    MessageVersion,
-    Timeline,
-    TimelineMessage,
-    TimelinePut,
-    TimelineTransaction,
-)
+from ister.client.aio.timeline import Timeline, TimelineMessage, TimelinePut
 from ister.client.aio.timeline_consumer import TimelineConsumer, TimelineLease
 from ister.client.aio.timeline_cron import CronRule
+from ister.client.aio.timeline_transaction import MessageVersion, TimelineTransaction
 from ister.client.aio.transaction import Transaction
 from ister.client.aio.view import View, ViewEntry
 
@@ -47,4 +43,5 @@ __all__ = [
     "connect",
     "connect_socket",
     "token_file",
+    "token_from_environment",
 ]

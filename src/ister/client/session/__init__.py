@@ -1,5 +1,6 @@
 """The client without I/O: what to send, what was promised, what to resume."""
 
+from ister.base import Seconds
 from ister.client.session.access import Access, Tls, Token, access_of, check_token
 from ister.client.session.calls import OnReply, ignore
 from ister.client.session.checks import (
@@ -10,6 +11,7 @@ from ister.client.session.checks import (
     check_extras,
     check_text,
     check_timeout,
+    check_topic,
     not_open,
     reason_of,
     with_ttl,
@@ -25,14 +27,16 @@ from ister.client.session.options import (
     PoisonName,
     PolicyName,
     RetentionName,
-    Seconds,
+    SubscriptionSettings,
     SubscriptionTypeName,
     ack_settings,
+    check_buffer,
     check_list,
-    check_receiving,
+    chosen_settings,
     milliseconds,
     offset_of,
     position_of,
+    stream_changes,
     stream_settings,
     time_ms,
     topic_command,
@@ -55,6 +59,7 @@ from ister.client.session.timeline_changes import (
     ChangeBox,
     When,
     atomic_command,
+    check_when,
     cut_changes,
     delete_change,
     due_ms_of,
@@ -67,12 +72,13 @@ from ister.client.session.timeline_changes import (
 from ister.client.session.timeline_clock import ClockOffset, Lateness
 from ister.client.session.timeline_cron import (
     check_no_rule,
+    cron_of,
     pausing_command,
     preview_command,
     rule_command,
 )
 from ister.client.session.transaction import AckRun, Draft, Leased, Staged
-from ister.client.session.url import backoff_s
+from ister.client.session.url import TLS_SCHEME, backoff_s
 from ister.client.session.values import (
     Schema,
     SchemaRegistration,
@@ -87,6 +93,7 @@ from ister.client.session.values import (
 __all__ = [
     "MAX_RENEWAL_MS",
     "MESSAGE_OVERHEAD_BYTES",
+    "TLS_SCHEME",
     "Access",
     "AckRun",
     "Answer",
@@ -131,6 +138,7 @@ __all__ = [
     "Staged",
     "Stored",
     "SubscriptionChannel",
+    "SubscriptionSettings",
     "SubscriptionTypeName",
     "TimelineChannel",
     "Tls",
@@ -143,15 +151,19 @@ __all__ = [
     "atomic_command",
     "attributes_size",
     "backoff_s",
+    "check_buffer",
     "check_count",
     "check_expected_offset",
     "check_extras",
     "check_list",
     "check_no_rule",
-    "check_receiving",
     "check_text",
     "check_timeout",
     "check_token",
+    "check_topic",
+    "check_when",
+    "chosen_settings",
+    "cron_of",
     "cut_batches",
     "cut_changes",
     "default_subject",
@@ -176,6 +188,7 @@ __all__ = [
     "reason_of",
     "registration_of",
     "rule_command",
+    "stream_changes",
     "stream_settings",
     "time_ms",
     "topic_command",

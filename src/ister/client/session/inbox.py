@@ -41,16 +41,15 @@ class Inbox:
         credit_count: int,
         credit_bytes: int,
         pull: bool = False,
-        shares: bool = False,
     ) -> None:
-        """With `shares` the window begins small, and `credit_count` is what it may grow to."""
         self.channel = channel
         self.batches: deque[Batch] = deque()
         self.closed: IsterError | None = None
         self.paused = False
         self.pull = pull
-        self._window = SharingWindow(credit_count) if shares else None
-        self.credit_count = self._window.level if self._window else credit_count
+        self.credit_count = credit_count
+        self._credit_count_max = credit_count
+        self._window: SharingWindow | None = None
         self._session = session
         self._credit_bytes = credit_bytes
         # Messages that the broker may still send: what bounds our memory, whatever it does.
@@ -103,6 +102,15 @@ class Inbox:
         self.batches.append(batch)
         if self._waiters:
             self.wake()
+
+    def share(self, *, shares: bool) -> None:
+        """Have a window that begins small, or the usual one; before `on_opened`."""
+        if shares and self._window is None:
+            self._window = SharingWindow(self._credit_count_max)
+        elif not shares:
+            self._window = None
+            self.credit_count = self._credit_count_max
+            self._set_due()
 
     def want(self, count: int) -> None:
         """Have a window for `count` messages at once, if the window is not what was asked for."""

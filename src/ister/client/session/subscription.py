@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from ister.base.errors import IsterError
 from ister.base.limits import CREDIT_COUNT
 from ister.client.session.inbox import Inbox
@@ -66,6 +68,8 @@ class SubscriptionChannel:
         self.command = command
         self.channel = command.channel
         self.active = False
+        # As the broker has it: that of a subscription that exists stays unless one is asked for.
+        self.type = command.type
         self.dropped = 0
         self.inbox = Inbox(
             session,
@@ -73,8 +77,9 @@ class SubscriptionChannel:
             credit_count=CREDIT_COUNT if credit_count is None else credit_count,
             credit_bytes=credit_bytes,
             pull=pull,
-            shares=credit_count is None and not pull and _shares_by_load(command),
         )
+        # Round robin and random are for those who want an equal share for each, however slow it is.
+        self._may_share = credit_count is None and not pull and command.policy == "least_loaded"
         self.leases = Leases(session, channel=command.channel, max_renewal_ms=max_renewal_ms)
         # Where messages wait between the inbox and the application.
         self.buffers: list[deque[Any]] = []
@@ -89,6 +94,11 @@ class SubscriptionChannel:
     def held(self) -> list[int] | None:
         """The leases that a broker should know of when this consumer comes back."""
         return self.leases.held() if self._attached else None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the subscription stays without consumers."""
+        return bool(self.command.chosen is UNSET or self.command.chosen.durable)
 
     def renumber(self, channel: int) -> None:
         """Use another channel from the next attachment on."""
@@ -107,14 +117,18 @@ class SubscriptionChannel:
     def on_subscribed(self, reply: Subscribed) -> None:
         """The broker has attached this consumer, for the first time or again."""
         self.active = reply.active
+        self.type = reply.type or self.command.type
         # Told to the broker the next time: it may have been started anew and know no topics.
         self.command.partitions = reply.partitions
         if self._attached:
             self._emit(Resumed(self.command.subscription))
         self._attached = True
+        self.command.kind = "stream" if reply.leases else "live"
         if reply.leases != self.life:
             self.life = reply.leases
             self.void()
+        if self._may_share:
+            self.inbox.share(shares=self.type == "shared")
         self.inbox.on_opened()
         self.leases.on_attached()
 
@@ -129,7 +143,7 @@ class SubscriptionChannel:
             for buffer in self.buffers:
                 buffer.clear()
 
-    def nack_handed_out(self, reason: str) -> None:
+    def nack_handed_out(self, reason: str = "") -> None:
         """Nack the messages of streams that the application has received and not settled."""
         waiting = [
             (lease, message.slot)
@@ -171,8 +185,3 @@ class SubscriptionChannel:
     def _emit(self, event: Event) -> None:
         if self._on_event is not None:
             self._session.events.append((self._on_event, event))
-
-
-def _shares_by_load(command: Subscribe) -> bool:
-    # Round robin and random are for those who want an equal share for each, however slow it is.
-    return command.type == "shared" and command.policy == "least_loaded"

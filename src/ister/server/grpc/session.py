@@ -60,7 +60,7 @@ _NO_MESSAGE = (StatusCode.INVALID_ARGUMENT, "the request has no whole message")
 class GrpcSession(asyncio.Protocol):
     """See the module."""
 
-    def __init__(self, server: "GrpcServer", below: asyncio.Transport | None = None) -> None:
+    def __init__(self, server: "GrpcServer") -> None:
         self.server = server
         self.address = ""
         self.connection = Connection()
@@ -83,8 +83,6 @@ class GrpcSession(asyncio.Protocol):
         self._dirty = False
         # Whether frames wait for a later turn.
         self._waiting = False
-        # What TLS goes over.
-        self._below = below
         self._transport: asyncio.Transport | None = None
         # Calls that wait for room to write.
         self._blocked: dict[int, Call] = {}

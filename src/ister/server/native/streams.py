@@ -8,6 +8,7 @@ from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
 from ister.broker import Attachment, Producer, Transaction, Vault
 from ister.codec import Batch
 from ister.server.native.staging import add_to_stage
+from ister.subscriptions import NEVER_MS
 from ister.wire import (
     BACKOFF_DELAY,
     Frame,
@@ -118,11 +119,13 @@ def nack_with_reason(attachment: Attachment | None, command: NackMessages) -> It
     for _, start, end, delay_ms in command.runs:
         if not (0 <= start < end <= OFFSET_MAX and delay_ms >= 0):
             raise BadRequestError(f"run {start} to {end} with a delay of {delay_ms} ms is no run")
-    reason = command.reason or (REJECTED if command.reject else "")
-    for first in range(0, len(command.runs), RUNS_AT_ONCE):
+    runs, reason = command.runs, command.reason
+    if command.reject:
+        runs = [(*run[:3], NEVER_MS) for run in runs]
+        reason = reason or REJECTED
+    for first in range(0, len(runs), RUNS_AT_ONCE):
         if attachment is not None:
-            some = command.runs[first : first + RUNS_AT_ONCE]
-            attachment.nack(some, BACKOFF_DELAY, reason, reject=command.reject)
+            attachment.nack(runs[first : first + RUNS_AT_ONCE], BACKOFF_DELAY, reason)
         yield None
 
 
