@@ -227,7 +227,7 @@ class Subscribe(Tagged):
     # the way, and is delivered again at once. Absent: it does not say.
     held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
     # Absent: a client that does not say what the application chose.
-    chosen: Chosen | UnsetType = UNSET
+    chosen: Chosen | msgspec.UnsetType = msgspec.UNSET
     # Of a client that comes back: see `OpenProducer`.
     kind: Literal["live", "stream"] | UnsetType = UNSET
 

@@ -176,8 +176,7 @@ class Administration:
         chosen = chosen_settings(
             type=type, policy=policy, filters=filters, key_filters=key_filters, **settings
         )
-        name = check_topic(topic)
-        command = UpdateSubscription(topic=name, subscription=subscription, **chosen)
+        command = UpdateSubscription(topic=check_topic(topic), subscription=subscription, **chosen)
         await self.link.call(command, Done)
 
     async def pause_subscription(self, topic: str, subscription: str) -> None:
