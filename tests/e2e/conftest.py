@@ -20,17 +20,18 @@ POLL_S = 0.005
 
 
 # Ports that the system gives to nobody by itself, so that a broker which is down for a moment
-# finds its own free again; each worker of pytest-xdist has some.
+# finds its own free again; each worker of pytest-xdist has some. Runs of the suite side by side
+# begin at different ones.
 PORT_MIN = 20_000
 PORTS_PER_WORKER = 1_500
-_ports = itertools.cycle(range(PORTS_PER_WORKER))
+_ports = itertools.count(os.getpid() * 97)
 
 
 def free_port() -> int:
     """Return a port that nobody has and nobody gets by chance."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     for step in _ports:
-        port = PORT_MIN + worker % 8 * PORTS_PER_WORKER + step
+        port = PORT_MIN + worker % 8 * PORTS_PER_WORKER + step % PORTS_PER_WORKER
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -165,11 +165,13 @@ def test_a_named_subscription_goes_on_where_it_was(
     first = own_stream.run(*consume, "--count", "3").stdout
     looked = own_stream.run(*consume, "--count", "3", "--no-ack").stdout
     broker.restart()
-    rest = own_stream.run(*consume, "--count", "7").stdout
+    rest = own_stream.run(*consume, "--count", "7", "--json").stdout.splitlines()
 
     assert first == lines(0, 1, 2)
     assert looked == lines(3, 4, 5)
-    assert rest == lines(*range(3, 10))
+    rows = [json.loads(row) for row in rest]
+    assert "".join(row["payload"] + "\n" for row in rows).encode() == lines(*range(3, 10))
+    assert {row["attempt"] for row in rows} == {1}
     assert described(own_stream)["lag"] == 0
 
 
@@ -210,7 +212,6 @@ def test_a_subscription_is_moved_saved_paused_and_deleted(stream: Shell) -> None
     assert cursor["expire_after_ms"] == 7 * 86_400_000
     assert isinstance(cursor["settings"], dict)
     assert cursor["settings"]["ack_timeout_ms"] == 60_000
-    assert cursor["settings"]["backoff_ms"] == [5_000]
 
     stream.run("subs", "delete", *SUB, "--yes")
     stream.run("subs", "describe", *SUB, code=66)
@@ -295,7 +296,6 @@ BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
     (("consume", TOPIC, "--start", "x"), 64, b"--start 'x' is no place"),
     (("subs", "seek", *SUB), 2, b"one of them"),
     (("subs", "update", *SUB), 2, b"give a setting"),
-    (("subs", "update", *SUB, "--ack-timeout", "x"), 64, b"--ack-timeout 'x'"),
     (("consume", TOPIC, "--expire-after", "1d"), 64, b"ends with its last consumer"),
     (("subs", "seek", *SUB, "latest", "--yes"), 66, b"no subscription 'billing'"),
     (("subs", "pause", *SUB), 66, b"no subscription 'billing'"),

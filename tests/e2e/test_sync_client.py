@@ -278,3 +278,21 @@ def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> 
         with client.subscribe("/default/jobs", "workers", type="shared") as sub:
             found = sorted((message.payload, message.attempt) for message in sub.fetch(2, 1.0))
         assert found == [(b"other", 1), (b"poison", 4)]
+
+
+def test_batches_behind_the_one_that_ends_the_loop_cost_no_attempt(ister_url: str) -> None:
+    with sync.connect(ister_url) as client:
+        client.create_topic("/default/jobs", kind="stream")
+        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+            with client.producer("/default/jobs") as producer:
+                for number in range(3):
+                    producer.send_batch([b"%d" % number])
+            # The answer that says so comes behind all three.
+            while (cursor := client.subscriptions("/default/jobs")[0].cursor) is not None:
+                if cursor.in_flight == 3:
+                    break
+            assert next(sub.batches()).payloads == [b"0"]
+
+        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+            found = [sub.receive(1.0) for _ in range(3)]
+        assert sorted((m.payload, m.attempt) for m in found) == [(b"0", 2), (b"1", 1), (b"2", 1)]

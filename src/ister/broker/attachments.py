@@ -50,7 +50,7 @@ class Attachment:
     live: Subscription | None = None
     durables: list[DurableSubscription] = field(default_factory=list)
     # Where a durable subscription was asked for, those included that are not made yet.
-    asked: list[Vault] = field(default_factory=list)
+    asked: set[Vault] = field(default_factory=set)
     # What it asked for, for topics that appear later.
     wanted: Wanted | None = None
     # Whether the consumer has left: what is still under way is not for it any more.

@@ -180,7 +180,9 @@ class DurableSubscription:
         track.deliveries.clear()
         self._flight.touch(track)
         self._alarm.forget(track)
-        del self._tracks[track.topic.name]
+        # A new topic may have the name by now.
+        if self._tracks.get(track.topic.name) is track:
+            del self._tracks[track.topic.name]
         self._slots.free(track)
         self.record.cursors.pop(track.topic.record.topic, None)
         if self.quarantine.forget(track):

@@ -43,7 +43,7 @@ from ister.broker.changes import (
     decode_changes,
 )
 from ister.broker.cursormaps import decode_cursors, encode_cursors
-from ister.broker.idwindow import IdWindow, keys_of
+from ister.broker.idwindow import IdWindow, key_of, keys_of
 from ister.broker.producers import OFFSET_UNKNOWN, ProducerRecord, Producers
 from ister.broker.sharedbudget import SharedBudget
 from ister.codec import Batch, Column
@@ -453,7 +453,7 @@ class _TopicRow(msgspec.Struct, array_like=True):
     first_offset: int
     next_offset: int
     producers: list[tuple[str, ProducerRecord]]
-    # An id, or what stands for a long one.
+    # The keys of ids. In snapshots of the first versions, the ids themselves.
     ids: list[tuple[str, int, int]]
     last_ms: int = 0
 
@@ -539,7 +539,8 @@ def _topic_of(row: _TopicRow, budgets: Budgets) -> TopicRecord:
     record.next_offset = row.next_offset
     record.last_ms = row.last_ms
     record.producers.restore(row.producers)
-    for key, offset, time_ms in row.ids:
-        record.ids.add(key, offset, time_ms)
+    for message_id, offset, time_ms in row.ids:
+        # A key is its own key.
+        record.ids.add(key_of(message_id), offset, time_ms)
     record.ids.settle(0, older_than_ms=row.last_ms - row.settings.dedup_window_ms)
     return record

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ister.base import (
     AckSettings,
+    Origin,
     Pattern,
     SubscriptionReport,
     check_not_reserved,
@@ -40,6 +41,7 @@ from ister.broker.durables import Durables
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import RandomSlot, Subscription
 from ister.broker.topic import Topic
+from ister.broker.vault import Vault
 from ister.broker.wanted_subscription import Wanted, check_expire_after
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
@@ -252,14 +254,8 @@ class Subscribers:
             if attachment.left:
                 continue
             wanted, late = attachment.wanted_anew(), _on_late(attachment)
-            covered = self._durables.covered_of(wanted, [t for t in topics if not t.deleted])
+            covered = self._coverable(wanted, [t for t in topics if not t.deleted])
             durable = self._durables.find(*key, vault)
-            covered = [
-                topic
-                for topic in covered
-                if self._durables.is_free(topic)
-                or (durable is not None and durable.covers(topic.name))
-            ]
             if covered and vault not in attachment.asked:
                 self._attach_durable(attachment, wanted, covered, late)
             elif durable is not None:
@@ -343,13 +339,17 @@ class Subscribers:
     ) -> None:
         """Attach a consumer to the durable subscription of each vault, one after the other."""
         vault = topics[0].vault
-        attachment.asked.append(vault)
+        attachment.asked.update(topic.vault for topic in topics)
         here = [t for t in topics if t.vault is vault]
         rest = [t for t in topics if t.vault is not vault]
+        at_once = True
 
         def on_found(found: DurableSubscription | IsterError) -> None:
             if not isinstance(found, IsterError):
-                found = self._join(found, attachment)
+                looked_up = wanted.start.origin == Origin.TIME and not at_once
+                # Streams may have appeared while a time was looked up, or another vault was asked.
+                anew = looked_up or bool(attachment.durables)
+                found = self._join(found, attachment, wanted if anew else None)
             if attachment.left:
                 done(attachment)
                 return
@@ -373,12 +373,35 @@ class Subscribers:
         except IsterError as error:
             self.unsubscribe(attachment)
             done(error)
+        at_once = False
+
+    def _streams_for(self, wanted: Wanted, vault: Vault) -> list[StreamTopic]:
+        """Return the streams of a vault that a subscription covers."""
+        found = self._catalog.find(Pattern(wanted.pattern))
+        here = [t for t in found if isinstance(t, StreamTopic) and t.vault is vault]
+        return self._coverable(wanted, here)
+
+    def _coverable(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
+        """Return the streams of one vault that a subscription covers, or can."""
+        durables = self._durables
+        covered = durables.covered_of(wanted, topics)
+        if not covered:
+            return []
+        own = durables.find(wanted.pattern, wanted.name, covered[0].vault)
+        return [
+            topic
+            for topic in covered
+            if durables.is_free(topic) or (own is not None and own.covers(topic.name))
+        ]
 
     def _join(
-        self, found: DurableSubscription, attachment: Attachment
+        self, found: DurableSubscription, attachment: Attachment, wanted: Wanted | None
     ) -> DurableSubscription | IsterError:
+        """Attach a consumer, after looking again for streams that are `wanted`."""
         try:
             if not attachment.left:
+                if wanted is not None:
+                    self._durables.cover_missing(found, self._streams_for(wanted, found.vault))
                 most = self._limits.consumers_per_subscription_max
                 found.attach(attachment.consumer, consumers_max=most)
                 self._durables.expiry.on_joined(found)

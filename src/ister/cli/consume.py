@@ -126,11 +126,15 @@ def consume(
                 expire_after=parse_span_option(expire_after, "--expire-after"),
                 on_event=None if quiet else _tell,
             )
-            async with sub:
+            try:
+                await sub.open()
                 if not quiet:
                     say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
                 lines = _Lines(as_json=as_json, acks=not no_ack)
                 await _print_all(sub, lines, count=count, timeout_s=timeout)
+            finally:
+                # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
+                await sub.close(release=True)
 
     # Without an end of its own, Ctrl-C is how this command ends well.
     endless = count is None and timeout is None

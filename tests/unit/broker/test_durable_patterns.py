@@ -1,15 +1,19 @@
 """Durable subscriptions on many topics: patterns, partitions, topics that come and go."""
 
-import pytest
-from tests.unit.broker.streambench import TOPIC, LeaseSink, StreamBench, saved
+from collections.abc import Iterator
 
-from ister.base import Position, StreamSettings
+import pytest
+from tests.unit.broker.streambench import TOPIC, LeaseSink, Outcome, StreamBench, saved
+
+from ister.base import Origin, Position, StreamSettings
 from ister.base.errors import (
     BadRequestError,
+    LimitReachedError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
     WrongKindError,
 )
+from ister.base.limits import COVERED_AT_ONCE_MAX, PARTITIONS_MAX
 from ister.codec import Batch, encode
 
 EU = "/default/orders.eu"
@@ -56,6 +60,30 @@ def test_a_stream_that_appears_while_nobody_is_there_is_covered(bench: StreamBen
     assert [m.topic for m in bench.consume(ALL).messages] == ["/default/orders.asia"]
 
 
+def test_a_topic_with_more_partitions_than_can_be_covered_at_once_is_not_created(
+    bench: StreamBench,
+) -> None:
+    for number in range(COVERED_AT_ONCE_MAX // PARTITIONS_MAX + 1):
+        bench.consume(ALL, f"s{number}", credit=0)
+    before = dict(bench.vault.topics)
+
+    with pytest.raises(LimitReachedError, match="covered_at_once_max"):
+        bench.create("/default/orders.asia", partitions=PARTITIONS_MAX)
+    assert bench.vault.topics == before
+    bench.create("/default/orders.asia", partitions=3)
+
+
+def test_cursors_of_deleted_topics_are_gone_after_a_restart(bench: StreamBench) -> None:
+    bench.consume(ALL, start="latest").leave()
+    bench.create("/default/orders.asia")
+    bench.broker.catalog.delete("/default/orders.asia")
+    bench.settle()
+    bench.restart("none")
+
+    [durable] = bench.broker.durables
+    assert list(durable.record.cursors) == list(bench.vault.topics)
+
+
 def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) -> None:
     members = [
         bench.subscribe("/default/new.*", "s", type="shared", owner=str(n)) for n in range(2)
@@ -71,6 +99,84 @@ def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) 
     assert all(sink.messages for sink in sinks)
     # What their leases belong to was told before.
     assert [sink.lives for sink in sinks] == [[a.life] for a in attachments]
+
+
+def test_a_stream_that_appears_while_a_start_is_looked_up_is_covered(bench: StreamBench) -> None:
+    bench.publish(b"old", topic=EU)
+    bench.advance(1_000)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms())
+    bench.publish(b"new", topic=EU)
+    sink, outcome = bench.subscribe(ALL, start=start)
+    bench.broker.create_topic("/default/orders.asia", Outcome(), kind="stream")
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    bench.publish(b"0", topic="/default/orders.asia")
+
+    assert [(m.topic, m.payload) for m in sink.messages] == [
+        (EU, b"new"),
+        ("/default/orders.asia", b"0"),
+    ]
+
+
+def test_a_partition_that_is_added_while_a_start_is_looked_up_is_covered(
+    bench: StreamBench,
+) -> None:
+    bench.create(TOPIC, partitions=1)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms())
+    sink, outcome = bench.subscribe(TOPIC, start=start)
+    bench.broker.catalog.grow(TOPIC, 2, kind="stream")
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    bench.publish(b"0", topic=f"{TOPIC}-part-1")
+
+    assert [m.payload for m in sink.messages] == [b"0"]
+
+
+def test_a_stream_that_appears_in_the_other_journal_before_that_is_asked_is_covered() -> None:
+    bench = StreamBench(objects=True)
+    bench.create(EU)
+    bench.create(US, durability="object")
+    bench.publish(b"old", topic=US)
+    sink, outcome = bench.subscribe(ALL, start="latest")
+    asia = StreamSettings(durability="object")
+    bench.broker.create_topic("/default/orders.asia", Outcome(), kind="stream", stream=asia)
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    for topic in (EU, US, "/default/orders.asia"):
+        bench.publish(b"0", topic=topic)
+
+    assert [(m.topic, m.offset) for m in sink.messages] == [
+        (EU, 0),
+        (US, 1),
+        ("/default/orders.asia", 0),
+    ]
+
+
+def test_a_topic_created_while_its_namesake_is_being_deleted_stays_covered(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(ALL)
+    blocked = True
+
+    def block() -> Iterator[None]:
+        while blocked:
+            yield
+
+    # Time passes, so that the deletion does not end before the creation begins.
+    bench.clock.tick_us = 1_000
+    bench.broker.streams.deletions.do(block())
+    bench.broker.catalog.delete(EU)
+    bench.settle()
+    bench.create(EU)
+    blocked = False
+    bench.clock.tick_us = 0
+    bench.advance(1_000)
+    bench.publish(b"0", topic=EU, name="q")
+
+    assert [m.payload for m in member.take()] == [b"0"]
+    assert bench.lag(ALL) == 1
+    assert bench.seek("earliest", ALL) is None
+    assert [m.payload for m in member.take()] == [b"0"]
 
 
 def test_consumers_of_live_topics_get_every_partition_that_appears(bench: StreamBench) -> None:

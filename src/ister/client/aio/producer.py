@@ -132,8 +132,10 @@ class Producer(Generic[ValueT]):
     async def open(self) -> None:
         """Open the producer, and its topic if that does not exist.
 
-        Its schema, if it has one, is registered first, or looked for.
+        Its schema, if it has one, is registered first, or looked for. Harmless when open.
         """
+        if self._channels:
+            return
         if self._writing is not None:
             self._schema = await self._writing.reference()
         partitions = await self._open_channel(self.topic)

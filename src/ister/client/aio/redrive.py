@@ -87,6 +87,8 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
                     tx.ack(msg)
             moved += len(own)
             left -= len(some)
+        # Letters of other subscriptions were looked at, and nothing was wrong with them.
+        await sub.close(release=True)
     return moved
 
 

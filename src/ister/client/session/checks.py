@@ -124,4 +124,7 @@ def _is_text(value: object, size_bytes_max: int) -> bool:
 
 def not_open(what: str, call: str) -> BadRequestError:
     """Return the error for what is used before it is open."""
-    return BadRequestError(f"the {what} is not open: `async with {call}`, or `await {call}`")
+    return BadRequestError(
+        f"the {what} is not open: `async with {call}`, or `await {call}`; "
+        f"with the blocking client, `with {call}`"
+    )
