@@ -134,7 +134,7 @@ async def put_one(_board: Board, job: Job, ready: Ready) -> Figures:
         timeline = client.timeline(job.topic)
 
         async def call() -> None:
-            await timeline.put(payload, at=AHEAD_S + random.random() * SPAN_S)
+            await timeline.put(payload, after=AHEAD_S + random.random() * SPAN_S)
 
         ready()
         return await time_calls(call, seconds=job.seconds)

@@ -162,7 +162,7 @@ async def run_async(documented: Documented, scope: dict[str, Any]) -> None:
             msg = await sub.receive(timeout=WAIT_S)
             await client.create_topic(REMINDERS, kind="timeline")
             timeline = client.timeline(REMINDERS, group="shop")
-            await timeline.put(b"now", at=0.0, id="r-0")
+            await timeline.put(b"now", after=0.0, id="r-0")
             names = {"client": client, "producer": producer, "msg": msg, "timeline": timeline}
             await run_all(documented, scope | names)
 
@@ -180,7 +180,7 @@ def run_blocking(documented: Documented, scope: dict[str, Any]) -> None:
             msg = sub.receive(timeout=WAIT_S)
             client.create_topic(REMINDERS, kind="timeline")
             timeline = client.timeline(REMINDERS, group="shop")
-            timeline.put(b"now", at=0.0, id="r-0")
+            timeline.put(b"now", after=0.0, id="r-0")
             names = {"client": client, "producer": producer, "msg": msg, "timeline": timeline}
             asyncio.run(run_all(documented, scope | names))
 

@@ -231,7 +231,7 @@ def test_the_command_line_sends_later_as_well(broker: BrokerProcess) -> None:
     try:
         shell.run("topics", "create", TOPIC, "--kind", "stream")
         told = shell.run("produce", TOPIC, "hello", "--deliver-after", "300ms")
-        report = shell.json("produce", TOPIC, "far", "--deliver-at", "2999-01-01")
+        report = shell.json("produce", TOPIC, "far", "--deliver-at", "2999-01-01T00:00Z")
         shell.run("produce", TOPIC, "x", "--deliver-after", "1s", "--deliver-at", "2999", code=2)
         brokers = shell.json("brokers", "list")
         got = shell.run("consume", TOPIC, "--start", "earliest", "--count", "1")

@@ -318,6 +318,7 @@ def test_a_waiting_command_shows_its_token_to_nobody(
 ) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
+    shell.run("topics", "create", "/default/shown", "--token-file", str(file))
     process = shell.start("consume", "/default/shown", "--token-file", str(file))
     shown = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, check=True).stdout
 

@@ -65,7 +65,7 @@ def lines(output: bytes) -> list[dict[str, object]]:
 
 
 def test_a_message_is_made_seen_moved_updated_and_deleted(shell: Shell, topic: str) -> None:
-    made = put(shell, topic, "one", "--at", "2999-01-01T10:00", "--id", "a", "--attribute", "k=v")
+    made = put(shell, topic, "one", "--at", "2999-01-01T10:00Z", "--id", "a", "--attribute", "k=v")
     seen = shell.json("timeline", "get", topic, "a")
     assert isinstance(seen, dict)
     assert (seen["payload"], seen["attributes"], seen["state"]) == ("one", {"k": "v"}, "waiting")
@@ -165,7 +165,7 @@ def test_ctrl_c_gives_back_what_was_not_printed(shell: Shell, topic: str, unbuff
     names = {f"m-{number}" for number in range(200)}
     with sync.connect(shell.environment["ISTER_URL"]) as client:
         # So large that a pipe nobody reads has room for a part of one.
-        puts = [(name.encode().ljust(100_000), 0.0, name) for name in names]
+        puts = [(name.encode().ljust(100_000), None, name) for name in names]
         client.timeline(topic).put_many(puts)
     consumer = shell.start("timeline", "consume", topic, "--lease", "10m")
     assert consumer.stdout is not None

@@ -1,6 +1,6 @@
 """Shared words: errors, names, limits, clocks. Imports nothing of ours."""
 
-from ister.base.clock import Clock, Timer
+from ister.base.clock import Clock, Timer, housekeeping, is_housekeeping
 from ister.base.hosts import is_loopback
 from ister.base.names import (
     DEFAULT_NAMESPACE,
@@ -53,6 +53,15 @@ from ister.base.timelines import (
     TimelineReport,
     TimelineSettings,
 )
+from ister.base.times import (
+    MILLISECONDS_MIN,
+    Seconds,
+    Time,
+    check_milliseconds,
+    delay_us,
+    epoch_us,
+    parse_time,
+)
 from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
 
 __all__ = [
@@ -63,6 +72,7 @@ __all__ = [
     "GRPC_PORT",
     "HTTP_PORT",
     "LATEST",
+    "MILLISECONDS_MIN",
     "NATIVE_PORT",
     "SYSTEM_NAMESPACE",
     "AckSettings",
@@ -81,19 +91,26 @@ __all__ = [
     "SchemaBinding",
     "SchemaSubject",
     "SchemaVersion",
+    "Seconds",
     "StreamReport",
     "StreamSettings",
     "SubscriptionReport",
+    "Time",
     "TimelineKind",
     "TimelineReport",
     "TimelineSettings",
     "Timer",
     "TopicName",
     "TopicReport",
+    "check_milliseconds",
     "check_not_reserved",
     "compile_pattern",
+    "delay_us",
+    "epoch_us",
     "find_partition",
     "hide_secrets",
+    "housekeeping",
+    "is_housekeeping",
     "is_loopback",
     "is_wildcard",
     "matches",
@@ -102,6 +119,7 @@ __all__ = [
     "parse_plain",
     "parse_size",
     "parse_span",
+    "parse_time",
     "parse_topic",
     "partition_name",
     "printable",

@@ -1,7 +1,9 @@
 """What the platform needs of a clock, so that tests can bring their own."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+_C = TypeVar("_C", bound=Callable[..., Any])
 
 
 class Timer(Protocol):
@@ -25,3 +27,17 @@ class Clock(Protocol):
 
     def call_later(self, delay_s: float, call: Callable[[], object]) -> Timer:
         """Call `call` once, `delay_s` seconds from now."""
+
+
+def housekeeping(call: _C) -> _C:
+    """Mark what is called about once a second for as long as a process lives.
+
+    When exactly does not matter, so a clock of a test may call it later.
+    """
+    call.__housekeeping__ = True  # type: ignore[attr-defined]
+    return call
+
+
+def is_housekeeping(call: Callable[[], object]) -> bool:
+    """Return whether a call is marked."""
+    return getattr(call, "__housekeeping__", False)

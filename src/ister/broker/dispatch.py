@@ -406,6 +406,8 @@ class Dispatch:
             size_bytes=part.size_bytes,
             attempt=attempt,
         )
+        if attempt > 1:
+            self._subscription.record.redelivered += part.count
         self.holders.add(consumer.identity, track)
         self._flight.touch(track)
         if lease.deadline_ms < track.watched_ms:

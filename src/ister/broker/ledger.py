@@ -134,7 +134,7 @@ class TopicRecord:
 class SubscriptionRecord:
     """A durable subscription as the journal knows it."""
 
-    __slots__ = ("created", "cursors", "paused", "saved")
+    __slots__ = ("created", "cursors", "dead_lettered", "paused", "redelivered", "saved")
 
     def __init__(self, created: SubscriptionCreated) -> None:
         self.created = created
@@ -143,6 +143,10 @@ class SubscriptionRecord:
         self.cursors: dict[int, Cursor] = {}
         # By name; see `cursormaps.py`.
         self.saved: dict[str, bytes] = {}
+        # Messages since it was made. These are in snapshots, not in the journal: a crash forgets
+        # what they have counted since the last one.
+        self.redelivered = 0
+        self.dead_lettered = 0
 
 
 class Ledger:
@@ -432,6 +436,7 @@ class Ledger:
         for row in rows.subscriptions:
             record = self.subscriptions[row.created.subscription] = SubscriptionRecord(row.created)
             record.paused = row.paused
+            record.redelivered, record.dead_lettered = row.redelivered, row.dead_lettered
             cursors = decode_cursors(bytes(row.cursors))
             record.cursors = {topic: Cursor.decode(data) for topic, data in cursors.items()}
             record.saved = {name: bytes(saved) for name, saved in row.saved.items()}
@@ -464,6 +469,8 @@ class _SubscriptionRow(msgspec.Struct, array_like=True):
     # See `cursormaps.py`.
     cursors: msgspec.Raw
     saved: dict[str, msgspec.Raw]
+    redelivered: int = 0
+    dead_lettered: int = 0
 
 
 class _Snapshot(msgspec.Struct):
@@ -530,6 +537,8 @@ def _subscription_row(subscription: SubscriptionRecord, cursors: bytes) -> _Subs
         paused=subscription.paused,
         cursors=msgspec.Raw(cursors),
         saved={name: msgspec.Raw(saved) for name, saved in subscription.saved.items()},
+        redelivered=subscription.redelivered,
+        dead_lettered=subscription.dead_lettered,
     )
 
 

@@ -15,7 +15,15 @@ from typing import Any
 
 import structlog
 
-from ister.base import Clock, Durability, Retention, StreamSettings, Timer, TopicName
+from ister.base import (
+    Clock,
+    Durability,
+    Retention,
+    StreamSettings,
+    Timer,
+    TopicName,
+    housekeeping,
+)
 from ister.base.errors import BadRequestError, IsterError, ShardMovedError
 from ister.broker.changes import (
     Change,
@@ -260,6 +268,7 @@ class Streams:
             self._timer = None
             self._clock.call_later(0.0, self._tend)
 
+    @housekeeping
     def _tend(self) -> None:
         self._timer = None
         if self._closed:

@@ -346,10 +346,10 @@ class Subscribers:
 
         def on_found(found: DurableSubscription | IsterError) -> None:
             if not isinstance(found, IsterError):
-                looked_up = wanted.start.origin == Origin.TIME and not at_once
                 # Streams may have appeared while a time was looked up, or another vault was asked.
-                anew = looked_up or bool(attachment.durables)
-                found = self._join(found, attachment, wanted if anew else None)
+                waited = wanted.start.origin == Origin.TIME and not at_once
+                looks_again = waited or bool(attachment.durables)
+                found = self._join(found, attachment, wanted if looks_again else None)
             if attachment.left:
                 done(attachment)
                 return
@@ -382,7 +382,10 @@ class Subscribers:
         return self._coverable(wanted, here)
 
     def _coverable(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
-        """Return the streams of one vault that a subscription covers, or can."""
+        """Return the streams of one vault that a subscription covers, or can.
+
+        A work queue that has appeared meanwhile may have gone to another subscription.
+        """
         durables = self._durables
         covered = durables.covered_of(wanted, topics)
         if not covered:
@@ -395,13 +398,14 @@ class Subscribers:
         ]
 
     def _join(
-        self, found: DurableSubscription, attachment: Attachment, wanted: Wanted | None
+        self, found: DurableSubscription, attachment: Attachment, again: Wanted | None
     ) -> DurableSubscription | IsterError:
-        """Attach a consumer, after looking again for streams that are `wanted`."""
+        """Attach a consumer; with `again`, look first for streams that have appeared meanwhile."""
         try:
             if not attachment.left:
-                if wanted is not None:
-                    self._durables.cover_missing(found, self._streams_for(wanted, found.vault))
+                if again is not None:
+                    vault = found.vault
+                    self._durables.cover_missing(found, self._streams_for(again, vault))
                 most = self._limits.consumers_per_subscription_max
                 found.attach(attachment.consumer, consumers_max=most)
                 self._durables.expiry.on_joined(found)

@@ -3,6 +3,8 @@
 Every command with a `url: UrlOption` has the options of `_OPTIONS` as well: `AccessGroup` adds
 them, and the url that the command gets carries what they said, as far as `connect`.
 
+`--url` and those options may also stand before the command: `ister --url URL topics list`.
+
 Always true: no option has the token itself, which everybody on the machine could see in the list
 of processes; it comes from a file, or from ISTER_TOKEN.
 """
@@ -55,6 +57,8 @@ class BrokerUrl(str):
 
 
 def _with_access(context: typer.Context, url: str) -> BrokerUrl:
+    if not _is_typed(context, "url"):
+        url = context.meta.get(_ROOT_URL) or url
     given: dict[str, str | None] = {option: context.meta.get(option) for option in ACCESS_OPTIONS}
     typed: set[str] = context.meta.get(_TYPED, set())
     empty = [option for option in typed if not given[option]]
@@ -94,11 +98,18 @@ class AccessGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         _add_options(self.commands.values())
+        self.params += [_root_url(), *(_option(*row, hidden=True) for row in _OPTIONS)]
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Parse the arguments; usage errors are printed with control characters escaped."""
         with _EscapedErrors():
             return super().make_context(*args, **extra)
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        """Find the command; refuse options before it that it does not take."""
+        found = super().resolve_command(ctx, args)
+        _check_root_options(ctx, found[0], found[1])
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; usage errors are printed with control characters escaped."""
@@ -128,7 +139,7 @@ def _add_options(commands: Iterable[Any]) -> None:
             command.params[slot + 1 : slot + 1] = [_option(*row) for row in _OPTIONS]
 
 
-def _option(option: str, variable: str, text: str) -> TyperOption:
+def _option(option: str, variable: str, text: str, *, hidden: bool = False) -> TyperOption:
     return TyperOption(
         param_decls=[option],
         type=str,
@@ -141,7 +152,43 @@ def _option(option: str, variable: str, text: str) -> TyperOption:
         expose_value=False,
         callback=_keep,
         rich_help_panel=_PANEL,
+        hidden=hidden,
     )
+
+
+# The URL that was typed before the command.
+_ROOT_URL = "root url"
+
+
+def _root_url() -> TyperOption:
+    def keep(context: typer.Context, _option: TyperOption, url: str | None) -> None:
+        context.meta[_ROOT_URL] = url
+
+    return TyperOption(
+        param_decls=["--url"],
+        type=str,
+        metavar="URL",
+        help="The broker of the command; may also stand behind it.",
+        expose_value=False,
+        callback=keep,
+    )
+
+
+def _check_root_options(context: Any, name: str | None, command: Any) -> None:
+    """Refuse `--url` and its like before a command that talks to no broker, or finds it itself."""
+    given = ["--url"] if context.meta.get(_ROOT_URL) else sorted(context.meta.get(_TYPED, ()))
+    if given and command is not None and not _takes_url(command):
+        raise BadRequestError(f"`ister {name}` takes no {given[0]}: leave it out")
+
+
+def _takes_url(command: Any) -> bool:
+    subcommands = getattr(command, "commands", {}).values()
+    return any(one.name == "url" for one in command.params) or any(map(_takes_url, subcommands))
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 # The options that were typed, and do not come from variables.
@@ -149,10 +196,12 @@ _TYPED = "typed"
 
 
 def _keep(context: typer.Context, option: TyperOption, value: str | None) -> None:
+    typed: set[str] = context.meta.setdefault(_TYPED, set())
+    if _is_typed(context, option.name or ""):
+        typed.add(option.opts[0])
+    elif option.opts[0] in typed:
+        return  # Before the command: that wins over a variable.
     context.meta[option.opts[0]] = value
-    source = context.get_parameter_source(option.name or "")
-    if source is not None and source.name == "COMMANDLINE":
-        context.meta.setdefault(_TYPED, set()).add(option.opts[0])
 
 
 def _token(path: str | None, *, is_flag: bool) -> "Token | None":

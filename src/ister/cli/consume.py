@@ -1,13 +1,16 @@
 """`ister consume`: messages of a topic as lines on stdout."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
 
-from ister.base.errors import BadRequestError, BusyError
+from ister.base import is_wildcard
+from ister.base.errors import BadRequestError, BusyError, TopicNotFoundError
 from ister.cli.access import URL, UrlOption, connect
-from ister.cli.rows import message_row
+from ister.cli.completion import topic_argument
+from ister.cli.rows import VerboseOption, message_row, verbose_line
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
     JsonOption,
@@ -20,7 +23,9 @@ from ister.cli.terminal import (
 )
 from ister.cli.values import PLACE_HELP, parse_place, parse_span_option
 from ister.client import (
+    Client,
     Event,
+    Message,
     PolicyName,
     Promoted,
     SlowConsumer,
@@ -70,7 +75,7 @@ WorkQueuesOption = Annotated[
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="As /default/orders, or a pattern: /default/a.>")],
+    topic: Annotated[str, topic_argument("As /default/orders, or a pattern: /default/a.>")],
     url: UrlOption = URL,
     subscription: SubscriptionOption = None,
     start: StartOption = "latest",
@@ -89,16 +94,19 @@ def consume(
         typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
     ] = None,
     consumer: Annotated[str | None, typer.Option(help="Name of this consumer.")] = None,
+    verbose: VerboseOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words on stderr.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the messages of a topic, one per line, from now on.
+    """Print the messages of a topic, which must exist, one per line, from now on.
 
     On a stream, each message is acknowledged once it is printed. A subscription with a name
     stays and goes on where it was the next time; to only look at what a stream has, `ister read`.
 
-    With --json each line is an object: topic, partition, offset, key, attributes, id,
-    publish_time, producer, attempt, and payload (text) or payload_base64 (when it is no UTF-8).
+    With --verbose each line is topic, offset, key and payload, with tabs between; the key is - for
+    a message without one. With --json each line is an object: topic, partition, offset, key,
+    attributes, id, publish_time, producer, attempt, and payload (text) or payload_base64 (when it
+    is no UTF-8).
 
     \b
     Examples:
@@ -110,9 +118,11 @@ def consume(
     """
     filters = parse_pairs(filter or (), "--filter")
     place = parse_place(start, "--start")
+    output = _Output(as_json=as_json, verbose=verbose, quiet=quiet, acks=not no_ack)
 
     async def receive_all() -> None:
         async with connect(url) as client:
+            await _check_exists(client, topic)
             sub = client.subscribe(
                 topic,
                 subscription,
@@ -130,8 +140,7 @@ def consume(
                 await sub.open()
                 if not quiet:
                     say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
-                lines = _Lines(as_json=as_json, acks=not no_ack)
-                await _print_all(sub, lines, count=count, timeout_s=timeout)
+                await _print_all(sub, output, count=count, timeout_s=timeout)
             finally:
                 # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
                 await sub.close(release=True)
@@ -142,27 +151,32 @@ def consume(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
-    """What to do with each message."""
+class _Output:
+    """How messages are shown, and whether that acknowledges them."""
 
     as_json: bool
+    verbose: bool
+    quiet: bool
     acks: bool
 
 
+async def _check_exists(client: Client, topic: str) -> None:
+    # Subscribing would create it, as a live topic: a misspelt name would wait for ever.
+    if not is_wildcard(topic) and not await client.topics(topic):
+        raise TopicNotFoundError(topic)
+
+
 async def _print_all(
-    sub: Subscription, lines: _Lines, *, count: int | None, timeout_s: float | None
+    sub: Subscription, output: _Output, *, count: int | None, timeout_s: float | None
 ) -> None:
     left = count
     while left is None or left > 0:
         messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
         if not messages:
             break
-        if lines.as_json:
-            write(b"".join([json_line(message_row(message)) for message in messages]))
-        else:
-            write(b"".join([message.payload + b"\n" for message in messages]))
+        write(b"".join(_lines(messages, output)))
         flush()
-        if lines.acks:
+        if output.acks:
             # After the flush: whoever reads our stdout has them, or they come again.
             for message in messages:
                 await message.ack()
@@ -171,6 +185,14 @@ async def _print_all(
     if left and count is not None:
         say(f"ister: {count - left:,} of {count:,} messages came, then none for {timeout_s:g} s")
         raise typer.Exit(BusyError.exit_code)
+
+
+def _lines(messages: Sequence[Message], output: _Output) -> list[bytes]:
+    if output.as_json:
+        return [json_line(message_row(one)) for one in messages]
+    if output.verbose:
+        return [verbose_line(one.topic, one.offset, one.key, one.payload) for one in messages]
+    return [message.payload + b"\n" for message in messages]
 
 
 def _tell(event: Event) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ister.base import DEFAULT_URL
 from ister.telemetry import configure_log
 
 if TYPE_CHECKING:
@@ -275,6 +276,18 @@ def places(settings: "ServerConfig") -> list[tuple[str, str]]:
     return [(name, place) for name, place in rows if place]
 
 
+def hints(url: str) -> list[str]:
+    """Return commands to try with a broker, which work as they are when copied."""
+    # Not `--url` in each: a line that is wrapped cannot be copied.
+    reached = [] if url == DEFAULT_URL else [f"export ISTER_URL={url}"]
+    return [
+        *reached,
+        "ister topics create /default/hello --kind stream",
+        "ister produce /default/hello hi",
+        "ister consume /default/hello --start earliest",
+    ]
+
+
 def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
     from importlib.metadata import version
 
@@ -293,9 +306,8 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
         rows.add_row("[dim]grpc[/]", escape(ports))
     for name, place in places(settings):
         rows.add_row(f"[dim]{name}[/]", escape(place))
-    rows.add_row(
-        "[dim]try[/]", "ister consume /default/hello   and   ister produce /default/hello hi"
-    )
+    for number, line in enumerate(hints(addresses.url)):
+        rows.add_row("" if number else "[dim]try[/]", escape(line))
     title = f"[bold]Ister {version('ister')}[/] is ready (pid {addresses.pid}), Ctrl-C ends it"
     panel = Panel(rows, title=title, title_align="left", expand=False)
     stderr_console().print(panel, markup=True)

@@ -10,6 +10,7 @@ import typer
 from ister.base import CursorReport, SubscriptionReport, is_wildcard, rounded_size, rounded_span
 from ister.base.errors import BadRequestError, SubscriptionNotFoundError
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.completion import topic_argument
 from ister.cli.consume import (
     ExpireAfterOption,
     FilterOption,
@@ -26,6 +27,7 @@ from ister.cli.terminal import (
     parse_pairs,
     run,
     say,
+    write_fields,
     write_json,
     write_table,
 )
@@ -34,7 +36,7 @@ from ister.client import Client
 
 subs = typer.Typer(no_args_is_help=True, help="See and change subscriptions.")
 
-TopicArgument = Annotated[str, typer.Argument(help="Topic or pattern of the subscription.")]
+TopicArgument = Annotated[str, topic_argument("Topic or pattern of the subscription.")]
 NameArgument = Annotated[str, typer.Argument(help="Its name.")]
 CursorArgument = Annotated[str, typer.Argument(help="Name of the saved cursor.")]
 
@@ -42,17 +44,15 @@ _LIST_COLUMNS = (
     "TOPIC", "SUBSCRIPTION", "TYPE", "TOPICS", "CONSUMERS", "OUT", "DROPPED",
     "LAG", "IN FLIGHT", "OLDEST", "STATE",
 )  # fmt: skip
-_CURSOR_COLUMNS = (
-    "LAG", "IN FLIGHT", "IN FLIGHT BYTES", "OLDEST", "REDELIVERED", "DEAD LETTERS",
-    "LATE ACKS", "PAUSED", "SAVED CURSORS",
-)  # fmt: skip
+# The subscription of a topic of dead letters by which a redrive takes them.
+REDRIVE = "redrive"
 
 _T = TypeVar("_T")
 
 
 @subs.command("list")
 def list_subscriptions(
-    topic: Annotated[str, typer.Argument(help="Only those of this topic.")] = "",
+    topic: Annotated[str, topic_argument("Only those of this topic.")] = "",
     url: UrlOption = URL,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,22 +105,13 @@ def describe_subscription(
     if as_json:
         write_json(found)
         return
-    policy = f" ({found.policy})" if found.type == "shared" else ""
-    write_table(
-        ("SUBSCRIPTION", "TOPIC", "TYPE", "FILTERS", "OUT", "DROPPED"),
-        [
-            (
-                found.subscription,
-                found.topic,
-                found.type + policy,
-                _filters(found),
-                found.messages_out,
-                found.messages_dropped,
-            )
-        ],
-    )
+    letters = _dead_letters_of(found)
+    waiting = _with_client(url, lambda client: _count_letters(client, letters)) if letters else None
+    write_fields(_fields(found, letters, waiting))
     if found.cursor is not None:
-        _write_cursor(found, found.cursor)
+        write_table(("TOPIC", "ACKNOWLEDGED BELOW"), sorted(found.cursor.floors.items()))
+    if not found.consumers:
+        return
     write_table(
         ("CONSUMER", "ADDRESS", "ACTIVE", "CREDIT", "QUEUED", "QUEUED BYTES", "OUT", "DROPPED"),
         [
@@ -400,43 +391,68 @@ def _figures(row: SubscriptionReport) -> str:
     )
 
 
-def _write_cursor(row: SubscriptionReport, cursor: CursorReport) -> None:
-    write_table(
-        _CURSOR_COLUMNS,
-        [
-            (
-                cursor.lag,
-                cursor.in_flight,
-                rounded_size(cursor.in_flight_bytes),
-                rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-",
-                cursor.redelivered,
-                cursor.dead_lettered,
-                cursor.refused,
-                cursor.paused,
-                ", ".join(cursor.snapshots) or "-",
-            )
-        ],
-    )
+def _fields(row: SubscriptionReport, letters: str, waiting: int | None) -> list[tuple[str, object]]:
+    """Return a subscription as names and values; of a durable one how far it is, and how it is set.
+
+    `waiting` is how many of its dead letters were not moved back.
+    """
+    policy = f" ({row.policy})" if row.type == "shared" else ""
+    fields: list[tuple[str, object]] = [
+        ("subscription", row.subscription),
+        ("topic", row.topic),
+        ("type", row.type + policy),
+        ("filters", _filters(row)),
+        ("consumers", len(row.consumers)),
+        ("delivered", f"{row.messages_out:,} since the broker started"),
+        ("dropped", f"{row.messages_dropped:,} since the broker started"),
+    ]
+    cursor = row.cursor
+    if cursor is None:
+        return [*fields, ("durable", "no: it ends with its last consumer")]
+    left = "" if waiting is None else f", {waiting:,} not redriven"
     settings = cursor.settings
-    write_table(
-        ("ACK TIMEOUT", "MAX DELIVERIES", "BACKOFF", "IN FLIGHT MAX", "ORDERED", "LETTERS GO TO"),
-        [
-            (
-                rounded_span(settings.ack_timeout_ms),
-                settings.max_deliveries or "-",
-                ", ".join(map(rounded_span, settings.backoff_ms)) or "-",
-                f"{settings.in_flight_max:,} ({rounded_size(settings.in_flight_bytes_max)})",
-                settings.ordered,
-                settings.dead_letter_topic or _default_letters(row),
-            )
-        ],
-    )
-    write_table(("TOPIC", "ACKNOWLEDGED BELOW"), sorted(cursor.floors.items()))
+    return [
+        *fields,
+        ("state", "paused" if cursor.paused else "blocked" if cursor.blocked else "active"),
+        ("lag", counted(cursor.lag, "message")),
+        ("oldest", rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-"),
+        ("in flight", f"{cursor.in_flight:,} ({rounded_size(cursor.in_flight_bytes)})"),
+        ("redelivered", cursor.redelivered),
+        ("dead letters", f"{cursor.dead_lettered:,}{left}"),
+        ("late acks", f"{cursor.refused:,} since the broker started"),
+        ("saved cursors", ", ".join(cursor.snapshots) or "-"),
+        ("ack timeout", rounded_span(settings.ack_timeout_ms)),
+        ("max deliveries", settings.max_deliveries or "-"),
+        ("backoff", ", ".join(map(rounded_span, settings.backoff_ms)) or "-"),
+        (
+            "in flight max",
+            f"{settings.in_flight_max:,} ({rounded_size(settings.in_flight_bytes_max)})",
+        ),
+        ("ordered keys", settings.ordered),
+        ("poison", settings.poison),
+        ("letters go to", letters or "one topic for each"),
+    ]
+
+
+def _dead_letters_of(row: SubscriptionReport) -> str:
+    """Return the topic for its dead letters; empty for a live one, and where there are several."""
+    if row.cursor is None:
+        return ""
+    return row.cursor.settings.dead_letter_topic or _default_letters(row)
+
+
+async def _count_letters(client: Client, topic: str) -> int:
+    """Return how many dead letters of a topic were not moved back by a redrive."""
+    for one in await client.subscriptions(topic):
+        if one.subscription == REDRIVE and one.cursor is not None:
+            return one.cursor.lag
+    rows = await client.topics(topic)
+    return sum(row.next_offset - row.stream.first_offset for row in rows if row.stream is not None)
 
 
 def _default_letters(row: SubscriptionReport) -> str:
     if is_wildcard(row.topic):
-        return "one topic for each"
+        return ""
     # The broker names it; half of the package is loaded for that, so only here.
     from ister.broker import default_dead_letter_topic
 

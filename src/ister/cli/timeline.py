@@ -5,12 +5,12 @@ import secrets
 import time
 from collections import deque
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, TypeVar
 
 import typer
 
-from ister.base import parse_span, printable
+from ister.base import Time, printable
 from ister.base.errors import (
     BadRequestError,
     BusyError,
@@ -53,7 +53,7 @@ from ister.cli.timeline_rows import (
     rule_row,
     timeline_row,
 )
-from ister.cli.values import parse_span_option
+from ister.cli.values import parse_delay_option, parse_span_option, parse_time_option
 from ister.client import (
     Timeline,
     TimelineConsumer,
@@ -76,7 +76,7 @@ TURN_COUNT = 100
 # For the broker to hear of what was printed before Ctrl-C; else it comes again.
 FINISH_S = 2.0
 
-TIME_HELP = "2026-11-15T10:00Z (UTC without a zone)"
+TIME_HELP = "2026-11-15T10:00Z, or seconds since 1970"
 SPAN_HELP = "10s, 5m, 2h, 7d"
 
 AtOption = Annotated[
@@ -136,9 +136,7 @@ def put(
         url,
         topic,
         group,
-        lambda one: one.put(
-            data, due or 0.0, id=id, attributes=attributes or None, priority=priority
-        ),
+        lambda one: one.put(data, due, id=id, attributes=attributes or None, priority=priority),
     )
     if as_json:
         write_version(topic, made)
@@ -266,7 +264,7 @@ def list_messages(
     Examples:
       ister timeline list /default/reminders
       ister timeline list /default/reminders --from 0s --to 1h
-      ister timeline list /default/reminders --from 2026-12-01 --json | jq .id
+      ister timeline list /default/reminders --from 2026-12-01T00:00Z --json | jq .id
     """
     first, last = _moment(start, "--from"), _moment(end, "--to")
     now_ms = _now_ms()
@@ -322,7 +320,7 @@ def consume(
     url: UrlOption = URL,
     consumer: Annotated[
         str | None,
-        typer.Option(help="Its name: one that comes back under it has its leases again."),
+        typer.Option(help="Its name: it ends the leases that an earlier process of it has left."),
     ] = None,
     lease: Annotated[
         str | None,
@@ -374,15 +372,6 @@ def consume(
     if count is not None and printed < count:
         say(f"ister: {printed:,} of {count:,} messages came, then none for {timeout:g} s")
         raise typer.Exit(BusyError.exit_code)
-
-
-def parse_moment(text: str, option: str) -> datetime:
-    """Return a time, in UTC if it says nothing else, or raise `BadRequestError`."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise BadRequestError(f"{option} {text!r} is no time: write {TIME_HELP}") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 class _Printer:
@@ -450,22 +439,22 @@ async def _print_all(
     return printed
 
 
-def _due(at: str | None, span: str | None) -> datetime | float | None:
+def _due(at: str | None, span: str | None) -> Time | timedelta | None:
     if at is not None and span is not None:
         raise typer.BadParameter("give --at or --in, one of them")
-    return parse_span_option(span, "--in") if at is None else parse_moment(at, "--at")
+    if span is not None:
+        return parse_delay_option(span, "--in", "--at")
+    return None if at is None else parse_time_option(at, "--at", "--in")
 
 
-def _moment(text: str | None, option: str) -> datetime | timedelta | None:
+def _moment(text: str | None, option: str) -> Time | timedelta | None:
     """Return a time of a range: a point of it, or so long from now by the broker's clock."""
     if text is None:
         return None
+    with suppress(BadRequestError):
+        return parse_delay_option(text, option, option)
     try:
-        return timedelta(seconds=parse_span(text))
-    except (ValueError, OverflowError):
-        pass
-    try:
-        return parse_moment(text, option)
+        return parse_time_option(text, option, option)
     except BadRequestError as error:
         raise BadRequestError(f"{error}, or so long from now: {SPAN_HELP}") from None
 

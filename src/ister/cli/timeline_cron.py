@@ -10,6 +10,7 @@ import typer
 from ister.base import printable
 from ister.base.errors import BadRequestError
 from ister.cli.access import URL, UrlOption
+from ister.cli.completion import topic_argument
 from ister.cli.terminal import (
     JsonOption,
     YesOption,
@@ -44,7 +45,7 @@ cron = typer.Typer(
 KIND = "cron"
 PREVIEW_COUNT = 5
 
-TopicArgument = Annotated[str, typer.Argument(help="A cron topic, as /default/jobs.")]
+TopicArgument = Annotated[str, topic_argument("A cron topic, as /default/jobs.")]
 RuleArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the rule.")]
 ExpressionArgument = Annotated[
     str,

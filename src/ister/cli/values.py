@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from ister.base import parse_size, parse_span
+from ister.base import Time, delay_us, epoch_us, parse_size, parse_span, parse_time
 from ister.base.errors import BadRequestError
 from ister.client import Place
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 def parse_place(text: str, option: str, *, now: datetime | None = None) -> Place:
     """Return a place in a stream, or raise `BadRequestError`.
 
-    A time without a zone is that of this machine; a span counts back from `now`.
+    A span counts back from `now`.
     """
     word = text.strip()
     if word in ("earliest", "latest"):
@@ -28,9 +28,32 @@ def parse_place(text: str, option: str, *, now: datetime | None = None) -> Place
     except (ValueError, OverflowError):
         pass
     try:
-        return datetime.fromisoformat(word).astimezone()
-    except (ValueError, OverflowError):
+        return parse_time(word)
+    except ValueError as error:
+        if "zone" in str(error):
+            raise BadRequestError(f"{option} {text!r} {error}") from None
         raise BadRequestError(f"{option} {text!r} is no place: {PLACE_HELP}") from None
+
+
+def parse_time_option(text: str, option: str, delay: str) -> Time:
+    """Return a point in time; `delay` is the option that takes a delay."""
+    time = _parsed(text, option, parse_time)
+    assert time is not None
+    epoch_us(time, option, delay)
+    return time
+
+
+def parse_delay_option(text: str, option: str, time: str) -> timedelta:
+    """Return so long from now; `time` is the option that takes a point in time."""
+    seconds = _parsed(text, option, parse_span)
+    assert seconds is not None
+    if not text.strip()[-1].isalpha():
+        # With a unit it is a span however long it is.
+        delay_us(seconds, option, time)
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError:
+        raise BadRequestError(f"{option} {text!r} ends after the year 9999") from None
 
 
 def parse_span_option(text: str | None, option: str) -> float | None:

@@ -8,11 +8,12 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 from ister.base import (
     DEFAULT_URL,
+    MILLISECONDS_MIN,
     Origin,
     find_partition,
     is_wildcard,
@@ -359,9 +360,11 @@ def _bound(form: Form, which: str, default: Bound, topics: Sequence[str]) -> Bou
 
 
 def parse_time_ms(text: str) -> int:
-    """Return milliseconds since 1970 of ISO 8601, or of such a number; without a zone it is UTC."""
+    """Return milliseconds since 1970 of ISO 8601 with a zone, or of such a number."""
     if _DIGITS.fullmatch(text):
         found = int(text)
+        if 0 < found < MILLISECONDS_MIN:
+            raise ValueError(f"{text!r} is in seconds since 1970: write milliseconds, {found}000")
     else:
         try:
             time = datetime.fromisoformat(text)
@@ -369,7 +372,9 @@ def parse_time_ms(text: str) -> int:
             raise ValueError(
                 f"{text!r} is no time: write 2026-01-31T12:00:00Z, or milliseconds since 1970"
             ) from None
-        found = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+        if time.tzinfo is None:
+            raise ValueError(f"{text!r} has no time zone: write {time.isoformat()}Z")
+        found = round(time.timestamp() * 1000)
     if not 0 <= found < _TIME_MS_MAX:
         raise ValueError(f"{text!r} is before 1970, or after 9999: are these milliseconds?")
     return found

@@ -111,12 +111,13 @@ class TimelineCount(Tagged):
     count: int
 
 
-class ConsumeTimeline(Tagged):
+class ConsumeTimeline(Tagged, omit_defaults=True):
     """Use `channel` for a consumer; one of the same name gives way to it.
 
     It is sent the leases that a consumer of its name has, then at most `credit` messages that it
     has not finished, and others up to `prefetch_ms` before they are due. CREDIT frames raise it.
-    A `lease_ms` of 0 is a minute, or the longest lease of the topic if that is shorter.
+    A `lease_ms` of 0 is a minute, or the longest lease of the topic if that is shorter. With
+    `fresh`, of a process that has just started, these leases end and count as attempts.
     """
 
     topic: str
@@ -125,6 +126,7 @@ class ConsumeTimeline(Tagged):
     lease_ms: int
     prefetch_ms: int
     credit: int
+    fresh: bool = False
 
 
 class TimelineOpened(Tagged):
@@ -154,9 +156,9 @@ class TimelineDue(Tagged, omit_defaults=True):
 class FinishLeases(Tagged):
     """What becomes of messages that the consumer on `channel` has.
 
-    `times_ms` is for how long an EXTEND lasts from now, and when a RELEASE is due (0: now). A
-    RETURN gives back what the application has not seen, to be due when it was (`times_ms`), and
-    takes as much from the consumer's credit.
+    `times_ms` is for how long an EXTEND lasts from now (0: as long as a lease of the consumer), and
+    when a RELEASE is due (0: now). A RETURN gives back what the application has not seen, to be due
+    when it was (`times_ms`), and takes as much from the consumer's credit.
     `lateness_us` is how much later than due each message that is DONE was handed to the
     application.
     """

@@ -60,12 +60,12 @@ async def test_what_was_acknowledged_outlives_a_kill(broker: BrokerProcess) -> N
     async with ister.connect(broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline", max_lease=90.0)
         timeline = client.timeline(TOPIC, group="shop")
-        await timeline.put(b"kept", at=3600.0, id="kept")
-        await timeline.put(b"gone", at=3600.0, id="gone")
+        await timeline.put(b"kept", after=3600.0, id="kept")
+        await timeline.put(b"gone", after=3600.0, id="gone")
         await timeline.delete("gone")
         async with timeline.transaction() as tx:
-            tx.put(b"one", at=3600.0, id="one")
-            tx.move("kept", at=7200.0)
+            tx.put(b"one", after=3600.0, id="one")
+            tx.move("kept", after=7200.0)
         moved = await timeline.get("kept")
 
         broker.kill()
@@ -106,9 +106,9 @@ async def test_a_broker_that_is_stopped_gives_back_what_was_prefetched(
     async with ister.connect(broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline")
         timeline = client.timeline(TOPIC, group="shop")
-        await timeline.put(b"x", at=600.0, id="far")
+        await timeline.put(b"x", after=600.0, id="far")
         async with timeline.consume("w", prefetch=5.0) as leases:
-            await timeline.put(b"x", at=5.0, id="a")
+            await timeline.put(b"x", after=5.0, id="a")
             while not leases.waiting_count:  # noqa: ASYNC110 - the application is not told of it
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(broker.stop)

@@ -23,11 +23,11 @@ def test_a_timeline_is_used_from_a_thread(ister_url: str) -> None:
         client.create_topic(TOPIC, kind="timeline", max_leases=3)
         timeline = client.timeline(TOPIC, group="shop")
         put = timeline.put(b"x", at=datetime.now(UTC) + timedelta(hours=1), id="a")
-        timeline.move("a", at=3600.0, version=put.version)
+        timeline.move("a", after=3600.0, version=put.version)
         timeline.update("a", b"y", attributes={"k": "v"})
 
         assert timeline.get("a").payload == b"y"
-        assert timeline.count(end=7200.0) == 1
+        assert timeline.count(end=timedelta(hours=2)) == 1
         assert [message.id for message in timeline.list()] == ["a"]
         timeline.delete("a")
         with pytest.raises(MessageNotFoundError):
@@ -39,12 +39,12 @@ def test_a_transaction_is_all_or_nothing(ister_url: str) -> None:
         client.create_topic(TOPIC, kind="timeline")
         timeline = client.timeline(TOPIC)
         with timeline.transaction() as tx:
-            first = tx.put(b"x", at=3600.0)
-            tx.put(b"x", at=3600.0, id="b")
+            first = tx.put(b"x", after=3600.0)
+            tx.put(b"x", after=3600.0, id="b")
         assert [result.id for result in tx.results] == [first, "b"]
 
         refused = timeline.transaction()
-        refused.move("b", at=7200.0)
+        refused.move("b", after=7200.0)
         refused.update("b", b"z")
         refused.delete("none")
         with pytest.raises(MessageNotFoundError):
@@ -56,7 +56,7 @@ def test_leases_are_finished_extended_and_released(ister_url: str) -> None:
     with sync.connect(ister_url) as client:
         client.create_topic(TOPIC, kind="timeline")
         timeline = client.timeline(TOPIC)
-        results = timeline.put_many([(b"x", 0.0, name) for name in ("a", "b")])
+        results = timeline.put_many([(b"x", None, name) for name in ("a", "b")])
         assert not any(isinstance(result, IsterError) for result in results)
         with timeline.consume("w") as leases:
             first, second = leases.receive(), leases.receive()
@@ -82,7 +82,7 @@ def test_threads_share_a_consumer(ister_url: str) -> None:
     with sync.connect(ister_url) as client:
         client.create_topic(TOPIC, kind="timeline")
         timeline = client.timeline(TOPIC)
-        timeline.put_many([(b"x", 0.0, f"m-{n}") for n in range(count)])
+        timeline.put_many([(b"x", None, f"m-{n}") for n in range(count)])
         with timeline.consume("w") as leases, ThreadPoolExecutor(4) as pool:
 
             def work(_: int) -> str:

@@ -72,7 +72,7 @@ async def test_messages_are_in_the_database_and_outlive_a_restart(
     async with ister.connect(own_broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline", max_leases=3)
         timeline = client.timeline(TOPIC, group="shop")
-        await timeline.put(b"later", at=3600.0, id="later")
+        await timeline.put(b"later", after=3600.0, id="later")
         await timeline.put(b"now", id="now")
         async with timeline.consume("w") as leases:
             lease = await leases.receive(timeout=WAIT_S)
@@ -95,7 +95,7 @@ async def test_a_server_that_dies_and_comes_back_costs_errors_and_nothing_else(
         async with timeline.consume("w") as leases, client.subscribe("/default/live", "s") as live:
             await timeline.put(b"x", id="held")
             held = await leases.receive(timeout=WAIT_S)
-            await timeline.put(b"x", at=1.0, id="while-down")
+            await timeline.put(b"x", after=1.0, id="while-down")
             await asyncio.to_thread(server.kill)
             with pytest.raises(StorageFailedError, match="PostgreSQL at 127"):
                 await timeline.put(b"x", id="refused")
@@ -159,7 +159,7 @@ async def test_a_broker_that_was_killed_is_started_again_at_once(
 ) -> None:
     async with ister.connect(own_broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline")
-        await client.timeline(TOPIC).put(b"x", at=3600.0, id="kept")
+        await client.timeline(TOPIC).put(b"x", after=3600.0, id="kept")
         own_broker.kill()
         await asyncio.to_thread(own_broker.restart)
 

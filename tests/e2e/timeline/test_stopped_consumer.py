@@ -52,7 +52,7 @@ async def test_a_lease_that_ended_while_its_consumer_was_stopped_is_not_handed_o
             sys.executable, "-c", WORKER, broker.url, TOPIC, stdout=asyncio.subprocess.PIPE
         )
         try:
-            await timeline.put(b"", at=2.0, id="a")
+            await timeline.put(b"", after=2.0, id="a")
             await wait_until_prefetched(client)
             os.kill(worker.pid, signal.SIGSTOP)
             async with timeline.consume("other", prefetch=0.0) as leases:

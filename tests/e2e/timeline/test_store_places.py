@@ -1,6 +1,7 @@
 """Lone changes are made by the broker itself, many by the process beside it; nothing gets lost."""
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ async def put_until_here(
     async with asyncio.timeout(WAIT_S):
         while not has_file(broker.pid):
             name = f"{prefix}-{len(told)}"
-            await timeline.put(b"x", at=3_600.0, id=name)
+            await timeline.put(b"x", after=3_600.0, id=name)
             told.append(name)
 
 
@@ -53,7 +54,7 @@ async def test_what_the_broker_itself_has_acknowledged_outlives_kill_9(
         timeline = client.timeline(TOPIC)
         await put_until_here(broker, timeline, told, "m")
         for number in range(200):
-            await timeline.put(b"x", at=3_600.0, id=f"here-{number}")
+            await timeline.put(b"x", after=3_600.0, id=f"here-{number}")
             told.append(f"here-{number}")
         broker.kill()
         broker.restart()
@@ -85,7 +86,9 @@ async def test_the_file_goes_back_and_forth_and_one_process_at_a_time_has_it(
             assert not has_file(keeper)
 
             names = [f"many-{turn}-{number}" for number in range(500)]
-            results = await timeline.put_many([(b"x", 3_600.0, name) for name in names])
+            results = await timeline.put_many(
+                [(b"x", timedelta(seconds=3_600.0), name) for name in names]
+            )
             assert not [one for one in results if isinstance(one, ister.IsterError)]
             told += names
             assert has_file(keeper)
@@ -111,12 +114,12 @@ async def test_a_file_that_is_gone_is_not_made_anew_by_the_broker(broker: Broker
             path.rename(away)
 
         # It is on the disk, in the log that was moved away with the rest.
-        await timeline.put(b"x", at=3_600.0, id="logged")
+        await timeline.put(b"x", after=3_600.0, id="logged")
         told.append("logged")
         with pytest.raises(StorageFailedError, match="is gone: put it back"):
             await timeline.count()
         with pytest.raises(StorageFailedError, match="is gone: put it back"):
-            await timeline.put(b"x", at=3_600.0, id="not")
+            await timeline.put(b"x", after=3_600.0, id="not")
         assert not (data / FILE).exists()
         for path, away in moved:
             away.rename(path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -64,7 +65,9 @@ async def put_all(timeline: ister.Timeline, names: list[str], told: set[str]) ->
     for start in range(0, len(names), GROUP_COUNT):
         group = names[start : start + GROUP_COUNT]
         while not told.issuperset(group):
-            results = await timeline.put_many([(b"x", 3_600.0, name) for name in group])
+            results = await timeline.put_many(
+                [(b"x", timedelta(seconds=3_600.0), name) for name in group]
+            )
             for name, result in zip(group, results, strict=True):
                 match result:
                     case StorageFailedError():
@@ -83,7 +86,7 @@ async def test_a_broker_goes_on_with_another_process_and_has_all_it_acknowledged
     async with ister.connect(broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline")
         timeline = client.timeline(TOPIC)
-        await timeline.put(b"due", at=1.0, id="due")
+        await timeline.put(b"due", after=1.0, id="due")
         former = set()
         putting = asyncio.create_task(put_all(timeline, [f"m-{n}" for n in range(6_000)], told))
         for count in (500, 1_500, 2_500):
@@ -95,7 +98,7 @@ async def test_a_broker_goes_on_with_another_process_and_has_all_it_acknowledged
         async with asyncio.timeout(WAIT_S):
             await putting
 
-        listed = {message.id async for message in timeline.list(start=1_800.0)}
+        listed = {message.id async for message in timeline.list(start=timedelta(minutes=30))}
         async with timeline.consume("worker") as leases:
             lease = await leases.receive(WAIT_S)
             await lease.done()
@@ -112,7 +115,7 @@ async def test_a_file_that_is_gone_is_not_made_anew_by_the_next_process(
     async with ister.connect(broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline")
         timeline = client.timeline(TOPIC)
-        await timeline.put(b"x", at=3_600.0, id="a")
+        await timeline.put(b"x", after=3_600.0, id="a")
         keeper = keeper_of(broker)
         data = broker.folder / "data"
         moved = [(path, path.with_name(f"away-{path.name}")) for path in data.glob("timelines.db*")]
@@ -122,7 +125,7 @@ async def test_a_file_that_is_gone_is_not_made_anew_by_the_next_process(
 
         await asyncio.to_thread(wait_until, partial(is_gone, keeper))
         with pytest.raises(StorageFailedError, match="is gone: put it back"):
-            await timeline.put(b"x", at=3_600.0, id="b")
+            await timeline.put(b"x", after=3_600.0, id="b")
         for path, away in moved:
             away.rename(path)
 
@@ -142,14 +145,14 @@ async def test_it_ends_with_a_broker_that_is_killed(broker: BrokerProcess) -> No
 async def test_signals_for_all_processes_of_a_terminal_lose_nothing(broker: BrokerProcess) -> None:
     async with ister.connect(broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline")
-        await client.timeline(TOPIC).put(b"x", at=3_600.0, id="a")
+        await client.timeline(TOPIC).put(b"x", after=3_600.0, id="a")
     keeper = keeper_of(broker)
 
     # As Ctrl-C does, and a service manager.
     os.kill(keeper, signal.SIGINT)
     os.kill(keeper, signal.SIGTERM)
     async with ister.connect(broker.url) as client:
-        await client.timeline(TOPIC).put(b"x", at=3_600.0, id="b")
+        await client.timeline(TOPIC).put(b"x", after=3_600.0, id="b")
     code = await asyncio.to_thread(broker.stop)
     await asyncio.to_thread(wait_until, partial(is_gone, keeper))
 

@@ -57,8 +57,8 @@ async def test_metrics_tell_what_is_due_leased_lost_and_late(broker: BrokerProce
     async with ister.connect(broker.url) as client:
         await client.create_topic(TOPIC, kind="timeline", max_leases=1)
         timeline = client.timeline(TOPIC)
-        await timeline.put_many([(b"x", 0.0, f"m-{n}") for n in range(3)])
-        await timeline.put(b"x", at=5.0, id="soon")
+        await timeline.put_many([(b"x", None, f"m-{n}") for n in range(3)])
+        await timeline.put(b"x", after=5.0, id="soon")
         waiting = await asyncio.to_thread(scrape, broker)
         async with timeline.consume("w", credit=2, prefetch=0) as leases:
             one = await leases.receive(timeout=WAIT_S)
@@ -80,7 +80,7 @@ async def test_a_lost_lease_and_a_dead_letter_are_counted(broker: BrokerProcess)
         await client.create_topic(TOPIC, kind="timeline", max_leases=2)
         timeline = client.timeline(TOPIC)
         await timeline.put(b"x", id="m")
-        async with timeline.consume("w", lease=0.05) as leases:
+        async with timeline.consume("w", lease=0.05, max_renewal=0.0) as leases:
             await leases.receive(timeout=WAIT_S)
             again = await leases.receive(timeout=WAIT_S)
             lost = await asyncio.to_thread(scrape, broker)

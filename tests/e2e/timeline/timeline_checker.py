@@ -113,6 +113,7 @@ class Story:
 
     deeds: list[Deed] = field(default_factory=list)
     handovers: list[Handover] = field(default_factory=list)
+    openings: list[tuple[int, str]] = field(default_factory=list)
 
     def made(self, *kinds: str) -> list[Deed]:
         """Return the changes of some kinds that were acknowledged."""
@@ -153,7 +154,9 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _stories(history: History) -> dict[str, Stories]:
-    stories: dict[str, Stories] = defaultdict(lambda: defaultdict(Story))
+    stories: dict[str, Stories] = defaultdict(
+        lambda: defaultdict(lambda: Story(openings=history.openings))
+    )
     order = 0
     for act in history.acts:
         for change, answer in zip(act.changes, act.answers, strict=True):
@@ -312,7 +315,7 @@ def term_of(handover: Handover) -> Term:
 def alive_until_us(story: Story, handover: Handover) -> int:
     """Return until when, for sure, nobody else may have a message.
 
-    Whoever comes back under the name of the consumer has the lease, too, and may end it.
+    A process that opens the consumer anew ends its leases.
     """
     ends = (
         finish.began_us
@@ -321,7 +324,12 @@ def alive_until_us(story: Story, handover: Handover) -> int:
         for finish in other.finishes
         if finish.kind != EXTEND
     )
-    return min(term_of(handover).surely_us, *ends, NEVER_US)
+    openings = (
+        at_us
+        for at_us, consumer in story.openings
+        if consumer == handover.consumer and at_us > handover.since_us
+    )
+    return min(term_of(handover).surely_us, *ends, *openings, NEVER_US)
 
 
 def _check_shared(story: Story) -> Iterator[Anomaly]:
@@ -330,7 +338,7 @@ def _check_shared(story: Story) -> Iterator[Anomaly]:
         if second.letter and not first.letter:
             # The millisecond in which it was taken away.
             second_us = story.buried_ms * 1000 + 999
-        # One that comes back under its name has its leases again.
+        # One that is connected again has its leases again.
         if first.consumer != second.consumer and second_us < alive_until_us(story, first):
             yield Anomaly(Fault.SHARED, f"{second}, while {first}")
 
@@ -393,7 +401,8 @@ def _check_attempts(story: Story, max_leases: int) -> Iterator[Anomaly]:
             yield Anomaly(Fault.WORN, f"{handover}, of {max_leases}")
         if handover.letter and not worn:
             yield Anomaly(Fault.MISCOUNTED, f"{handover}, of {max_leases}")
-    # Nobody may have noted a lease, whose holder was killed; but then it took its time.
+    # Nobody may have noted a lease, whose holder was killed; but then it took its time, or was
+    # ended by the next process of that name.
     puts = story.possible(PUT)
     since_us = puts[0].began_us if puts else 0
     attempt = 0
@@ -402,7 +411,9 @@ def _check_attempts(story: Story, max_leases: int) -> Iterator[Anomaly]:
         unseen = handover.attempt - attempt - 1
         is_same = unseen == -1 and handover.consumer == holder
         between_us = max(0, handover.at_us - since_us)
-        if not is_same and not 0 <= unseen * LEASE_US_MIN <= between_us:
+        openings = sum(since_us < at_us <= handover.at_us for at_us, _ in story.openings)
+        least_us = max(unseen - openings, 0) * LEASE_US_MIN
+        if not is_same and not (unseen >= 0 and least_us <= between_us):
             yield Anomaly(Fault.MISCOUNTED, f"{handover}, after lease {attempt} at {since_us} µs")
         since_us, attempt = alive_until_us(story, handover), handover.attempt
         holder = handover.consumer

@@ -125,6 +125,9 @@ class History:
 
     acts: list[Act] = field(default_factory=list)
     handovers: list[Handover] = field(default_factory=list)
+    # When a consumer was opened by a process that knew none of its leases, and its name: those that
+    # the name had end then.
+    openings: list[tuple[int, str]] = field(default_factory=list)
     # How often a message is leased before it is a dead letter; 0 is without end.
     max_leases: int = 0
 
@@ -163,6 +166,7 @@ class _Reader:
 
     def _on_begin(self, at_us: int, consumer: str, letters: bool) -> None:
         self._since_us, self._consumer, self._letters = at_us, consumer, letters
+        self._history.openings.append((at_us, consumer))
 
     def _on_act(self, at_us: int, number: int, atomic: bool, changes: list[list[object]]) -> None:
         made = [Change(*change) for change in changes]  # type: ignore[arg-type]

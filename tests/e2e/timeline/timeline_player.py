@@ -75,7 +75,13 @@ class Diary:
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._calm_file = calm_file
         self._number = 0
-        self.write("begin", name, letters)
+        self._name = name
+        self._letters = letters
+        self.begin()
+
+    def begin(self) -> None:
+        """Note that this process has none of the leases of its name."""
+        self.write("begin", self._name, self._letters)
 
     @property
     def calm(self) -> bool:
@@ -417,9 +423,10 @@ async def consume(
         is_slow = random.random() < SLOW_SHARE
 
         async def opened() -> ister.TimelineConsumer:
-            # A consumer that could not be opened is not used again.
+            # One that could not be opened is not used again, and the next one ends its leases.
+            diary.begin()
             leases = client.timeline(topic).consume(
-                name, lease=lease_s, prefetch=prefetch_s, credit=credit
+                name, lease=lease_s, prefetch=prefetch_s, credit=credit, max_renewal=0.0
             )
             await leases.open()
             return leases

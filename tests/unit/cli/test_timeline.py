@@ -1,11 +1,7 @@
-"""What people type for times, and what they are shown of messages of a timeline."""
-
-from datetime import UTC, datetime, timedelta, timezone
+"""What people are shown of messages of a timeline."""
 
 import pytest
 
-from ister.base.errors import BadRequestError
-from ister.cli.timeline import parse_moment
 from ister.cli.timeline_rows import DATE_MS_END, state_of, timeline_row
 from ister.client import TimelineMessage
 
@@ -27,28 +23,6 @@ def message(
         until_ms=until_ms,
         priority=0,
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("2026-11-15T10:00Z", datetime(2026, 11, 15, 10, tzinfo=UTC)),
-        ("2026-11-15T10:00", datetime(2026, 11, 15, 10, tzinfo=UTC)),
-        ("2026-11-15", datetime(2026, 11, 15, tzinfo=UTC)),
-        (
-            "2026-11-15T10:00:00.5+02:00",
-            datetime(2026, 11, 15, 10, 0, 0, 500_000, tzinfo=timezone(timedelta(hours=2))),
-        ),
-    ],
-)
-def test_a_time_is_in_utc_unless_it_has_a_zone(text: str, moment: datetime) -> None:
-    assert parse_moment(text, "--at") == moment
-
-
-@pytest.mark.parametrize("text", ["", "soon", "10s", "2026-13-01", "99999-01-01"])
-def test_what_is_no_time_is_refused_with_the_option_and_the_way_out(text: str) -> None:
-    with pytest.raises(BadRequestError, match=r"--at .* is no time: write 2026-"):
-        parse_moment(text, "--at")
 
 
 @pytest.mark.parametrize(("now_ms", "state"), [(DUE_MS - 1, "waiting"), (DUE_MS, "available")])

@@ -71,8 +71,8 @@ def test_offsets_by_partition_are_understood_with_words_as_in_kafka() -> None:
         ("1760000000000", 1_760_000_000_000),
         ("1970-01-01T00:00:01Z", 1_000),
         ("1970-01-01T02:00:01+02:00", 1_000),
-        ("1970-01-01 00:00:01.5", 1_500),
-        ("1970-01-02", 86_400_000),
+        ("1970-01-01 00:00:01.5Z", 1_500),
+        ("1970-01-02T00:00Z", 86_400_000),
     ],
 )
 def test_a_time_is_iso_8601_or_milliseconds(text: str, time_ms: int) -> None:
@@ -137,9 +137,14 @@ def test_all_mistakes_are_reported_together() -> None:
         ({"topic": "orders"}, "a topic is '/namespace/topic'"),
         ({"topic": "/default/>"}, "give it as `pattern`"),
         ({"topics": "/default/a,/default/a-part-0"}, "is a partition of"),
-        (TOPIC | {"startingOffsets": "earliest", "startingTimestamp": "1"}, "are both there"),
-        (TOPIC | {"startingTimestamp": "9", "endingTimestamp": "8"}, "is later than"),
+        (TOPIC | {"startingOffsets": "earliest", "startingTimestamp": "0"}, "are both there"),
+        (
+            TOPIC | {"startingTimestamp": "1763500000009", "endingTimestamp": "1763500000008"},
+            "is later than",
+        ),
         (TOPIC | {"startingTimestamp": "yesterday"}, "is no time"),
+        (TOPIC | {"startingTimestamp": "2026-01-31T12:00"}, "no time zone: write"),
+        (TOPIC | {"startingTimestamp": "1763500000"}, "write milliseconds, 1763500000000"),
         (TOPIC | {"startingTimestamp": "1700000000000000"}, "are these milliseconds?"),
         (TOPIC | {"startingOffsets": '{"/default/b": {"0": 1}}'}, "which is not read"),
         (TOPIC | {"startingOffsets": '{"/default/orders": 5}'}, "no offsets by partition"),
@@ -197,7 +202,9 @@ def test_what_a_broker_wants_to_see_goes_along_and_the_token_is_not_shown() -> N
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])
 def test_what_is_for_a_batch_is_refused_by_a_stream(name: str) -> None:
-    value = {"endingOffsets": "latest", "endingTimestamp": "5", "pushdown": "true"}[name]
+    value = {"endingOffsets": "latest", "endingTimestamp": "1763500000000", "pushdown": "true"}[
+        name
+    ]
 
     read_options(TOPIC | {name: value}, streaming=False)
     assert "is for a batch read" in mistakes(TOPIC | {name: value}, streaming=True)

@@ -2,9 +2,15 @@
 
 import asyncio
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
-from ister.testing import VirtualClock
+import pytest
+
+from ister.base import housekeeping
+from ister.base.errors import FrozenClockError, RequestTimeoutError
+from ister.client.aio.futures import Deadline
+from ister.testing import MemoryBroker, VirtualClock
 
 
 def test_time_stands_still_until_it_is_moved() -> None:
@@ -90,3 +96,119 @@ async def test_a_task_woken_on_the_way_sets_its_next_timer_in_time() -> None:
 def note(ran: list[Any], slot: int, clock: VirtualClock) -> None:
     """Write down that a timer ran, and when."""
     ran.append((slot, clock.monotonic_ms()))
+
+
+# Waits that nothing would end
+
+
+async def test_a_timeout_under_a_clock_that_stands_still_says_how_to_move_it() -> None:
+    clock = VirtualClock(patience=0.02)
+    async with MemoryBroker(clock=clock) as broker, broker.connect() as client:
+        await client.create_topic("/default/t", kind="timeline")
+        leases = client.timeline("/default/t").consume("w")
+        async with client.subscribe("/default/orders", "s") as sub, leases:
+            for call in (
+                sub.receive(timeout=5.0),
+                sub.fetch(1, timeout=5.0),
+                leases.receive(timeout=5.0),
+                client.request("/default/orders", b"x", timeout=5.0),
+            ):
+                with pytest.raises(FrozenClockError, match=r"await clock\.elapse\(seconds\)"):
+                    await call
+
+
+async def test_sending_without_a_connection_says_so_too() -> None:
+    clock = VirtualClock(patience=0.02)
+    async with (
+        MemoryBroker(clock=clock) as broker,
+        broker.connect() as client,
+        client.producer("/default/orders") as producer,
+    ):
+        await broker.stop()
+        with pytest.raises(FrozenClockError):
+            await producer.send(b"x")
+
+
+async def test_a_timeout_ends_when_the_clock_is_moved() -> None:
+    clock = VirtualClock(patience=0.02)
+    async with (
+        MemoryBroker(clock=clock) as broker,
+        broker.connect() as client,
+        client.subscribe("/default/orders", "s") as sub,
+    ):
+        receiving = asyncio.create_task(sub.receive(timeout=5.0))
+        await clock.elapse(5.0)
+
+        with pytest.raises(RequestTimeoutError):
+            await receiving
+
+
+async def test_a_clock_that_is_moved_now_and_then_fails_nobody() -> None:
+    loop, clock, moves = asyncio.get_running_loop(), VirtualClock(patience=0.03), list[int]()
+    ended: asyncio.Future[object] = loop.create_future()
+
+    def move() -> None:
+        moves.append(1)
+        clock.advance(0.001)
+        if len(moves) < 12:
+            loop.call_later(0.005, move)
+
+    clock.call_later(60.0, Deadline(ended.set_result))
+    move()
+
+    # The moves take twice the patience, in real time.
+    assert isinstance(await ended, FrozenClockError)
+    assert len(moves) == 12
+
+
+# Long moves
+
+
+async def test_a_quiet_day_takes_no_more_than_a_few_looks_a_minute() -> None:
+    clock, looks = VirtualClock(), list[int]()
+
+    @housekeeping
+    def look() -> None:
+        looks.append(clock.monotonic_ms())
+        clock.call_later(1.0, look)
+
+    clock.call_later(1.0, look)
+    await clock.elapse(86_400.0)
+
+    assert len(looks) < 86_400 / 20
+    assert max(later - one for one, later in pairwise(looks)) <= 25_000
+    assert clock.monotonic_ms() == 86_400_000
+
+
+async def test_connections_outlive_a_quiet_day() -> None:
+    clock = VirtualClock()
+    async with MemoryBroker(clock=clock) as broker, broker.connect() as client:
+        await client.create_topic("/default/t", kind="timeline")
+        timeline = client.timeline("/default/t")
+        await timeline.put(b"tomorrow", after=86_400.0)
+        async with timeline.consume("w") as leases:
+            receiving = asyncio.create_task(leases.receive())
+            await clock.elapse(86_399.0)
+            assert not receiving.done()
+            await clock.elapse(1.0)
+
+            assert (await receiving).attempt == 1
+        assert client.link.session.welcome is not None
+
+
+async def test_what_is_due_in_a_long_move_is_on_time() -> None:
+    clock, ran = VirtualClock(), list[int]()
+    housekeeping_runs = list[int]()
+
+    @housekeeping
+    def look() -> None:
+        housekeeping_runs.append(clock.monotonic_ms())
+        clock.call_later(1.0, look)
+
+    clock.call_later(1.0, look)
+    for at_s in (10.5, 100.0, 100.001, 3_000.0):
+        clock.call_later(at_s, lambda: ran.append(clock.monotonic_ms()))
+    await clock.elapse(3_600.0)
+
+    assert ran == [10_500, 100_000, 100_001, 3_000_000]
+    assert housekeeping_runs == sorted(housekeeping_runs)

@@ -260,3 +260,18 @@ class StageTooLargeError(InvalidError):
             f"{self.count} {self.unit} are more than the {self.count_max} that are published at "
             "once: publish less at a time, such as fewer rows in each trigger"
         )
+
+
+@dataclass(eq=False)
+class FrozenClockError(InvalidError):
+    """A call waits for a timeout under the clock of a test, and nothing moves that clock."""
+
+    code: ClassVar[int] = 1031
+    waited_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"the VirtualClock has not moved for {self.waited_s:g} s of real time, so this call "
+            "would wait without end: start it with `task = asyncio.create_task(...)`, move the "
+            "clock with `await clock.elapse(seconds)`, then `await task`"
+        )

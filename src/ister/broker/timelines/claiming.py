@@ -1,5 +1,9 @@
 """The leases that the name of a consumer has: it is handed those that it does not know of.
 
+A process that has just started knows none of them: the process before it was handed these messages
+and has not finished them. So they are given back, and count as attempts: or a message that kills
+every process it is delivered to would be delivered to the next one at once, without end.
+
 Always true:
 - they are loaded a page at a time, and the next one when the consumer has room: however many there
   are, memory is bounded by its credit and a page;
@@ -78,10 +82,23 @@ class Claim:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened(consumer)
-        unknown = [(row, 0) for row in rows if topic.is_unknown(row)]
+        unknown = [row for row in rows if topic.is_unknown(row)]
+        if self._of_former_life and consumer.fresh:
+            self._end(unknown)
+            return
         if not self._of_former_life:
             topic.figures.delivered += len(unknown)
-        topic.hand_over({consumer: unknown}, again=True)
+        topic.hand_over({consumer: [(row, 0) for row in unknown]}, again=True)
+
+    def _end(self, rows: list[Row]) -> None:
+        """End leases of a former process. What was not due yet is no attempt."""
+        topic = self._topic
+        begun_ms = topic.begun_ms()
+        begun = [row for row in rows if row.due_ms <= begun_ms]
+        early = [row for row in rows if row.due_ms > begun_ms]
+        topic.figures.lost += len(begun)
+        topic.give_back([Held(self._consumer, row, 0, early=False) for row in begun], unused=False)
+        topic.give_back([Held(self._consumer, row, 0, early=True) for row in early])
 
     def _on_failed(self, error: IsterError) -> None:
         self._topic.fail()

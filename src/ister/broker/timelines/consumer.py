@@ -112,6 +112,7 @@ class TimelineConsumer:
         "drift_us",
         "early",
         "early_reserved",
+        "fresh",
         "held",
         "lease_ms",
         "name",
@@ -133,6 +134,7 @@ class TimelineConsumer:
         lease_ms: int,
         prefetch_ms: int,
         credit: int,
+        fresh: bool = False,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -141,6 +143,8 @@ class TimelineConsumer:
         self.lease_ms = lease_ms
         self.prefetch_ms = prefetch_ms
         self.credit = credit
+        # Whether a new process has opened it, whose application has none of the leases of its name.
+        self.fresh = fresh
         # How far our clock is ahead of its own, by its own account.
         self.drift_us = 0
         # Whether it has been handed the leases its name has; whether it is gone, and whether

@@ -19,6 +19,7 @@ from ister.base import (
     TimelineSettings,
     Timer,
     check_not_reserved,
+    housekeeping,
 )
 from ister.base.errors import (
     BadRequestError,
@@ -368,10 +369,12 @@ class Timelines:
         prefetch_ms: int,
         credit: int,
         done: Callable[[TimelineConsumer | IsterError], object],
+        fresh: bool = False,
     ) -> None:
         """Open a consumer; one of its name on another connection gives way to it.
 
-        It is handed the leases its name has, then messages as they become due.
+        It is handed the leases its name has, then messages as they become due. If it is `fresh`,
+        these leases end, and count as attempts.
         """
         check_not_reserved(name)
         topic = self._topics.get(name)
@@ -385,6 +388,7 @@ class Timelines:
             lease_ms=lease_ms,
             prefetch_ms=prefetch_ms,
             credit=credit,
+            fresh=fresh,
             done=done,
         )
 
@@ -542,6 +546,7 @@ class Timelines:
         for topic in touched:
             topic.look()
 
+    @housekeeping
     def _on_beat(self) -> None:
         """Look at everything when the wall clock was set: timers go by another one."""
         if self._closed:

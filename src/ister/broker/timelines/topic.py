@@ -179,6 +179,7 @@ class TimelineTopic:
         prefetch_ms: int,
         credit: int,
         done: Callable[[TimelineConsumer | IsterError], object],
+        fresh: bool = False,
     ) -> None:
         """Open a consumer. One of the same name gives way to it, with all it has."""
         try:
@@ -203,6 +204,7 @@ class TimelineTopic:
             lease_ms=lease_ms,
             prefetch_ms=prefetch_ms,
             credit=credit,
+            fresh=fresh,
         )
         self._consumers[name] = consumer
         consumer.claim = Claim(self, consumer, done)
@@ -521,7 +523,7 @@ class TimelineTopic:
             for row, former in pairs:
                 size += len(row.payload) + len(row.attributes)
                 self._window.lease(row, now_ms)
-                if self._is_worn(row):
+                if 0 < self.settings.max_leases < row.leases:
                     self._burial.add(row)
                 elif not consumer.closed:
                     if row.id in self.out:
@@ -543,9 +545,6 @@ class TimelineTopic:
         if count:
             self._row_bytes = max(size / count, self._row_bytes * 0.5, KIB)
         self._burial.begin()
-
-    def _is_worn(self, row: Row) -> bool:
-        return 0 < self.settings.max_leases < row.leases
 
     def round_max(self) -> int:
         """Return how many messages may be loaded with their payloads at once."""

@@ -9,15 +9,10 @@ from ister.client.aio.schemas import Registration, Schemas
 from ister.client.aio.sockets import Connector, connect_socket, token_file
 from ister.client.aio.staging import Stage
 from ister.client.aio.subscription import Message, Subscription
-from ister.client.aio.timeline import (
-    MessageVersion,
-    Timeline,
-    TimelineMessage,
-    TimelinePut,
-    TimelineTransaction,
-)
+from ister.client.aio.timeline import Timeline, TimelineMessage, TimelinePut
 from ister.client.aio.timeline_consumer import TimelineConsumer, TimelineLease
 from ister.client.aio.timeline_cron import CronRule
+from ister.client.aio.timeline_transaction import MessageVersion, TimelineTransaction
 from ister.client.aio.transaction import Transaction
 from ister.client.aio.view import View, ViewEntry
 

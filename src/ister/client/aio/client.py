@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
@@ -16,6 +15,7 @@ from ister.base import (
     Origin,
     Position,
     SubscriptionReport,
+    Time,
     TopicReport,
 )
 from ister.base.errors import BadRequestError, CodecMissingError
@@ -345,7 +345,7 @@ class Client:
         reading = Reading.of(schema, self.schemas)
         return Reader(self.link, topic, start=position_of(start), end=until, reading=reading)
 
-    def view(self, topic: str, *, at: int | datetime | None = None) -> ViewLoading:
+    def view(self, topic: str, *, at: int | Time | None = None) -> ViewLoading:
         """Return the last payload of every key of a stream: `await` it, or use `async with`.
 
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,

@@ -74,3 +74,19 @@ def _done(batch: PendingBatch) -> "asyncio.Future[None]":
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     batch.wait(waiter)
     return waiter
+
+
+class Deadline:
+    """The end of a wait, as a timer calls it; `end` is told why, if it is not the time."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, end: Callable[[IsterError | None], object]) -> None:
+        self._end = end
+
+    def __call__(self) -> None:
+        self._end(None)
+
+    def on_frozen(self, error: IsterError) -> None:
+        """The clock is that of a test, and stands still."""
+        self._end(error)

@@ -9,24 +9,33 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from ssl import SSLError
 from time import perf_counter_ns
 from typing import TypeVar, cast
 
-from ister.base import Clock, Timer
+from ister.base import Clock, Timer, housekeeping
 from ister.base.errors import (
     BadRequestError,
     BusyError,
     ClosedError,
     ConnectionLostError,
+    FrozenClockError,
     IsterError,
     NotConnectedError,
     RequestTimeoutError,
     UnauthenticatedError,
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
-from ister.client.aio.sockets import Address, Connector, closing_hint, tls_reason
+from ister.client.aio.futures import Deadline
+from ister.client.aio.sockets import (
+    Address,
+    Connector,
+    closing_hint,
+    has_answered,
+    reason_of,
+    tls_reason,
+)
 from ister.client.aio.tokens import TokenSource
 from ister.client.session import Access, Link, Session, backoff_s
 from ister.telemetry import library_logger
@@ -155,6 +164,7 @@ class BrokerLink:
         # Why the link has ended for good, and why it is not connected yet.
         self._end: IsterError | None = None
         self._trouble = ""
+        self._trouble_answered = False
         self._supervisor: asyncio.Task[None] | None = None
         self._pulse_timer: Timer | None = None
         self._expiry_timer: Timer | None = None
@@ -168,19 +178,20 @@ class BrokerLink:
     async def open(self) -> None:
         """Connect, trying each address once; then stay connected until `close`."""
         token = await self._tokens.get()
-        reasons = []
+        reasons, answered = [], False
         for address in self._access.addresses:
             try:
                 await self._connect(address, token)
                 break
             except (OSError, BusyError) as error:
                 self._abandon()
-                reasons.append(_reason(error))
+                reasons.append(reason_of(error))
+                answered = answered or has_answered(error)
             except BaseException:
                 self._abandon()
                 raise
         else:
-            raise NotConnectedError(self._access.shown(), "; ".join(reasons))
+            raise NotConnectedError(self._access.shown(), "; ".join(reasons), answered)
         self._pulse()
         self._supervisor = asyncio.create_task(self._supervise())
 
@@ -232,7 +243,8 @@ class BrokerLink:
                 await self.wait_for(waiter, timeout_s, "a connection")
             except RequestTimeoutError:
                 reason = f"reconnecting; {self._trouble}" if self._trouble else "reconnecting"
-                raise NotConnectedError(self._access.shown(), reason) from None
+                shown = self._access.shown()
+                raise NotConnectedError(shown, reason, self._trouble_answered) from None
             finally:
                 self._open_waiters.pop(waiter, None)
 
@@ -243,7 +255,12 @@ class BrokerLink:
         if timeout_s is None:
             return await future
 
-        timer = self.clock.call_later(timeout_s, partial(_expire, future, timeout_s, what, name))
+        def end(frozen: IsterError | None) -> None:
+            if not future.done():
+                text = f"{what} {name!r}" if name else what
+                future.set_exception(frozen or RequestTimeoutError(text, timeout_s))
+
+        timer = self.clock.call_later(timeout_s, Deadline(end))
         try:
             return await future
         finally:
@@ -261,10 +278,12 @@ class BrokerLink:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._expiry_s = timeout_s
-        self._expiry_timer = self.clock.call_later(timeout_s, self._expire_requests)
+        self._expiry_timer = self.clock.call_later(timeout_s, Deadline(self._expire_requests))
 
-    def _expire_requests(self) -> None:
+    def _expire_requests(self, frozen: IsterError | None) -> None:
         self._expiry_timer = None
+        if frozen is not None:
+            self.session.requests.fail_all(frozen)
         next_ms = self.session.requests.expire()
         if next_ms is not None:
             # A millisecond more, because clocks are cut off at whole ones.
@@ -391,7 +410,9 @@ class BrokerLink:
         """Return why the connection that was just lost came to nothing."""
         if reason == CLOSED:
             reason = f"{CLOSED} without a word: {closing_hint(self._access.tls)}"
-        return self._failed or NotConnectedError(self._access.shown([address]), reason)
+        return self._failed or NotConnectedError(
+            self._access.shown([address]), reason, answered=True
+        )
 
     async def _supervise(self) -> None:
         attempt, connected, since_ms = 0, True, self.clock.monotonic_ms()
@@ -404,28 +425,32 @@ class BrokerLink:
                     attempt = 0
             connected = False
             attempt += 1
-            await self._sleep(backoff_s(attempt, _own_random.random()))
+            try:
+                await self._sleep(backoff_s(attempt, _own_random.random()))
+            except FrozenClockError as error:
+                self._stop(error)
+                return
             addresses = self._access.addresses
             address = addresses[(attempt - 1) % len(addresses)]
             try:
                 token = await self._tokens.get()
             except Exception as error:  # noqa: BLE001 - the application's function
                 # What it asks may be back in a moment.
-                reason = _reason(error)
+                reason = reason_of(error)
                 logger.warning("token_failed", attempt=attempt, error=reason)
-                self._trouble = f"no token: {reason}"
+                self._trouble, self._trouble_answered = f"no token: {reason}", False
                 continue
             try:
                 await self._connect(address, token)
             except self._passing() as error:
                 logger.debug("reconnect_failed", attempt=attempt, error=str(error))
-                self._trouble = _reason(error)
+                self._trouble, self._trouble_answered = reason_of(error), has_answered(error)
                 self._abandon()
                 continue
             except IsterError as error:
                 self._stop(error)
                 return
-            self._trouble = ""
+            self._trouble, self._trouble_answered = "", False
             logger.info("reconnected", attempt=attempt, address=f"{address[0]}:{address[1]}")
             connected, since_ms = True, self.clock.monotonic_ms()
 
@@ -439,12 +464,9 @@ class BrokerLink:
         return OSError, BusyError
 
     async def _sleep(self, delay_s: float) -> None:
-        slept: asyncio.Future[None] = self._loop.create_future()
-        timer = self.clock.call_later(delay_s, lambda: finish(slept))
-        try:
-            await slept
-        finally:
-            timer.cancel()
+        never: asyncio.Future[None] = self._loop.create_future()
+        with suppress(RequestTimeoutError):
+            await self.wait_for(never, delay_s, "a new connection")
 
     def _abandon(self) -> None:
         transport, self._transport = self._transport, None
@@ -476,6 +498,7 @@ class BrokerLink:
                 waiter.set_exception(error)
         self._open_waiters.clear()
 
+    @housekeeping
     def _pulse(self) -> None:
         if self.session.pulse():
             logger.warning("broker_silent")
@@ -558,20 +581,6 @@ def finish(waiter: "asyncio.Future[None]") -> None:
     """Wake who waits, unless it has stopped waiting."""
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, NotConnectedError):
-        return error.reason
-    # Of others than ours and the system's nobody knows what their text has in it.
-    said = str(error) if isinstance(error, IsterError | OSError) else ""
-    return said or type(error).__name__
-
-
-def _expire(future: "asyncio.Future[_R]", timeout_s: float, what: str, name: str) -> None:
-    if not future.done():
-        text = f"{what} {name!r}" if name else what
-        future.set_exception(RequestTimeoutError(text, timeout_s))
 
 
 def settler(future: "asyncio.Future[Command]") -> Callable[[Command | IsterError], None]:

@@ -3,10 +3,9 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ister.base import CronReport
 from ister.base.errors import BadRequestError, IsterError, ProtocolError
@@ -14,7 +13,9 @@ from ister.base.limits import TIMELINE_PAGE_MAX
 from ister.client.aio.link import BrokerLink
 from ister.client.aio.timeline_consumer import CREDIT, PREFETCH_S, TimelineConsumer
 from ister.client.aio.timeline_cron import CronRule, in_zone, rule_of
+from ister.client.aio.timeline_transaction import MessageVersion, TimelineTransaction
 from ister.client.session import (
+    MAX_RENEWAL_MS,
     Change,
     ChangeBox,
     Seconds,
@@ -23,6 +24,7 @@ from ister.client.session import (
     check_list,
     check_no_rule,
     check_text,
+    check_when,
     cut_changes,
     delete_change,
     due_ms_of,
@@ -63,13 +65,6 @@ START_MS = 0
 END_MS = 2**53
 
 
-class MessageVersion(NamedTuple):
-    """A message of a timeline as it is after a change."""
-
-    id: str
-    version: int
-
-
 # `list` is a method below.
 Versions = list[MessageVersion]
 Moments = list[datetime]
@@ -80,10 +75,11 @@ class TimelinePut(NamedTuple):
     """A message for `put_many`: see `Timeline.put`."""
 
     payload: bytes
-    at: When = 0.0
+    at: When | None = None
     id: str | None = None
     attributes: Attributes | None = None
     priority: int = 0
+    after: Seconds | None = None
 
 
 class TimelineMessage(NamedTuple):
@@ -118,7 +114,7 @@ class Timeline:
     `MessageLeasedError`.
 
     >>> timeline = client.timeline("/default/reminders", group="shop")
-    >>> put = await timeline.put(b"...", at=60.0, id="r-1")
+    >>> put = await timeline.put(b"...", after=60.0, id="r-1")
     >>> later = datetime(2100, 1, 1, tzinfo=UTC)
     >>> moved = await timeline.move("r-1", at=later, version=put.version)
     >>> moved.version > put.version
@@ -141,8 +137,9 @@ class Timeline:
     async def put(
         self,
         payload: bytes,
-        at: When = 0.0,
+        at: When | None = None,
         *,
+        after: Seconds | None = None,
         id: str | None = None,
         attributes: Attributes | None = None,
         priority: int = 0,
@@ -152,9 +149,10 @@ class Timeline:
         catch_up: Seconds | None = None,
         overlap: str | None = None,
     ) -> MessageVersion:
-        """Make a message that is due at a time, or in so many seconds; return when it is safe.
+        """Make a message; return when it is safe.
 
-        Without an `id` it gets one. Raises `MessageExistsError` when there is one of that id.
+        It is due `at` a time (a datetime, or seconds since 1970), or `after` so many seconds, or
+        now. Without an `id` it gets one. Raises `MessageExistsError` when there is one of that id.
         `priority` is for priority topics: 0, which goes first, to 31.
 
         On a topic of kind cron: make a rule, which makes a message at every time of `cron` in the
@@ -163,7 +161,7 @@ class Timeline:
         `overlap` has the next one dropped ("skip"), has one wait ("buffer"), or made ("allow").
         """
         if cron is not None:
-            if at != 0.0 or priority:
+            if at is not None or after is not None or priority:
                 raise BadRequestError("a rule is due when cron= says, and has no priority")
             return await self._change_rule(
                 rule_command(
@@ -182,24 +180,27 @@ class Timeline:
             )
         check_no_rule(tz, jitter, catch_up, overlap)
         await self._know_time(at)
-        return await self._change(self.put_change(payload, at, id, attributes, priority))
+        due_ms = self.due_ms(at, after)
+        return await self._change(self.put_change(payload, due_ms, id, attributes, priority))
 
     async def put_many(
         self, messages: Sequence[TimelinePut | tuple[object, ...]]
     ) -> list[MessageVersion | IsterError]:
         """Make messages, and return what came of each: its id and version, or an error.
 
-        A message is a `TimelinePut`, or a tuple of the same: `(payload, at, id)`.
+        A message is a `TimelinePut`, or a tuple of the same: `(payload, at, id)`. A timedelta for
+        `at` is from now.
         """
         check_list(messages, "messages", "messages")
-        await self._know_time(0.0)
+        await self._know_time(None)
         results: list[MessageVersion | IsterError] = []
         changes: list[Change] = []
         # Where the result of each change belongs.
         slots: list[int] = []
         for slot, message in enumerate(messages):
             try:
-                change = self.put_change(*TimelinePut(*message))  # type: ignore[arg-type]
+                put = TimelinePut(*message)  # type: ignore[arg-type]
+                change = self.put_change(put.payload, self.due_ms(put.at, put.after), *put[2:5])
             except (IsterError, TypeError) as error:
                 results.append(
                     error if isinstance(error, IsterError) else BadRequestError(str(error))
@@ -220,10 +221,18 @@ class Timeline:
         rows = await self._link.call(GetFromTimeline(topic=self.topic, id=id), TimelineRows)
         return next(iter(_messages(rows)))
 
-    async def move(self, id: str, at: When, version: int | None = None) -> MessageVersion:
+    async def move(
+        self,
+        id: str,
+        at: When | None = None,
+        version: int | None = None,
+        *,
+        after: Seconds | None = None,
+    ) -> MessageVersion:
         """Make a message due at another time. After that it is not handed to anybody before."""
+        check_when(at, after)
         await self._know_time(at)
-        return await self._change(move_change(id, self.due_ms(at), version))
+        return await self._change(move_change(id, self.due_ms(at, after), version))
 
     async def update(
         self,
@@ -314,7 +323,8 @@ class Timeline:
     ) -> AsyncIterator[TimelineMessage]:
         """Go through the messages from `start` up to before `end`, the earliest first.
 
-        A message that is being dealt with stands where its lease ends.
+        A time is a datetime, seconds since 1970, or a timedelta from now. A message that is being
+        dealt with stands where its lease ends.
         """
         start_ms, end_ms = await self._span(start, end)
         after: tuple[int, int] | None = (-1, 0)
@@ -337,7 +347,7 @@ class Timeline:
         command = CountTimeline(topic=self.topic, start_ms=start_ms, end_ms=end_ms)
         return (await self._link.call(command, TimelineCount)).count
 
-    def transaction(self) -> "TimelineTransaction":
+    def transaction(self) -> TimelineTransaction:
         """Return a transaction: changes of several messages, all or nothing."""
         return TimelineTransaction(self)
 
@@ -348,24 +358,38 @@ class Timeline:
         lease: Seconds | None = None,
         prefetch: Seconds = PREFETCH_S,
         credit: int = CREDIT,
+        max_renewal: Seconds = MAX_RENEWAL_MS / 1000,
     ) -> TimelineConsumer:
         """Return a consumer: messages are leased to it when they are due, for `lease` seconds.
 
-        That is 60 unless said, or the topic's `max_lease` if that is shorter. One that comes back
-        under the same name has its leases again. They come here up to `prefetch` seconds before
-        they are due, and wait; `credit` messages at most are dealt with at once.
+        That is 60 unless said, or the topic's `max_lease` if that is shorter. A lease is renewed
+        for up to `max_renewal` seconds while the application works on its message. Messages are
+        sent here up to `prefetch` seconds before they are due, and wait; the application works on
+        `credit` messages at once at most. A consumer ends the leases that an earlier process of
+        the same name has left, and they count as attempts.
         """
         return TimelineConsumer(
-            self, self._link, consumer=consumer, lease=lease, prefetch=prefetch, credit=credit
+            self,
+            self._link,
+            consumer=consumer,
+            lease=lease,
+            prefetch=prefetch,
+            credit=credit,
+            max_renewal=max_renewal,
         )
 
     # For the others of this folder
 
-    def due_ms(self, at: When, what: str = "at") -> int:
+    def due_ms(
+        self,
+        at: When | None,
+        after: Seconds | None = None,
+        names: tuple[str, str] = ("at", "after"),
+    ) -> int:
         """Return when something is due by the broker's clock; by ours while that is not known."""
         now_us = self._link.session.timelines.find_now_us()
         now_ms = self._link.clock.now_ms() if now_us is None else now_us // 1000
-        return due_ms_of(at, now_ms, what)
+        return due_ms_of(at, after, now_ms, names)
 
     async def learn_time(self) -> None:
         """Ask for the broker's time, unless it is known."""
@@ -391,13 +415,12 @@ class Timeline:
     def put_change(
         self,
         payload: bytes,
-        at: When,
+        due_ms: int,
         id: str | None,
         attributes: Attributes | None,
         priority: int,
     ) -> Change:
         """Return what makes a message, with an id if it has none."""
-        due_ms = self.due_ms(at)
         return put_change(self.topic, self._named(id), due_ms, payload, attributes, priority)
 
     # Inner workings
@@ -412,8 +435,8 @@ class Timeline:
             raise outcome
         return MessageVersion(command.id, outcome)
 
-    async def _know_time(self, at: When) -> None:
-        if not isinstance(at, datetime):
+    async def _know_time(self, at: When | None) -> None:
+        if at is None or isinstance(at, timedelta):
             await self.learn_time()
 
     async def _change(self, change: Change) -> MessageVersion:
@@ -461,81 +484,8 @@ class Timeline:
         for at in (start, end):
             if at is not None:
                 await self._know_time(at)
-        start_ms = START_MS if start is None else self.due_ms(start, "start")
-        return start_ms, END_MS if end is None else self.due_ms(end, "end")
-
-
-class TimelineTransaction:
-    """Changes of several messages of a timeline: all are made, or none.
-
-    Everything waits in the client until the end of the block; an exception inside it sends
-    nothing.
-
-    >>> async with timeline.transaction() as tx:
-    ...     new = tx.put(b"...", at=60.0)
-    ...     tx.delete("r-0")
-    >>> [result.id == new for result in tx.results]
-    [True, False]
-    """
-
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._changes: list[Change] = []
-        # What the messages are after the transaction, in the order of the changes.
-        self.results: list[MessageVersion] = []
-
-    async def __aenter__(self) -> Self:
-        await self._timeline.learn_time()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            await self.commit()
-
-    async def commit(self) -> None:
-        """Make the changes, or raise why none of them was made. The end of the block does it."""
-        changes, self._changes = self._changes, []
-        if changes:
-            self.results = await self._timeline.commit(changes)
-
-    def put(
-        self,
-        payload: bytes,
-        at: When = 0.0,
-        *,
-        id: str | None = None,
-        attributes: Attributes | None = None,
-        priority: int = 0,
-    ) -> str:
-        """Make a message, and return its id: see `Timeline.put`."""
-        change = self._timeline.put_change(payload, at, id, attributes, priority)
-        self._changes.append(change)
-        return change.id
-
-    def move(self, id: str, at: When, version: int | None = None) -> None:
-        """Make a message due at another time."""
-        self._changes.append(move_change(id, self._timeline.due_ms(at), version))
-
-    def update(
-        self,
-        id: str,
-        payload: bytes,
-        *,
-        attributes: Attributes | None = None,
-        version: int | None = None,
-    ) -> None:
-        """Give a message another payload and other attributes."""
-        topic = self._timeline.topic
-        self._changes.append(update_change(topic, id, payload, attributes, version))
-
-    def delete(self, id: str, version: int | None = None) -> None:
-        """Remove a message."""
-        self._changes.append(delete_change(id, version))
+        start_ms = START_MS if start is None else self.due_ms(start, names=("start", ""))
+        return start_ms, END_MS if end is None else self.due_ms(end, names=("end", ""))
 
 
 def _messages(rows: TimelineRows) -> "list[TimelineMessage]":

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ister.base import Timer
 from ister.base.errors import BadRequestError, ClosedError, IsterError, RequestTimeoutError
 from ister.base.limits import TIMELINE_CREDIT_MAX
+from ister.client.aio.futures import Deadline
 from ister.client.aio.link import BrokerLink, settler
 from ister.client.session import (
     Held,
@@ -129,13 +130,20 @@ class TimelineLease:
     def extend(self, seconds: Seconds) -> "asyncio.Future[None]":
         """Keep the message for so many seconds from now; awaited as `done`.
 
-        Raises `BadRequestError` for more than the topic's `max_lease`; the lease is as it was.
+        The consumer renews leases by itself for the time `max_renewal`; this is for longer. Raises
+        `BadRequestError` for more than the topic's `max_lease`; the lease is as it was.
         """
         return self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
 
-    def release(self, at: When | None = None) -> "asyncio.Future[None]":
-        """Give the message back, to be due at a time, or at once; awaited as `done`."""
-        return self._finish(RELEASE, 0 if at is None else self._consumer.due_ms(at))
+    def release(
+        self, at: When | None = None, *, after: Seconds | None = None
+    ) -> "asyncio.Future[None]":
+        """Give the message back; awaited as `done`.
+
+        It is due `at` a time, or `after` so many seconds, or at once.
+        """
+        is_now = at is None and after is None
+        return self._finish(RELEASE, 0 if is_now else self._consumer.due_ms(at, after))
 
     def _finish(self, kind: int, time_ms: int) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
@@ -173,8 +181,8 @@ class TimelineLease:
 class TimelineConsumer:
     """Messages of a timeline that are due, leased to this consumer. Use it with `async with`.
 
-    What was not handed over when the block is left goes to others at once; a message that was, and
-    is neither done nor released, when its lease ends.
+    When the block is left, messages that the application has received and not finished are
+    released, and count as an attempt. Messages that still wait here go back without one.
 
     >>> async with timeline.consume("worker-1") as leases:
     ...     async for lease in leases:
@@ -193,6 +201,7 @@ class TimelineConsumer:
         lease: Seconds | None,
         prefetch: Seconds,
         credit: int,
+        max_renewal: Seconds,
     ) -> None:
         self._timeline = timeline
         self._link = link
@@ -206,6 +215,7 @@ class TimelineConsumer:
             prefetch_ms=milliseconds(prefetch, "prefetch"),
             credit=check_count(credit, "credit", least=1, most=TIMELINE_CREDIT_MAX),
         )
+        self._max_renewal_ms = milliseconds(max_renewal, "max_renewal")
         self._channel = self._new_channel()
         self._timer: Timer | None = None
         self._timer_due_ms = 0
@@ -262,9 +272,11 @@ class TimelineConsumer:
         self._opened = True
 
     async def close(self) -> None:
-        """Give back what was not handed over. Harmless when closed.
+        """Give all messages back that are not done. Harmless when closed.
 
-        Waits until the broker has what was said of messages, for a while.
+        A message that the application has received counts as an attempt, as after `release`: a
+        handler that fails on a message must not get it again without end. Waits until the broker
+        has what was said of messages, for a while.
         """
         if self._left or not self._opened:
             return
@@ -290,22 +302,22 @@ class TimelineConsumer:
         timeout_s = check_timeout(timeout)
         if timeout_s is None:
             return await self._next()
-        expired = False
+        error: IsterError | None = None
 
-        def expire() -> None:
-            nonlocal expired
-            expired = True
+        def end(frozen: IsterError | None) -> None:
+            nonlocal error
+            error = frozen or RequestTimeoutError(f"a message of {topic!r}", timeout_s)
             self._channel.wake()
 
         topic = self._timeline.topic
-        timer = self._link.clock.call_later(timeout_s, expire)
+        timer = self._link.clock.call_later(timeout_s, Deadline(end))
         try:
             while True:
                 lease = self._take()
                 if lease is not None:
                     return lease
-                if expired:
-                    raise RequestTimeoutError(f"a message of {topic!r}", timeout_s)
+                if error is not None:
+                    raise error
                 await self._wait()
         finally:
             timer.cancel()
@@ -327,15 +339,16 @@ class TimelineConsumer:
         """Messages that have come and wait for their time, or to be taken."""
         return self._channel.held_count
 
-    def due_ms(self, at: When) -> int:
+    def due_ms(self, at: When | None, after: Seconds | None) -> int:
         """Return a time as the broker counts it."""
-        return self._timeline.due_ms(at)
+        return self._timeline.due_ms(at, after)
 
     # Inner workings
 
     def _new_channel(self) -> TimelineChannel:
         session = self._link.session
-        return TimelineChannel(session, replace(self._command, channel=session.new_channel()))
+        command = replace(self._command, channel=session.new_channel())
+        return TimelineChannel(session, command, self._max_renewal_ms)
 
     async def _next(self) -> TimelineLease:
         while True:

@@ -6,7 +6,7 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ister.base import EARLIEST, LATEST, Origin, Position
+from ister.base import EARLIEST, LATEST, Origin, Position, Time
 from ister.client.aio.link import BrokerLink
 from ister.client.aio.reader import Reader
 from ister.client.session import position_of, time_ms
@@ -107,7 +107,7 @@ class ViewLoading:
         """There is nothing to close."""
 
 
-async def load_view(link: BrokerLink, topic: str, at: int | datetime | None) -> View:
+async def load_view(link: BrokerLink, topic: str, at: int | Time | None) -> View:
     """Return the view of a stream: see `Client.view`."""
     view = View()
     async with Reader(link, topic, start=EARLIEST, end=_end(at)) as reader:
@@ -116,10 +116,10 @@ async def load_view(link: BrokerLink, topic: str, at: int | datetime | None) -> 
     return view
 
 
-def _end(at: int | datetime | None) -> Position:
+def _end(at: int | Time | None) -> Position:
     """Return where a view ends: behind what it is to hold."""
     if at is None:
         return LATEST
-    if isinstance(at, datetime):
+    if isinstance(at, datetime | float):
         return Position(origin=Origin.TIME, at=time_ms(at, "at") + 1)
     return Position(origin=Origin.OFFSET, at=position_of(at, "at").at + 1)

@@ -1,5 +1,6 @@
 """The client without I/O: what to send, what was promised, what to resume."""
 
+from ister.base import Seconds
 from ister.client.session.access import Access, Tls, Token, access_of, check_token
 from ister.client.session.calls import OnReply, ignore
 from ister.client.session.checks import (
@@ -24,7 +25,6 @@ from ister.client.session.options import (
     PoisonName,
     PolicyName,
     RetentionName,
-    Seconds,
     SubscriptionSettings,
     SubscriptionTypeName,
     ack_settings,
@@ -56,6 +56,7 @@ from ister.client.session.timeline_changes import (
     ChangeBox,
     When,
     atomic_command,
+    check_when,
     cut_changes,
     delete_change,
     due_ms_of,
@@ -154,6 +155,7 @@ __all__ = [
     "check_text",
     "check_timeout",
     "check_token",
+    "check_when",
     "chosen_settings",
     "cut_batches",
     "cut_changes",

@@ -10,10 +10,10 @@ Always true:
 
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from ister.base import Seconds, Time
 from ister.base.errors import (
     BadRequestError,
     IsterError,
@@ -46,12 +46,10 @@ COMMANDS_MAX = 8
 # attribute beside its two words, of which there may be many.
 ENVELOPE_BYTES = 1_024
 ATTRIBUTE_BYTES = 6
-# A number below this is a span, and no time since 1970: September 2001.
-EPOCH_S_MIN = 1_000_000_000
-
-# A point of time: with its zone, or in seconds since 1970. And so long from now.
-DeliverAt = datetime | float
-DeliverAfter = float | timedelta
+# What a message may be sent with: a point in time, or so long from now.
+DeliverAt = Time
+DeliverAfter = Seconds
+NAMES = ("deliver_at", "deliver_after")
 
 _Receipt = TypeVar("_Receipt", bound=Sent)
 
@@ -65,36 +63,13 @@ class Due(NamedTuple):
     own_ms: int
 
 
-def due_of(deliver_at: object, deliver_after: object, now_ms: int) -> Due:
+def due_of(deliver_at: DeliverAt | None, deliver_after: DeliverAfter | None, now_ms: int) -> Due:
     """Return when a message is due, or raise `BadRequestError`; `now_ms` is of a clock never set.
 
     One of the two is not `None`.
     """
-    if deliver_after is None:
-        return Due(due_ms_of(_point(deliver_at), 0, "deliver_at"), 0)
-    if deliver_at is not None:
-        raise BadRequestError("a message has deliver_at or deliver_after, not both")
-    seconds = deliver_after
-    if isinstance(deliver_after, timedelta):
-        seconds = deliver_after.total_seconds()
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise BadRequestError(f"deliver_after is seconds from now, 0 or more: {deliver_after!r}")
-    return Due(0, now_ms + due_ms_of(seconds, 0, "deliver_after"))
-
-
-def _point(deliver_at: object) -> datetime | float:
-    if isinstance(deliver_at, datetime):
-        return deliver_at
-    if isinstance(deliver_at, bool) or not isinstance(deliver_at, int | float):
-        raise BadRequestError(
-            f"deliver_at is a datetime, or seconds since 1970 as of `time.time()`, "
-            f"not {deliver_at!r}"
-        )
-    if not deliver_at >= EPOCH_S_MIN:
-        raise BadRequestError(
-            f"deliver_at {deliver_at!r} is long ago: for seconds from now use deliver_after"
-        )
-    return deliver_at
+    due_ms = due_ms_of(deliver_at, deliver_after, 0, NAMES)
+    return Due(due_ms, 0) if deliver_after is None else Due(0, now_ms + due_ms)
 
 
 def _size_of(

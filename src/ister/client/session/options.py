@@ -4,7 +4,6 @@ Public calls take seconds, time spans and points in time; everything inside is m
 Raises `BadRequestError` for what makes no sense, before anything is sent.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
@@ -13,9 +12,12 @@ from ister.base import (
     AckSettings,
     Origin,
     Position,
+    Seconds,
     StreamSettings,
+    Time,
     TimelineKind,
     TimelineSettings,
+    epoch_us,
 )
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
@@ -29,10 +31,9 @@ from ister.base.limits import (
 from ister.client.session.checks import check_count, check_text
 from ister.wire import Chosen, CreateTopic
 
-# A span of time: seconds, or as Python has it.
-Seconds = float | timedelta
-# A place in a stream: 'earliest', 'latest', an offset, a time.
-Place = str | int | datetime
+# A place in a stream: 'earliest', 'latest', an offset, a time. Of numbers a `float` is a time in
+# seconds since 1970, and an `int` an offset.
+Place = str | int | Time
 
 SubscriptionTypeName = Literal["exclusive", "shared", "failover", "key_shared"]
 PolicyName = Literal["least_loaded", "round_robin", "random"]
@@ -44,7 +45,7 @@ PoisonName = Literal["dead_letter", "block", "drop"]
 
 def position_of(place: Place, what: str = "start") -> Position:
     """Return the position that an application means by `place`."""
-    if isinstance(place, datetime):
+    if isinstance(place, datetime | float):
         return Position(origin=Origin.TIME, at=time_ms(place, what))
     if isinstance(place, int) and not isinstance(place, bool):
         if not 0 <= place < 2**63:
@@ -53,7 +54,8 @@ def position_of(place: Place, what: str = "start") -> Position:
     if place in ("earliest", "latest"):
         return Position(origin=place)
     raise BadRequestError(
-        f"{what} {place!r} is not 'earliest', 'latest', an offset or a datetime with a time zone"
+        f"{what} {place!r} is not 'earliest', 'latest', an offset (int), a datetime with a time "
+        "zone or seconds since 1970 (float)"
     )
 
 
@@ -64,11 +66,9 @@ def offset_of(place: object, what: str) -> int:
     raise BadRequestError(f"{what} {place!r} is no offset: they are whole numbers from 0 on")
 
 
-def time_ms(time: datetime, what: str) -> int:
+def time_ms(time: Time, what: str) -> int:
     """Return a time in milliseconds since 1970."""
-    if time.tzinfo is None:
-        raise BadRequestError(f"{what} {time} has no time zone: use `datetime.now(UTC)`")
-    return max(0, math.floor(time.timestamp() * 1000))
+    return epoch_us(time, what, "") // 1000
 
 
 def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = 2**53) -> int:
@@ -244,10 +244,21 @@ def stream_settings(
     dedup_window: Seconds | None,
 ) -> StreamSettings | None:
     """Return how a stream keeps its messages; `None` for other kinds of topics."""
-    said = (durability, retention, max_age, max_bytes, max_messages, ttl, dedup_window)
+    given = {
+        "durability": durability,
+        "retention": retention,
+        "max_age": max_age,
+        "max_bytes": max_bytes,
+        "max_messages": max_messages,
+        "ttl": ttl,
+        "dedup_window": dedup_window,
+    }
     if kind != "stream":
-        if any(one is not None for one in said):
-            raise BadRequestError(f"a {kind} topic keeps nothing: say kind='stream'")
+        said = [name for name, value in given.items() if value is not None]
+        if said:
+            raise BadRequestError(
+                f"a {kind} topic takes no {' and no '.join(said)}: say kind='stream'"
+            )
         return None
     default = StreamSettings()
     settings = StreamSettings(

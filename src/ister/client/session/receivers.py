@@ -174,6 +174,9 @@ class Receivers:
             next_ms = subscription.leases.renew(now_ms)
             if next_ms is not None:
                 self.renew_by(next_ms)
+        next_ms = self._session.timelines.renew(now_ms)
+        if next_ms is not None:
+            self.renew_by(next_ms)
 
     def expire(self, now_ms: int, timeout_ms: int) -> None:
         """Tell those who have waited too long for the confirmation of an acknowledgement."""
@@ -221,7 +224,7 @@ class Receivers:
         """Give back what is leased, before the connection is closed.
 
         As when each of the subscriptions is closed: what the application has received counts as an
-        attempt, and those that are not durable end.
+        attempt. Subscriptions that are not durable end.
         """
         for subscription in self.subscriptions.values():
             if subscription.leases.used:

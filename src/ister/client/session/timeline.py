@@ -9,7 +9,9 @@ Always true:
 - a message that was revoked or given back before it was handed over never is;
 - on a lost connection what was not handed over is dropped, because the broker gives it back; what
   was stays the application's, and is claimed again under the same name of the consumer. What the
-  application says about it meanwhile waits for the next connection.
+  application says about it meanwhile waits for the next connection;
+- the lease of what was handed over is renewed while the application works on it, for
+  `max_renewal_ms` at most; what it has not finished when the consumer is closed is released.
 """
 
 from collections.abc import Callable
@@ -36,6 +38,7 @@ from ister.base.limits import (
     TIMELINE_CREDIT_MAX,
 )
 from ister.client.session.calls import ignore
+from ister.client.session.leases import MAX_RENEWAL_MS, RENEWAL_SLACK
 from ister.client.session.pending import Future
 from ister.client.session.timeline_changes import outcomes_for
 from ister.client.session.timeline_clock import Lateness
@@ -43,6 +46,7 @@ from ister.client.session.timeline_credit import Credit, is_left
 from ister.wire import (
     EXTEND,
     NO_LATENESS,
+    RELEASE,
     RETURN,
     CloseConsumer,
     Command,
@@ -83,11 +87,14 @@ class Held:
         "attributes",
         "claimed",
         "due_ms",
+        "ending",
         "gone",
         "id",
         "lateness_us",
         "level",
+        "moved_ms",
         "payload",
+        "renew_ms",
         "since_ms",
         "until_ms",
         "version",
@@ -123,6 +130,11 @@ class Held:
         self.lateness_us = NO_LATENESS
         # Since when it could be handed over: it was due, and here.
         self.since_ms = due_ms
+        # Of one that was handed over: whether the application is done with it, or gives it back;
+        # and by our own clock when it was handed over or last extended, and is to be renewed.
+        self.ending = False
+        self.moved_ms = 0
+        self.renew_ms = 0
 
 
 class Finish:
@@ -144,13 +156,18 @@ class Finish:
 class TimelineChannel:
     """See the module."""
 
-    def __init__(self, session: "Session", command: ConsumeTimeline) -> None:
+    def __init__(
+        self, session: "Session", command: ConsumeTimeline, max_renewal_ms: int = MAX_RENEWAL_MS
+    ) -> None:
         self.channel = command.channel
         self.closed: IsterError | None = None
         self.lateness = Lateness()
         self._session = session
         self._command = command
         self._credit = Credit(command.credit)
+        self._max_renewal_ms = max_renewal_ms
+        # How long a lease lasts, as deliveries tell.
+        self._lease_ms = command.lease_ms
         # Whether the broker knows of this consumer, and how often it has been opened.
         self._open = False
         self._lives = 0
@@ -171,7 +188,7 @@ class TimelineChannel:
     @property
     def command(self) -> ConsumeTimeline:
         """What opens it, for the first time or again."""
-        return replace(self._command, credit=self._credit.level)
+        return replace(self._command, credit=self._credit.level, fresh=self._lives == 0)
 
     # What the application's side calls
 
@@ -242,6 +259,9 @@ class TimelineChannel:
         if held.attempt <= 1 and not held.again:
             held.lateness_us = now_us - held.due_ms * 1000
             self.lateness.add(held.lateness_us)
+        held.moved_ms = self._session.now_ms()
+        if self._max_renewal_ms:
+            self._plan_renewal(held, now_us // 1000)
         return held
 
     def _sweep(self, now_ms: int) -> None:
@@ -280,8 +300,27 @@ class TimelineChannel:
         if self.closed is not None:
             done(self.closed)
             return
-        self._ending += kind != EXTEND
+        if kind == EXTEND:
+            held.moved_ms = self._session.now_ms()
+        else:
+            held.ending = True
+            self._ending += 1
         self._add(Finish(kind, held, time_ms, done))
+
+    def renew(self, now_ms: int) -> int | None:
+        """Renew the leases that are due; return when to look again, if there is anything left."""
+        if not self._open or not self._max_renewal_ms:
+            return None
+        soon_ms = now_ms + self._lease_ms // RENEWAL_SLACK
+        next_ms = None
+        for held in self._live.values():
+            if held.ending or now_ms - held.moved_ms >= self._max_renewal_ms:
+                continue
+            if held.renew_ms <= soon_ms:
+                held.renew_ms = now_ms + max(1, self._lease_ms * 2 // 3)
+                self._add(Finish(EXTEND, held, 0, ignore))
+            next_ms = held.renew_ms if next_ms is None else min(next_ms, held.renew_ms)
+        return next_ms
 
     def flush(self) -> None:
         """Send what was collected, if the broker knows us."""
@@ -294,8 +333,14 @@ class TimelineChannel:
     def leave(self) -> CloseConsumer:
         """Say what was collected; return what gives back all that was not handed over.
 
-        Others get it at once, and no attempt is counted.
+        Others get it at once, and no attempt is counted. What was handed over and is not finished
+        is released, and counts.
         """
+        for name, held in self._live.items():
+            if not held.ending and name not in self._held:
+                held.ending = True
+                self._ending += 1
+                self._add(Finish(RELEASE, held, 0, ignore))
         # What was lost and is here again has not been handed over this time.
         kept = [name for name in self._live if name not in self._held]
         self._drop()
@@ -311,6 +356,9 @@ class TimelineChannel:
         self._open = True
         self._lives += 1
         self.flush()
+        if self._live and self._max_renewal_ms:
+            # Leases may have come near their ends without a connection.
+            self._session.receivers.renew_by(self._session.now_ms())
         # Whoever waits may have nothing to wait for before it asks for more.
         self.wake()
 
@@ -342,6 +390,7 @@ class TimelineChannel:
         for row in rows:
             held = Held(*row)
             held.since_ms = max(held.due_ms, now_us // 1000)
+            self._lease_ms = max(self._lease_ms, held.until_ms - held.since_ms)
             if not (due.again and self._is_live(held)):
                 # After a reconnect we know ourselves what was handed over.
                 held.again = due.again and self._lives <= 1
@@ -442,7 +491,7 @@ class TimelineChannel:
 
         for finish in finishes:
             finish.version = finish.held.version
-            if finish.kind == EXTEND:
+            if finish.kind == EXTEND and finish.time_ms:
                 # It may be shortened by that, and we may never hear of it.
                 finish.held.until_ms = min(finish.held.until_ms, self._earliest_ms(finish.time_ms))
         self._session.call(self._finishing(finishes), on_reply)
@@ -470,9 +519,23 @@ class TimelineChannel:
             outcome = held.version
         if finish.kind == EXTEND and not isinstance(outcome, IsterError):
             held.version = outcome
+            now_us = self._session.timelines.find_now_us()
+            self._plan_renewal(held, None if now_us is None else now_us // 1000)
         elif _is_final(outcome) and self._live.get(held.id) is held:
             del self._live[held.id]
+        elif finish.kind != EXTEND:
+            held.ending = False
+        elif not finish.time_ms:
+            # A renewal that the storage of the broker could not do: again before the lease ends.
+            held.renew_ms = self._session.now_ms() + self._lease_ms // RENEWAL_SLACK
+            self._session.receivers.renew_by(held.renew_ms)
         self._tell(finish, outcome)
+
+    def _plan_renewal(self, held: Held, now_ms: int | None) -> None:
+        """Have a lease renewed when two thirds of it are over; `now_ms` is the broker's time."""
+        left_ms = self._lease_ms if now_ms is None else max(held.until_ms - now_ms, 0)
+        held.renew_ms = self._session.now_ms() + left_ms * 2 // 3
+        self._session.receivers.renew_by(held.renew_ms)
 
     def _tell(self, finish: Finish, outcome: int | IsterError) -> None:
         self._ending -= finish.kind != EXTEND

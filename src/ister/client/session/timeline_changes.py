@@ -4,13 +4,13 @@ Always true: a command has at most `TIMELINE_CHANGES_MAX` changes and about `TIM
 every change gets a version or an error, once.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ister.base import Seconds, Time, delay_us, epoch_us
 from ister.base.errors import (
     BadRequestError,
     ConnectionLostError,
@@ -40,8 +40,8 @@ from ister.wire import (
 if TYPE_CHECKING:
     from ister.client.session.session import Session
 
-# A time: a point of it, or so many seconds from now.
-When = datetime | float | timedelta
+# A point in time, or a timedelta from now.
+When = Time | timedelta
 
 LEVELS = 32
 # A change without its id, payload and attributes.
@@ -209,20 +209,35 @@ class ChangeBox:
         self._session.call(change_command(self.topic, self.group, changes), on_reply)
 
 
-def due_ms_of(at: When, now_ms: int, what: str = "at") -> int:
-    """Return when something is due, in milliseconds of the broker's clock: never earlier."""
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise BadRequestError(f"{what} {at} has no time zone: use `datetime.now(UTC)`")
-        due_ms = -((_EPOCH - at) // timedelta(milliseconds=1))
+def due_ms_of(
+    at: When | None,
+    after: Seconds | None,
+    now_ms: int,
+    names: tuple[str, str] = ("at", "after"),
+) -> int:
+    """Return when something is due, in milliseconds of the broker's clock: never earlier.
+
+    That is a point in time, or so long from now; now without either. `names` are the arguments.
+    """
+    if at is not None and after is not None:
+        raise BadRequestError("give {} or {}, not both".format(*names))
+    span = at if isinstance(at, timedelta) else after
+    if span is not None:
+        due_ms = now_ms - (-delay_us(span, names[1], names[0]) // 1000)
+    elif at is not None:
+        due_ms = -(-epoch_us(at, *names) // 1000)
     else:
-        seconds: object = at.total_seconds() if isinstance(at, timedelta) else at
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise BadRequestError(f"{what} is a datetime, or seconds from now, not {at!r}")
-        due_ms = now_ms + math.ceil(min(seconds * 1000, DUE_MS_MAX))
+        due_ms = now_ms
     if due_ms >= DUE_MS_MAX:
-        raise BadRequestError(f"{what} {at!r} is later than the year 9999")
-    return max(0, due_ms)
+        wrong = at if after is None else after
+        raise BadRequestError(f"{names[after is not None]} {wrong!r} is later than the year 9999")
+    return due_ms
+
+
+def check_when(at: When | None, after: Seconds | None) -> None:
+    """Raise `BadRequestError` unless it is said when something is due."""
+    if at is None and after is None:
+        raise BadRequestError("say when it is due: at= a time, or after= so many seconds")
 
 
 def packed_attributes(attributes: Attributes | None) -> bytes:
@@ -276,5 +291,4 @@ def outcomes_for(reply: Command | IsterError, count: int) -> list[int | IsterErr
     return [BadRequestError(f"broker answered {type(reply).__name__}")] * count
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _unpack = msgspec.msgpack.Decoder(dict[str, str]).decode

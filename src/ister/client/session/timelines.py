@@ -140,6 +140,11 @@ class Timelines:
         self.channels.pop(channel.channel, None)
         self._session.call(channel.leave(), on_closed)
 
+    def renew(self, now_ms: int) -> int | None:
+        """Renew the leases that are due; return when to look again, if there is anything left."""
+        found = [channel.renew(now_ms) for channel in self.channels.values()]
+        return min((next_ms for next_ms in found if next_ms is not None), default=None)
+
     def mark_dirty(self, outgoing: Outgoing) -> None:
         """Have `flush` look at something."""
         if not self.dirty:

@@ -2,11 +2,10 @@
 
 import asyncio
 import weakref
-from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from ister.base import DEFAULT_URL
+from ister.base import DEFAULT_URL, Time
 from ister.base.limits import BATCH_BYTES_CEILING
 from ister.client import aio
 from ister.client.session import Lease, Link, Tls, Token
@@ -137,7 +136,7 @@ class Client(Blocking[aio.Client]):
     heads = blocking(aio.Client.heads)
     locate = blocking(aio.Client.locate)
 
-    def view(self, topic: str, *, at: int | datetime | None = None) -> aio.View:
+    def view(self, topic: str, *, at: int | Time | None = None) -> aio.View:
         """Return the last payload of every key of a stream.
 
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
@@ -189,7 +188,7 @@ class Client(Blocking[aio.Client]):
         lease.leases.extend(lease, slot, extension_ms, future)
         await future
 
-    async def _view(self, topic: str, at: int | datetime | None) -> aio.View:
+    async def _view(self, topic: str, at: int | Time | None) -> aio.View:
         return await self._inner.view(topic, at=at)
 
     async def _close(self) -> None:

@@ -63,9 +63,9 @@ class TimelineLease(Blocking[aio.TimelineLease]):
         """Keep the message for so many seconds from now, at most the topic's `max_lease`."""
         self._thread.run(_outcome(lambda: self._inner.extend(seconds)))
 
-    def release(self, at: When | None = None) -> None:
-        """Give the message back, to be due at a time, or at once."""
-        self._thread.run(_outcome(lambda: self._inner.release(at)))
+    def release(self, at: When | None = None, *, after: Seconds | None = None) -> None:
+        """Give the message back, to be due `at` a time, `after` so many seconds, or at once."""
+        self._thread.run(_outcome(lambda: self._inner.release(at, after=after)))
 
 
 class TimelineConsumer(Blocking[aio.TimelineConsumer]):
@@ -110,7 +110,7 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
     open = blocking(aio.TimelineConsumer.open)
 
     def close(self) -> None:
-        """Give back what was not handed over. Harmless when closed."""
+        """Give all messages back that are not done; those received count as an attempt."""
         if not self._thread.closed:
             self._thread.run(self._inner.close())
 
@@ -145,7 +145,7 @@ class TimelineTransaction(Blocking[aio.TimelineTransaction]):
     """Changes of several messages of a timeline: all are made, or none.
 
     >>> with timeline.transaction() as tx:
-    ...     new = tx.put(b"...", at=60.0)
+    ...     new = tx.put(b"...", after=60.0)
     ...     tx.delete("r-0")
     """
 
@@ -176,21 +176,31 @@ class TimelineTransaction(Blocking[aio.TimelineTransaction]):
     def put(
         self,
         payload: bytes,
-        at: When = 0.0,
+        at: When | None = None,
         *,
+        after: Seconds | None = None,
         id: str | None = None,
         attributes: Attributes | None = None,
         priority: int = 0,
     ) -> str:
         """Make a message, and return its id: see `Timeline.put`."""
         work = _called(
-            lambda: self._inner.put(payload, at, id=id, attributes=attributes, priority=priority)
+            lambda: self._inner.put(
+                payload, at, after=after, id=id, attributes=attributes, priority=priority
+            )
         )
         return self._thread.run(work)
 
-    def move(self, id: str, at: When, version: int | None = None) -> None:
+    def move(
+        self,
+        id: str,
+        at: When | None = None,
+        version: int | None = None,
+        *,
+        after: Seconds | None = None,
+    ) -> None:
         """Make a message due at another time."""
-        self._thread.run(_called(lambda: self._inner.move(id, at, version)))
+        self._thread.run(_called(lambda: self._inner.move(id, at, version, after=after)))
 
     def update(
         self,
@@ -212,7 +222,7 @@ class Timeline(Blocking[aio.Timeline]):
     """A timeline topic, as one group of producers sees it: only that changes its messages.
 
     >>> timeline = client.timeline("/default/reminders", group="shop")
-    >>> put = timeline.put(b"...", at=60.0, id="r-1")
+    >>> put = timeline.put(b"...", after=60.0, id="r-1")
     """
 
     def __init__(self, client: "Client", inner: aio.Timeline) -> None:

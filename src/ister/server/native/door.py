@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from ister.base import housekeeping
 from ister.base.errors import (
     InternalError,
     IsterError,
@@ -334,6 +335,7 @@ class NativeDoor:
             for session in dirty:
                 session.flush()
 
+    @housekeeping
     def _sweep(self) -> None:
         """End the sessions of dead peers, of those without a hello, and of tokens taken back."""
         self.guard.look()

@@ -377,6 +377,7 @@ def consume(session: "NativeSession", command: ConsumeTimeline, reply: Reply) ->
             lease_ms=lease_ms,
             prefetch_ms=command.prefetch_ms,
             credit=command.credit,
+            fresh=command.fresh,
             done=on_done,
         )
     except IsterError:
@@ -395,7 +396,8 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
     check_numbers(times_ms, TIME_MS_MAX, "a time")
     check_numbers(versions, NUMBER_MAX, "a version")
     lateness_us = column(command.lateness_us, lengths, NO_LATENESS)
-    changes = _holder_changes(command, times_ms, versions, session.broker.clock.now_ms())
+    now_ms = session.broker.clock.now_ms()
+    changes = _holder_changes(command, times_ms, versions, now_ms, consumer.lease_ms)
     consumer.lower(command.kinds.count(RETURN))
 
     def on_done(outcomes: Outcomes) -> None:
@@ -427,7 +429,11 @@ def _end_of(kind: int, outcome: Changed | Row | IsterError) -> int:
 
 
 def _holder_changes(
-    command: FinishLeases, times_ms: Sequence[int], versions: Sequence[int], now_ms: int
+    command: FinishLeases,
+    times_ms: Sequence[int],
+    versions: Sequence[int],
+    now_ms: int,
+    lease_ms: int,
 ) -> list[Extend | Release | Finished]:
     changes: list[Extend | Release | Finished] = []
     for slot, kind in enumerate(command.kinds):
@@ -435,7 +441,7 @@ def _holder_changes(
         if kind == DONE:
             changes.append(Finished(0, name, "", version))
         elif kind == EXTEND:
-            changes.append(Extend(0, name, "", version, now_ms + time_ms))
+            changes.append(Extend(0, name, "", version, now_ms + (time_ms or lease_ms)))
         else:
             unused = kind == RETURN
             changes.append(Release(0, name, "", version, time_ms or now_ms, unused=unused))

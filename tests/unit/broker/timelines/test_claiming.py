@@ -153,6 +153,41 @@ def test_leases_that_were_written_without_an_answer_count_as_delivered(
     assert bench.report().delivered == 1
 
 
+def test_a_fresh_consumer_ends_the_leases_of_its_name_and_they_count(
+    bench: TimelineBench, store: WatchedStore
+) -> None:
+    bench.put_many(names(10), 0)
+    bench.consume().close()
+    other = bench.consume("other", credit=3)
+
+    fresh = bench.consume(fresh=True, credit=100)
+
+    assert sorted(other.ids + fresh.ids) == names(10)
+    assert (len(other.ids), fresh.again) == (3, [])
+    assert {row.leases for row in other.rows + fresh.rows} == {2}
+    assert bench.report().lost == 10
+
+
+def test_what_was_not_due_yet_costs_a_fresh_consumer_no_attempt(bench: TimelineBench) -> None:
+    bench.put("a", 400)
+    bench.consume(prefetch_ms=1_000)
+    bench.crash()
+
+    fresh = bench.consume(fresh=True)
+    bench.advance(400)
+
+    assert [(row.id, row.leases) for row in fresh.rows] == [("a", 1)]
+
+
+def test_a_message_that_kills_each_of_its_consumers_becomes_a_dead_letter() -> None:
+    bench = TimelineBench(max_leases=2)
+    bench.put("a", 0)
+    for _ in range(3):
+        bench.consume(fresh=True).close()
+
+    assert bench.consume(topic=f"{TOPIC}-dlq").ids == ["a"]
+
+
 class Lost(Client):
     """Its connection is lost while it is being opened."""
 

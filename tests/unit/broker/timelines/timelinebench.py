@@ -386,9 +386,17 @@ class TimelineBench:
         credit: int = 100,
         topic: str = TOPIC,
         settle: bool = True,
+        fresh: bool = False,
     ) -> Client:
         client = Client(self, name)
-        self.open(client, lease_ms=lease_ms, prefetch_ms=prefetch_ms, credit=credit, topic=topic)
+        self.open(
+            client,
+            lease_ms=lease_ms,
+            prefetch_ms=prefetch_ms,
+            credit=credit,
+            topic=topic,
+            fresh=fresh,
+        )
         if settle:
             self.settle()
         return client
@@ -401,6 +409,7 @@ class TimelineBench:
         prefetch_ms: int = 0,
         credit: int = 100,
         topic: str = TOPIC,
+        fresh: bool = False,
     ) -> None:
         """Open a consumer for a client, without waiting for it."""
         self.timelines.consume(
@@ -411,5 +420,6 @@ class TimelineBench:
             lease_ms=lease_ms,
             prefetch_ms=prefetch_ms,
             credit=credit,
+            fresh=fresh,
             done=client.opened,
         )

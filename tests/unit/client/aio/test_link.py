@@ -100,17 +100,23 @@ async def test_no_broker_anywhere_is_told_with_every_reason(network: Network) ->
 
     assert caught.value.url == "ister://nowhere:6655,nowhere:1"
     assert caught.value.reason == "nobody listens; nobody listens"
+    assert str(caught.value).startswith("no broker at ister://nowhere:6655,nowhere:1 (")
 
 
-async def test_a_connection_that_is_closed_at_once_is_no_broker(network: Network) -> None:
+async def test_a_connection_that_is_closed_at_once_is_not_called_a_missing_broker(
+    network: Network,
+) -> None:
     class Closing(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             cast("MemoryTransport", transport).abort()
 
     network.server = Closing
 
-    with pytest.raises(NotConnectedError):
+    with pytest.raises(NotConnectedError) as caught:
         await network.connect()
+    assert caught.value.answered
+    assert str(caught.value).startswith("no connection to ister://")
+    assert "no broker" not in str(caught.value)
 
 
 async def test_a_broker_of_another_version_is_not_tried_again(network: Network) -> None:

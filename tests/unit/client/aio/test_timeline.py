@@ -56,7 +56,7 @@ async def test_a_message_is_handed_over_when_it_is_due_and_not_before(
 ) -> None:
     async with timeline.consume("w") as leases:
         taker = Taker(leases, clock)
-        await timeline.put(b"x", at=2.0, id="a", attributes={"k": "v"})
+        await timeline.put(b"x", after=2.0, id="a", attributes={"k": "v"})
         await clock.elapse(1.999)
         assert leases.waiting_count == 1
         assert taker.taken == []
@@ -82,7 +82,7 @@ async def test_the_clock_of_the_broker_counts_not_that_of_the_client(
         timeline = stranger.timeline(TOPIC, group="shop")
         async with timeline.consume("w") as leases:
             taker = Taker(leases, clock)
-            await timeline.put(b"x", at=0.3, id="relative")
+            await timeline.put(b"x", after=0.3, id="relative")
             await timeline.put(b"x", at=NOW + timedelta(seconds=0.4), id="absolute")
             for _ in range(500):
                 await clock.elapse(0.001)
@@ -121,13 +121,13 @@ async def test_who_only_puts_messages_hears_of_it_when_the_clock_of_the_broker_i
         broker.url, clock=other, connector=broker.connector, busy_poll=0.0
     ) as stranger:
         timeline = stranger.timeline(TOPIC, group="shop")
-        await timeline.put(b"x", at=60.0, id="before")
+        await timeline.put(b"x", after=60.0, id="before")
         await clock.elapse(3_600.0)
         for _ in range(3):
             await other.elapse(1.0)
             await clock.elapse(1.0)
 
-        await timeline.put(b"x", at=60.0, id="after")
+        await timeline.put(b"x", after=60.0, id="after")
 
     message = await client.timeline(TOPIC).get("after")
     # The clocks move one after the other here: a second apart.
@@ -139,7 +139,7 @@ async def test_a_message_that_was_deleted_in_time_is_never_handed_over(
 ) -> None:
     async with timeline.consume("w") as leases:
         taker = Taker(leases, clock)
-        await timeline.put(b"x", at=0.3, id="a")
+        await timeline.put(b"x", after=0.3, id="a")
         await settle()
         await clock.elapse(0.299)
         assert leases.waiting_count == 1
@@ -156,9 +156,9 @@ async def test_a_message_that_was_moved_in_time_comes_at_the_new_time_only(
 ) -> None:
     async with timeline.consume("w") as leases:
         taker = Taker(leases, clock)
-        put = await timeline.put(b"x", at=0.3, id="a")
+        put = await timeline.put(b"x", after=0.3, id="a")
         await clock.elapse(0.1)
-        await timeline.move("a", at=5.0, version=put.version)
+        await timeline.move("a", after=5.0, version=put.version)
         await timeline.update("a", b"y")
         await clock.elapse(60)
 
@@ -184,11 +184,11 @@ async def test_nobody_but_the_holder_changes_a_message_that_is_dealt_with(
 async def test_changes_are_refused_for_what_they_ask_for(
     timeline: ister.Timeline, client: ister.Client
 ) -> None:
-    put = await timeline.put(b"x", at=60.0, id="a")
+    put = await timeline.put(b"x", after=60.0, id="a")
     with pytest.raises(MessageExistsError):
-        await timeline.put(b"y", at=60.0, id="a")
+        await timeline.put(b"y", after=60.0, id="a")
     with pytest.raises(MessageChangedError):
-        await timeline.move("a", at=70.0, version=put.version + 1)
+        await timeline.move("a", after=70.0, version=put.version + 1)
     with pytest.raises(NotOwnerError):
         await client.timeline(TOPIC, group="other").delete("a")
     with pytest.raises(TopicNotFoundError):
@@ -196,15 +196,15 @@ async def test_changes_are_refused_for_what_they_ask_for(
     with pytest.raises(BadRequestError):
         await timeline.put("text")  # type: ignore[arg-type]
 
-    moved = await timeline.move("a", at=70.0, version=put.version)
+    moved = await timeline.move("a", after=70.0, version=put.version)
     assert moved.version > put.version
 
 
 async def test_many_are_put_each_with_its_outcome(timeline: ister.Timeline) -> None:
-    await timeline.put(b"x", at=60.0, id="taken")
+    await timeline.put(b"x", after=60.0, id="taken")
     wrong: tuple[object, ...] = ("text", 60.0)
-    many = [ister.TimelinePut(b"%d" % n, at=60.0 + n) for n in range(2_500)]
-    results = await timeline.put_many([(b"x", 60.0, "taken"), wrong, *many])
+    many = [ister.TimelinePut(b"%d" % n, after=60.0 + n) for n in range(2_500)]
+    results = await timeline.put_many([(b"x", timedelta(seconds=60.0), "taken"), wrong, *many])
 
     assert isinstance(results[0], MessageExistsError)
     assert isinstance(results[1], BadRequestError)
@@ -213,22 +213,22 @@ async def test_many_are_put_each_with_its_outcome(timeline: ister.Timeline) -> N
 
 
 async def test_the_future_is_counted_and_listed_in_order(timeline: ister.Timeline) -> None:
-    await timeline.put_many([(b"x", float(n), f"m-{n:03}") for n in range(250)])
+    await timeline.put_many([(b"x", timedelta(seconds=n), f"m-{n:03}") for n in range(250)])
 
-    assert await timeline.count(start=10.0, end=20.0) == 10
+    assert await timeline.count(start=timedelta(seconds=10), end=timedelta(seconds=20)) == 10
     assert await timeline.count(end=NOW + timedelta(seconds=5)) == 5
-    listed = [message.id async for message in timeline.list(start=100.0)]
+    listed = [message.id async for message in timeline.list(start=timedelta(seconds=100))]
     assert listed == [f"m-{n:03}" for n in range(100, 250)]
     message = await timeline.get("m-007")
     assert (message.due, message.group) == (NOW + timedelta(seconds=7), "shop")
 
 
 async def test_a_transaction_is_all(timeline: ister.Timeline) -> None:
-    await timeline.put(b"x", at=60.0, id="a")
-    await timeline.put(b"x", at=60.0, id="b")
+    await timeline.put(b"x", after=60.0, id="a")
+    await timeline.put(b"x", after=60.0, id="b")
     async with timeline.transaction() as tx:
-        made = tx.put(b"y", at=30.0)
-        tx.move("a", at=90.0)
+        made = tx.put(b"y", after=30.0)
+        tx.move("a", after=90.0)
         tx.update("a", b"z")
         tx.delete("b")
 
@@ -241,7 +241,7 @@ async def test_a_transaction_is_nothing_when_one_change_is_refused(
     timeline: ister.Timeline,
 ) -> None:
     tx = timeline.transaction()
-    tx.put(b"y", at=30.0)
+    tx.put(b"y", after=30.0)
     tx.delete("b")
     with pytest.raises(MessageNotFoundError):
         await tx.commit()
@@ -252,7 +252,7 @@ async def test_a_transaction_is_nothing_when_one_change_is_refused(
 async def test_an_exception_in_the_block_sends_nothing(timeline: ister.Timeline) -> None:
     async def fail() -> None:
         async with timeline.transaction() as tx:
-            tx.put(b"y", at=30.0)
+            tx.put(b"y", after=30.0)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -263,23 +263,23 @@ async def test_an_exception_in_the_block_sends_nothing(timeline: ister.Timeline)
 async def test_leaving_the_block_gives_back_what_was_not_begun(
     timeline: ister.Timeline, client: ister.Client
 ) -> None:
-    await timeline.put_many([(b"x", 0.0, name) for name in ("a", "b", "c")])
+    await timeline.put_many([(b"x", None, name) for name in ("a", "b", "c")])
     async with timeline.consume("one") as leases:
         begun = await leases.receive()
         await settle()
         assert leases.waiting_count == 1
 
     async with timeline.consume("two") as leases:
-        others = [await leases.receive(), await leases.receive()]
+        others = [await leases.receive() for _ in range(3)]
 
     assert begun.id == "a"
-    assert [(lease.id, lease.attempt) for lease in others] == [("b", 1), ("c", 1)]
+    assert [(lease.id, lease.attempt) for lease in others] == [("a", 2), ("b", 1), ("c", 1)]
 
 
 async def test_leaving_the_block_waits_until_what_was_done_is_stored(
     timeline: ister.Timeline,
 ) -> None:
-    await timeline.put_many([(b"x", 0.0, f"m-{number}") for number in range(50)])
+    await timeline.put_many([(b"x", None, f"m-{number}") for number in range(50)])
 
     async with timeline.consume("w") as leases:
         answers = [(await leases.receive()).done() for _ in range(50)]
@@ -293,7 +293,7 @@ async def test_a_lease_that_ended_is_lost_and_the_message_comes_again(
     timeline: ister.Timeline, clock: VirtualClock
 ) -> None:
     await timeline.put(b"x", id="a")
-    async with timeline.consume("one", lease=10.0) as one:
+    async with timeline.consume("one", lease=10.0, max_renewal=0.0) as one:
         lost = await one.receive()
         await clock.elapse(10.0)
         again = await one.receive()
@@ -318,6 +318,42 @@ async def test_an_extended_lease_lasts_and_is_done_without_waiting_for_the_answe
     assert await timeline.count() == 0
 
 
+async def test_at_is_a_time_and_after_a_delay_in_every_call(
+    timeline: ister.Timeline, clock: VirtualClock
+) -> None:
+    at = clock.now_ms() / 1000 + 60.0
+    await timeline.put(b"x", at=at, id="at")
+    await timeline.put(b"x", after=60.0, id="after")
+    await timeline.put_many([(b"x", at, "many"), ister.TimelinePut(b"x", id="put", after=60.0)])
+    async with timeline.transaction() as tx:
+        tx.put(b"x", at, id="tx")
+        tx.move("at", after=60.0)
+    await timeline.move("after", at)
+    assert await timeline.count(start=at, end=at + 0.001) == 5
+
+    await timeline.put(b"x", id="now")
+    async with timeline.consume("w") as leases:
+        await (await leases.receive()).release(at)
+    assert await timeline.count(start=at, end=timedelta(seconds=60.001)) == 6
+
+
+async def test_a_delay_given_as_a_time_is_refused_with_the_fix(timeline: ister.Timeline) -> None:
+    await timeline.put(b"x", id="a")
+    async with timeline.consume("w") as leases:
+        lease = await leases.receive()
+        for call in (
+            lambda: timeline.put(b"x", 60.0),
+            lambda: timeline.move("a", at=60.0),
+            lambda: lease.release(at=60.0),
+        ):
+            with pytest.raises(BadRequestError, match=r"for a delay in seconds write after=60\.0"):
+                await call()
+    with pytest.raises(BadRequestError, match="start is seconds since 1970, and 60"):
+        await timeline.count(start=60.0)
+    with pytest.raises(BadRequestError, match="say when it is due"):
+        await timeline.move("a")
+
+
 async def test_a_released_message_comes_again_at_its_time(
     timeline: ister.Timeline, clock: VirtualClock
 ) -> None:
@@ -325,7 +361,7 @@ async def test_a_released_message_comes_again_at_its_time(
     async with timeline.consume("one") as leases:
         taker = Taker(leases, clock)
         await settle()
-        await taker.leases[0].release(at=30.0)
+        await taker.leases[0].release(after=30.0)
         await clock.elapse(60.0)
         await taker.leases[1].release()
         await settle()
@@ -338,7 +374,7 @@ async def test_leases_outlive_a_lost_connection(
     timeline: ister.Timeline, broker: MemoryBroker, clock: VirtualClock
 ) -> None:
     await timeline.put(b"x", id="a")
-    await timeline.put(b"x", at=1.0, id="b")
+    await timeline.put(b"x", after=1.0, id="b")
     async with timeline.consume("one") as leases:
         taker = Taker(leases, clock)
         await clock.elapse(0.6)
@@ -356,7 +392,7 @@ async def test_leases_outlive_a_restart_of_the_broker(
     timeline: ister.Timeline, broker: MemoryBroker, clock: VirtualClock
 ) -> None:
     await timeline.put(b"x", id="a")
-    await timeline.put(b"x", at=8.0, id="b")
+    await timeline.put(b"x", after=8.0, id="b")
     async with timeline.consume("one") as leases:
         taker = Taker(leases, clock)
         await clock.elapse(0.6)
@@ -380,7 +416,7 @@ async def test_a_consumer_of_the_same_name_takes_over(
         ):
             lease = await later.receive()
 
-            assert (lease.id, lease.attempt) == ("a", 1)
+            assert (lease.id, lease.attempt) == ("a", 2)
             await lease.done()
         with pytest.raises(ClosedError):
             await anext(former)
@@ -420,7 +456,7 @@ async def test_the_loop_ends_when_the_block_is_left_by_another(timeline: ister.T
 async def test_of_a_priority_topic_the_lowest_level_goes_first(client: ister.Client) -> None:
     await client.create_topic("/default/jobs", kind="priority", max_leases=3)
     timeline = client.timeline("/default/jobs")
-    await timeline.put_many([(b"x", 0.0, f"p-{level}", None, level) for level in (31, 5, 0)])
+    await timeline.put_many([(b"x", None, f"p-{level}", None, level) for level in (31, 5, 0)])
     async with timeline.consume("one") as leases:
         got = [await leases.receive() for _ in range(3)]
 
@@ -458,7 +494,7 @@ async def test_a_namespace_is_in_use_by_its_timelines_also_after_a_restart(
 async def test_closing_the_client_gives_back_what_was_not_begun(
     timeline: ister.Timeline, broker: MemoryBroker
 ) -> None:
-    await timeline.put_many([(b"x", 0.0, "a"), (b"x", 0.2, "b")])
+    await timeline.put_many([(b"x", None, "a"), (b"x", timedelta(seconds=0.2), "b")])
     async with broker.connect() as other:
         leases = other.timeline(TOPIC, group="shop").consume("w")
         await leases.open()
@@ -506,9 +542,9 @@ async def test_a_wholly_wrong_argument_gets_a_typed_error_or_is_taken(
         lambda: timeline.put_many(wrong),
         lambda: timeline.put_many([wrong]),
         lambda: timeline.get(wrong),
-        lambda: timeline.move(wrong, at=1.0),
+        lambda: timeline.move(wrong, after=1.0),
         lambda: timeline.move("a", at=wrong),
-        lambda: timeline.move("a", at=1.0, version=wrong),
+        lambda: timeline.move("a", after=1.0, version=wrong),
         lambda: timeline.update("a", wrong),
         lambda: timeline.update("a", b"x", version=wrong),
         lambda: timeline.delete(wrong),

@@ -247,12 +247,12 @@ async def test_a_plain_message_on_a_cron_topic_is_refused_with_the_way_out(
     jobs: ister.Timeline,
 ) -> None:
     with pytest.raises(WrongKindError, match="cron="):
-        await jobs.put(b"x", at=60.0)
+        await jobs.put(b"x", after=60.0)
     [result] = await jobs.put_many([(b"x",)])
     assert isinstance(result, WrongKindError)
     with pytest.raises(BadRequestError):
         async with jobs.transaction() as tx:
-            tx.put(b"x", at=60.0)
+            tx.put(b"x", after=60.0)
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,10 @@ async def test_a_message_is_done_also_when_nobody_waits_for_its_extension_any_mo
 async def test_a_lost_connection_costs_no_extension_and_no_release(
     timeline: ister.Timeline, broker: MemoryBroker, clock: VirtualClock, turns: int
 ) -> None:
-    await timeline.put_many([(b"x", 0.0, "a"), (b"x", 0.0, "b")])
+    await timeline.put_many([(b"x", None, "a"), (b"x", None, "b")])
     async with timeline.consume("one", lease=30.0) as leases:
         kept, given = await leases.receive(), await leases.receive()
-        answers = [kept.extend(20.0), given.release(at=5.0)]
+        answers = [kept.extend(20.0), given.release(after=5.0)]
         for _ in range(turns):
             await asyncio.sleep(0)
         broker.disconnect_all()

@@ -17,7 +17,7 @@ async def timeline(client: ister.Client) -> ister.Timeline:
 async def test_a_slow_consumer_leaves_to_others_what_it_does_not_get_to(
     timeline: ister.Timeline,
 ) -> None:
-    await timeline.put_many([(b"x", 0.0, f"{number:02}") for number in range(40)])
+    await timeline.put_many([(b"x", None, f"{number:02}") for number in range(40)])
     async with timeline.consume("slow") as slow, timeline.consume("quick") as quick:
         begun = await slow.receive()
         others = [await quick.receive(timeout=1.0) for _ in range(37)]
@@ -29,7 +29,7 @@ async def test_a_slow_consumer_leaves_to_others_what_it_does_not_get_to(
 async def test_what_no_application_has_seen_is_no_dead_letter(
     timeline: ister.Timeline, clock: VirtualClock
 ) -> None:
-    await timeline.put_many([(b"x", 0.0, f"{number:02}") for number in range(40)])
+    await timeline.put_many([(b"x", None, f"{number:02}") for number in range(40)])
     seen = []
     async with timeline.consume("w", lease=1.0) as leases:
         # Quick at first, so that it is sent many; then a fifth of a lease for each.

@@ -80,7 +80,7 @@ def test_a_span_counts_from_now_by_a_clock_that_is_never_set() -> None:
         (None, datetime(2030, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_times_that_cannot_be_are_refused(at: object, after: object) -> None:
+def test_times_that_cannot_be_are_refused(at: Any, after: Any) -> None:
     with pytest.raises(BadRequestError):
         due_of(at, after, NOW_MS)
 

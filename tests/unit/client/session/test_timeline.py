@@ -338,8 +338,10 @@ def test_leaving_gives_back_what_was_not_handed_over(end: TimelineEnd) -> None:
     end.commands()
     end.session.timelines.close(end.channel, lambda _: None)
 
-    [close] = (command for _, command in end.commands())
+    released, close = (command for _, command in end.commands())
 
+    assert isinstance(released, FinishLeases)
+    assert (released.kinds, released.ids) == (bytes([RELEASE]), ["a"])
     assert close == CloseConsumer(channel=end.channel.channel, kept=["a"])
 
 
@@ -365,7 +367,7 @@ def test_more_messages_than_can_be_named_are_not_named(
     end.commands()
     end.session.timelines.close(end.channel, lambda _: None)
 
-    [close] = (command for _, command in end.commands())
+    *_, close = (command for _, command in end.commands())
 
     assert close == CloseConsumer(channel=end.channel.channel, kept=None)
 

@@ -163,21 +163,25 @@ def test_a_time_between_two_milliseconds_is_the_later_one() -> None:
     exact = datetime(2030, 1, 1, microsecond=123_000, tzinfo=UTC)
     later = exact + timedelta(microseconds=1)
 
-    assert due_ms_of(later, NOW_MS) == due_ms_of(exact, NOW_MS) + 1
-    assert due_ms_of(exact, NOW_MS) == round(exact.timestamp() * 1000)
+    assert due_ms_of(later, None, NOW_MS) == due_ms_of(exact, None, NOW_MS) + 1
+    assert due_ms_of(exact, None, NOW_MS) == round(exact.timestamp() * 1000)
 
 
 def test_a_time_is_the_same_in_every_zone() -> None:
     vienna = datetime(2030, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
 
-    assert due_ms_of(vienna, NOW_MS) == due_ms_of(datetime(2030, 1, 1, tzinfo=UTC), NOW_MS)
+    utc = datetime(2030, 1, 1, tzinfo=UTC)
+    assert due_ms_of(vienna, None, NOW_MS) == due_ms_of(utc, None, NOW_MS)
+    assert due_ms_of(utc.timestamp(), None, NOW_MS) == due_ms_of(utc, None, NOW_MS)
 
 
 def test_seconds_count_from_now_and_are_never_cut_off() -> None:
-    assert due_ms_of(1.5, NOW_MS) == NOW_MS + 1_500
-    assert due_ms_of(0.0001, NOW_MS) == NOW_MS + 1
-    assert due_ms_of(timedelta(minutes=1), NOW_MS) == NOW_MS + 60_000
-    assert due_ms_of(datetime(1960, 1, 1, tzinfo=UTC), NOW_MS) == 0
+    assert due_ms_of(None, 1.5, NOW_MS) == NOW_MS + 1_500
+    assert due_ms_of(None, 0.0001, NOW_MS) == NOW_MS + 1
+    assert due_ms_of(None, timedelta(minutes=1), NOW_MS) == NOW_MS + 60_000
+    assert due_ms_of(timedelta(minutes=1), None, NOW_MS) == NOW_MS + 60_000
+    assert due_ms_of(datetime(1960, 1, 1, tzinfo=UTC), None, NOW_MS) == 0
+    assert due_ms_of(None, None, NOW_MS) == NOW_MS
 
 
 @pytest.mark.parametrize(
@@ -190,11 +194,17 @@ def test_seconds_count_from_now_and_are_never_cut_off() -> None:
         "soon",
         datetime(2030, 1, 1),  # noqa: DTZ001 - the very thing that is refused
         1e30,
+        timedelta(days=3_000_000),
     ],
 )
 def test_what_is_no_time_is_refused(at: Any) -> None:
     with pytest.raises(BadRequestError):
-        due_ms_of(at, NOW_MS)
+        due_ms_of(at, None, NOW_MS)
+
+
+def test_a_time_and_a_delay_together_are_refused() -> None:
+    with pytest.raises(BadRequestError, match="give at or after, not both"):
+        due_ms_of(1_800_000_000, 60, NOW_MS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ister.base import Origin, Position
+from ister.base import Origin, Position, check_milliseconds
 from ister.base.limits import (
     ACK_TIMEOUT_MS_MAX,
     ACK_TIMEOUT_MS_MIN,
@@ -156,6 +156,7 @@ def position_of(place: Place) -> Position:
         case AtOffset(at):
             return Position(origin=Origin.OFFSET, at=at)
         case AtTime(at):
+            check_milliseconds(at, "`at`")
             return Position(origin=Origin.TIME, at=at)
         case AtCursor(name):
             return Position(origin=Origin.SNAPSHOT, name=name)
