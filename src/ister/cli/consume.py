@@ -64,6 +64,13 @@ KeyFilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Only messages with such a key. Repeatable."),
 ]
+CountOption = Annotated[
+    int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
+]
 ExpireAfterOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="It ends after so long without consumers, as 7d; 0: never."),
@@ -86,13 +93,8 @@ def consume(
     key_filter: KeyFilterOption = None,
     work_queues: WorkQueuesOption = False,
     expire_after: ExpireAfterOption = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
-    ] = None,
+    count: CountOption = None,
+    timeout: TimeoutOption = None,
     consumer: Annotated[str | None, typer.Option(help="Name of this consumer.")] = None,
     verbose: VerboseOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words on stderr.")] = False,
@@ -122,7 +124,6 @@ def consume(
 
     async def receive_all() -> None:
         async with connect(url) as client:
-            await _check_exists(client, topic)
             sub = client.subscribe(
                 topic,
                 subscription,
@@ -136,6 +137,7 @@ def consume(
                 expire_after=parse_span_option(expire_after, "--expire-after"),
                 on_event=None if quiet else _tell,
             )
+            await _check_exists(client, topic)
             try:
                 await sub.open()
                 if not quiet:
