@@ -197,15 +197,6 @@ def test_a_subscription_is_moved_saved_paused_and_deleted(stream: Shell) -> None
     stream.run("subs", "resume", *SUB)
     assert stream.run("consume", TOPIC, "-s", "billing", "--count", "1").stdout == lines(4)
 
-    stream.run(
-        "subs", "update", *SUB, "--ack-timeout", "1m", "--backoff", "5s", "--expire-after", "7d"
-    )
-    cursor = described(stream)
-    assert cursor["expire_after_ms"] == 7 * 86_400_000
-    assert isinstance(cursor["settings"], dict)
-    assert cursor["settings"]["ack_timeout_ms"] == 60_000
-    assert cursor["settings"]["backoff_ms"] == [5_000]
-
     stream.run("subs", "delete", *SUB, "--yes")
     stream.run("subs", "describe", *SUB, code=66)
 
@@ -291,8 +282,6 @@ BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
     (("read", TOPIC, "--end", "5", "--follow"), 2, b"not both"),
     (("consume", TOPIC, "--start", "x"), 64, b"--start 'x' is no place"),
     (("subs", "seek", *SUB), 2, b"one of them"),
-    (("subs", "update", *SUB), 2, b"give a setting"),
-    (("subs", "update", *SUB, "--ack-timeout", "x"), 64, b"--ack-timeout 'x'"),
     (("consume", TOPIC, "--expire-after", "1d"), 64, b"ends with its last consumer"),
     (("subs", "seek", *SUB, "latest", "--yes"), 66, b"no subscription 'billing'"),
     (("subs", "pause", *SUB), 66, b"no subscription 'billing'"),
