@@ -1,7 +1,6 @@
 """Streams, storage and keys from the shell: commands as processes, against real brokers."""
 
 import json
-import re
 import sqlite3
 import subprocess
 import time
@@ -245,22 +244,17 @@ def test_what_destroys_says_so_and_needs_a_yes(args: tuple[str, ...], stream: Sh
 def test_dead_letters_are_sent_back(stream: Shell) -> None:
     code = f"""
 import asyncio, ister
-
 async def main():
     async with ister.connect("{stream.environment["ISTER_URL"]}") as client:
         async with client.subscribe("{TOPIC}", "billing", start=8, max_deliveries=1) as sub:
-            for _ in range(2):
-                await (await sub.receive(timeout=10)).nack()
+            for _ in range(2): await (await sub.receive(timeout=10)).nack()
             while not (rows := await client.topics("{TOPIC}-billing-dlq")) or rows[0].next_offset < 2:
                 await asyncio.sleep(0.01)
-
 asyncio.run(main())
 """  # noqa: E501
     subprocess.run([*command()[:1], "-c", code], check=True, timeout=WAIT_S)
     assert described(stream)["dead_lettered"] == 2
-    text = stream.run("subs", "describe", *SUB).stdout.decode()
-    assert re.search(r"(?m)^dead letters +2, 2 not redriven$", text)
-
+    assert b" 2, 2 not redriven" in stream.run("subs", "describe", *SUB).stdout
     moved = stream.json("subs", "redrive", *SUB)
     assert moved == {"topic": TOPIC, "subscription": "billing", "moved": 2}
     assert stream.run("read", TOPIC, "--start", "10").stdout == lines(8, 9)
