@@ -180,9 +180,11 @@ def stream_settings(
     max_messages: int | None,
     ttl: Seconds | None,
     dedup_window: Seconds | None,
+    min_compaction_lag: Seconds | None = None,
 ) -> StreamSettings | None:
     """Return how a stream keeps its messages; `None` for other kinds of topics."""
-    said = (durability, retention, max_age, max_bytes, max_messages, ttl, dedup_window)
+    spans = (max_age, ttl, dedup_window, min_compaction_lag)
+    said = (durability, retention, max_bytes, max_messages, *spans)
     if kind != "stream":
         if any(one is not None for one in said):
             raise BadRequestError(f"a {kind} topic keeps nothing: say kind='stream'")
@@ -198,6 +200,7 @@ def stream_settings(
         max_messages=_count(max_messages, "max_messages", 0),
         ttl_ms=_or(ttl, "ttl", 0),
         dedup_window_ms=_or(dedup_window, "dedup_window", DEDUP_WINDOW_MS),
+        min_compaction_lag_ms=_or(min_compaction_lag, "min_compaction_lag", 0),
     )
     settings.check()
     return settings
