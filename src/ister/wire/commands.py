@@ -317,13 +317,15 @@ class OpenReader(Tagged):
     """Use `channel` for reading a stream; DELIVER frames come as CREDIT frames allow.
 
     `end` absent: go on with what is published. A `latest` end is where the stream ends now.
-    Nothing is acknowledged, and nobody else is affected.
+    Nothing is acknowledged, and nobody else is affected. With `whole` the reader ends with
+    `CompactedError` if compaction has dropped some of what the stream held at `end`.
     """
 
     topic: str
     channel: int
     start: Position
     end: Position | None = None
+    whole: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReaderOpened(Tagged):
