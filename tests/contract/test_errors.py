@@ -66,7 +66,7 @@ async def test_a_consumer_name_belongs_to_one_client(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["orders", "/default", "/default/", "/default/a b", "/default/a.*", "/a/b/c", "/d/é/x"]
+    "name", ["a/b", "/default", "/default/", "/default/a b", "/default/a.*", "/a/b/c", "/d/é/x"]
 )
 async def test_a_bad_topic_name_is_refused(client: ister.Client, name: str) -> None:
     with pytest.raises(BadNameError) as caught:
@@ -78,7 +78,7 @@ async def test_a_bad_topic_name_is_refused(client: ister.Client, name: str) -> N
         await client.producer(name).open()
 
 
-@pytest.mark.parametrize("pattern", ["orders", "/default/a*", "/default/>.a", "/default/a b"])
+@pytest.mark.parametrize("pattern", ["a/>", "/default/a*", "/default/>.a", "/default/a b"])
 async def test_a_bad_pattern_is_refused(client: ister.Client, pattern: str) -> None:
     with pytest.raises(BadNameError):
         await client.subscribe(pattern, "work").open()

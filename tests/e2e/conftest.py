@@ -175,6 +175,15 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 
 
 @pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker for those tests of a module that do not end it."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Files of TLS, for the tests of a module."""
     return make_certificates(tmp_path_factory.mktemp("certificates"))
