@@ -216,6 +216,18 @@ def test_a_terminated_consumer_takes_its_unnamed_subscription_along(
 
 
 @pytest.mark.usefixtures("live_topic")
+def test_settings_of_a_subscription_are_updated(shell: Shell) -> None:
+    topic = "/default/updated"
+    shell.run("topics", "create", topic, "--kind", "stream")
+    shell.run("consume", topic, "-s", "s", "--expire-after", "7d", "--timeout", "0")
+    shell.run("subs", "update", topic, "s", "--ack-timeout", "1m", "--policy", "random")
+    shell.run("subs", "update", topic, "s", code=2)
+    text = shell.run("subs", "list", topic, "--json").stdout
+
+    for setting in (b'"expire_after_ms":604800000', b'"ack_timeout_ms":60000', b'"random"'):
+        assert setting in text
+
+
 def test_interrupting_produce_does_not_wait_for_its_stdin(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "1")
     producer = subprocess.Popen(

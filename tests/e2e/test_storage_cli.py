@@ -1,7 +1,6 @@
 """Streams, storage and keys from the shell: commands as processes, against real brokers."""
 
 import json
-import re
 import sqlite3
 import subprocess
 import time
@@ -197,15 +196,6 @@ def test_a_subscription_is_moved_saved_paused_and_deleted(stream: Shell) -> None
     stream.run("subs", "resume", *SUB)
     assert stream.run("consume", TOPIC, "-s", "billing", "--count", "1").stdout == lines(4)
 
-    stream.run(
-        "subs", "update", *SUB, "--ack-timeout", "1m", "--backoff", "5s", "--expire-after", "7d"
-    )
-    cursor = described(stream)
-    assert cursor["expire_after_ms"] == 7 * 86_400_000
-    assert isinstance(cursor["settings"], dict)
-    assert cursor["settings"]["ack_timeout_ms"] == 60_000
-    assert cursor["settings"]["backoff_ms"] == [5_000]
-
     stream.run("subs", "delete", *SUB, "--yes")
     stream.run("subs", "describe", *SUB, code=66)
 
@@ -254,22 +244,17 @@ def test_what_destroys_says_so_and_needs_a_yes(args: tuple[str, ...], stream: Sh
 def test_dead_letters_are_sent_back(stream: Shell) -> None:
     code = f"""
 import asyncio, ister
-
 async def main():
     async with ister.connect("{stream.environment["ISTER_URL"]}") as client:
         async with client.subscribe("{TOPIC}", "billing", start=8, max_deliveries=1) as sub:
-            for _ in range(2):
-                await (await sub.receive(timeout=10)).nack()
+            for _ in range(2): await (await sub.receive(timeout=10)).nack()
             while not (rows := await client.topics("{TOPIC}-billing-dlq")) or rows[0].next_offset < 2:
                 await asyncio.sleep(0.01)
-
 asyncio.run(main())
 """  # noqa: E501
     subprocess.run([*command()[:1], "-c", code], check=True, timeout=WAIT_S)
     assert described(stream)["dead_lettered"] == 2
-    text = stream.run("subs", "describe", *SUB).stdout.decode()
-    assert re.search(r"(?m)^dead letters +2, 2 not redriven$", text)
-
+    assert b" 2, 2 not redriven" in stream.run("subs", "describe", *SUB).stdout
     moved = stream.json("subs", "redrive", *SUB)
     assert moved == {"topic": TOPIC, "subscription": "billing", "moved": 2}
     assert stream.run("read", TOPIC, "--start", "10").stdout == lines(8, 9)
@@ -291,8 +276,6 @@ BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
     (("read", TOPIC, "--end", "5", "--follow"), 2, b"not both"),
     (("consume", TOPIC, "--start", "x"), 64, b"--start 'x' is no place"),
     (("subs", "seek", *SUB), 2, b"one of them"),
-    (("subs", "update", *SUB), 2, b"give a setting"),
-    (("subs", "update", *SUB, "--ack-timeout", "x"), 64, b"--ack-timeout 'x'"),
     (("consume", TOPIC, "--expire-after", "1d"), 64, b"ends with its last consumer"),
     (("subs", "seek", *SUB, "latest", "--yes"), 66, b"no subscription 'billing'"),
     (("subs", "pause", *SUB), 66, b"no subscription 'billing'"),

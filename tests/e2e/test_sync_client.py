@@ -191,6 +191,7 @@ def test_a_forked_child_is_told_and_can_leave(ister_url: str) -> None:
     code = f"""
 import os, sys, ister
 with ister.sync.connect({ister_url!r}) as client:
+    client.create_topic("/default/orders")
     with client.producer("/default/orders") as producer:
         pid = os.fork()
         if pid == 0:
@@ -222,6 +223,7 @@ def test_a_process_ends_although_its_client_was_not_closed(ister_url: str, endin
     code = f"""
 import gc, sys, ister
 client = ister.sync.connect({ister_url!r})
+client.create_topic("/default/orders")
 producer = client.producer("/default/orders")
 producer.open()
 producer.send(b"x")

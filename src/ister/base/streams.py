@@ -62,14 +62,30 @@ class StreamSettings:
     ttl_ms: int = 0
     # For how long a message id is remembered.
     dedup_window_ms: int = DEDUP_WINDOW_MS
+    # Compaction drops no message that is younger than this. Unset, never 0, where there is none:
+    # so it travels and is stored as before there was such a setting.
+    min_compaction_lag_ms: int | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if not self.min_compaction_lag_ms:
+            object.__setattr__(self, "min_compaction_lag_ms", UNSET)
+
+    @property
+    def compaction_lag_ms(self) -> int:
+        """How old a message is at least when compaction drops it."""
+        return self.min_compaction_lag_ms or 0
 
     def check(self) -> None:
         """Raise `BadRequestError` unless every setting is within its bounds."""
         check_word(self.durability, Durability, "durability")
         check_word(self.retention, Retention, "retention")
-        for name in ("max_age_ms", "max_bytes", "max_messages", "ttl_ms"):
+        for name in ("max_age_ms", "max_bytes", "max_messages", "ttl_ms", "compaction_lag_ms"):
             if not 0 <= getattr(self, name) < 2**62:
                 raise BadRequestError(f"{name} is 0 (no limit) or more, not {getattr(self, name)}")
+        if self.compaction_lag_ms and self.retention != Retention.COMPACT:
+            raise BadRequestError(
+                f"min_compaction_lag is for retention 'compact', and this is {self.retention!r}"
+            )
         if not 0 <= self.dedup_window_ms <= DEDUP_WINDOW_MS_MAX:
             raise BadRequestError(f"dedup_window_ms is 0 to {DEDUP_WINDOW_MS_MAX} (24 hours)")
 

@@ -88,10 +88,13 @@ class Compactor:
             keyed={
                 # What holds the last message stays, so that whoever walks a topic finds its end.
                 t.topic: KeyPolicy(
-                    safe_offset=t.next_offset - 1, tombstones_before_ms=now_ms - TOMBSTONES_MS
+                    safe_offset=t.next_offset - 1,
+                    tombstones_before_ms=now_ms - TOMBSTONES_MS,
+                    before_ms=now_ms - lag_ms if lag_ms else 0,
                 )
                 for t in topics
                 if t.settings.retention == Retention.COMPACT
+                for lag_ms in (t.settings.compaction_lag_ms,)
             },
             upload_before_ms=now_ms - self._upload_after_ms if uploads else 0,
             upload_first=self._since_upload >= UPLOAD_IN_TURN,

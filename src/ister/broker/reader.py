@@ -5,11 +5,12 @@ offsets, cut to the range, and never without credit (byte credit may be overdraw
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from ister.base import Position
+from ister.base import Origin, Position
 from ister.base.errors import (
     ClosedError,
+    CompactedError,
     InternalError,
     IsterError,
     OffsetGoneError,
@@ -50,10 +51,13 @@ class Reader:
         end: int | None,
         turns: Turns,
         shared: ReadAhead,
+        past: "Past | None" = None,
     ) -> None:
         self.topic = topic
         self.position = start
         self.end = end
+        # What has to be there still when everything was sent.
+        self._past = past
         self._sink = sink
         self._channel = channel
         self._credit_count = 0
@@ -142,7 +146,8 @@ class Reader:
         end = topic.next_offset if self.end is None else min(self.end, topic.next_offset)
         if self.position >= end:
             if end == self.end:
-                self._stop(None)
+                # A rewrite may have come into force while this was reading.
+                self._stop(None if self._past is None else self._past.find_error())
             return False
         if self.position < topic.first_offset:
             self._stop(OffsetGoneError(topic.name, self.position, topic.first_offset))
@@ -188,6 +193,26 @@ class Reader:
         self._sink.reader_ended(self._channel, error)
 
 
+class Past(NamedTuple):
+    """What a stream held at an offset, for who wants all of that or an error."""
+
+    topic: StreamTopic
+    end: int
+    # Whether the offset was found by a time: then it is that of the next message that is left.
+    is_of_time: bool
+
+    def find_error(self) -> CompactedError | None:
+        """Return the error if compaction has dropped some of it."""
+        topic = self.topic
+        found = topic.vault.log.find_compacted(topic.record.topic, topic.first_offset)
+        # The messages between the time and the next message that is left may be gone, too.
+        is_unsure = self.is_of_time and found.ends_in_hole
+        known_from = found.end_offset + is_unsure
+        if not self.end or self.end >= known_from:
+            return None
+        return CompactedError(topic.name, self.end - 1, known_from - 1)
+
+
 OnReader = Callable[[Reader | IsterError], object]
 
 
@@ -200,8 +225,13 @@ def open_reader(
     durables: Durables,
     sink: ReaderSink,
     channel: int,
+    whole: bool = False,
 ) -> None:
-    """Open a reader of one stream topic; it sends nothing before it is granted credit."""
+    """Open a reader of one stream topic; it sends nothing before it is granted credit.
+
+    With `whole` it ends with `CompactedError` if compaction has dropped some of what the stream
+    held at the end of its range.
+    """
     topic.vault.committer.check_owned()
     start.check()
     if end is not None:
@@ -218,7 +248,7 @@ def open_reader(
             resolve([topic], end, lambda last: on_end(first, last))
 
     def on_end(first: int, found: dict[int, int] | IsterError) -> None:
-        if isinstance(found, OffsetGoneError):
+        if isinstance(found, OffsetGoneError) and not whole:
             opened(first, first)  # All of the range is gone.
         elif isinstance(found, IsterError):
             done(found)
@@ -226,6 +256,13 @@ def open_reader(
             opened(first, max(first, found[number]))
 
     def opened(first: int, last: int | None) -> None:
+        past = None
+        if whole and last is not None and end is not None:
+            past = Past(topic, last, end.origin == Origin.TIME)
+            error = past.find_error()
+            if error is not None:
+                done(error)
+                return
         reader = Reader(
             topic,
             sink=sink,
@@ -234,6 +271,7 @@ def open_reader(
             end=last,
             turns=durables.turns,
             shared=durables.shared,
+            past=past,
         )
         done(reader)
 

@@ -256,14 +256,8 @@ class Subscribers:
             if attachment.left:
                 continue
             wanted, late = attachment.wanted_anew(), _on_late(attachment)
-            covered = self._durables.covered_of(wanted, [t for t in topics if not t.deleted])
+            covered = self._coverable(wanted, [t for t in topics if not t.deleted])
             durable = self._durables.find(*key, vault)
-            covered = [
-                topic
-                for topic in covered
-                if self._durables.is_free(topic)
-                or (durable is not None and durable.covers(topic.name))
-            ]
             if covered and vault not in attachment.asked:
                 self._attach_durable(attachment, wanted, covered, late)
             elif durable is not None:
@@ -387,7 +381,23 @@ class Subscribers:
         """Return the streams of a vault that a subscription covers."""
         found = self._catalog.find(Pattern(wanted.pattern))
         here = [t for t in found if isinstance(t, StreamTopic) and t.vault is vault]
-        return self._durables.covered_of(wanted, here)
+        return self._coverable(wanted, here)
+
+    def _coverable(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
+        """Return the streams of one vault that a subscription covers, or can.
+
+        A work queue that has appeared meanwhile may have gone to another subscription.
+        """
+        durables = self._durables
+        covered = durables.covered_of(wanted, topics)
+        if not covered:
+            return []
+        own = durables.find(wanted.pattern, wanted.name, covered[0].vault)
+        return [
+            topic
+            for topic in covered
+            if durables.is_free(topic) or (own is not None and own.covers(topic.name))
+        ]
 
     def _join(
         self, found: DurableSubscription, attachment: Attachment, again: Wanted | None

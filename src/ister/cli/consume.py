@@ -1,6 +1,6 @@
 """`ister consume`: messages of a topic as lines on stdout."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
@@ -72,6 +72,13 @@ WorkQueuesOption = Annotated[
     bool,
     typer.Option("--work-queues", help="Have a pattern cover work queues, which it passes by."),
 ]
+CountOption = Annotated[
+    int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
+]
+IdleOption = Annotated[
+    float | None,
+    typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
+]
 
 
 def consume(
@@ -86,13 +93,8 @@ def consume(
     key_filter: KeyFilterOption = None,
     work_queues: WorkQueuesOption = False,
     expire_after: ExpireAfterOption = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
-    ] = None,
+    count: CountOption = None,
+    timeout: IdleOption = None,
     consumer: Annotated[str | None, typer.Option(help="Name of this consumer.")] = None,
     verbose: VerboseOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words on stderr.")] = False,
@@ -118,39 +120,64 @@ def consume(
     """
     filters = parse_pairs(filter or (), "--filter")
     place = parse_place(start, "--start")
-    output = _Output(as_json=as_json, verbose=verbose, quiet=quiet, acks=not no_ack)
+    asked_type, asked_policy = parse_type(type), parse_policy(policy)
+    expire_s = parse_span_option(expire_after, "--expire-after")
+    output = _Output(
+        as_json=as_json,
+        verbose=verbose,
+        quiet=quiet,
+        acks=not no_ack,
+        count=count,
+        timeout_s=timeout,
+    )
 
-    async def receive_all() -> None:
-        async with connect(url) as client:
-            sub = client.subscribe(
-                topic,
-                subscription,
-                type=parse_type(type),
-                start=place,
-                policy=parse_policy(policy),
-                consumer=consumer,
-                filters=filters or None,
-                key_filters=key_filter,
-                work_queues=work_queues,
-                expire_after=parse_span_option(expire_after, "--expire-after"),
-                on_event=None if quiet else _tell,
-            )
-            await _check_exists(client, topic)
-            await _print_all(sub, output, count=count, timeout_s=timeout)
+    def subscribe(client: Client) -> Subscription:
+        return client.subscribe(
+            topic,
+            subscription,
+            type=asked_type,
+            start=place,
+            policy=asked_policy,
+            consumer=consumer,
+            filters=filters or None,
+            key_filters=key_filter,
+            work_queues=work_queues,
+            expire_after=expire_s,
+            on_event=None if quiet else _tell,
+        )
 
     # Without an end of its own, Ctrl-C is how this command ends well.
     endless = count is None and timeout is None
-    run(receive_all(), interrupt_code=0 if endless else EXIT_INTERRUPTED)
+    main = _receive_all(url, topic, subscribe, output)
+    run(main, interrupt_code=0 if endless else EXIT_INTERRUPTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Output:
-    """How messages are shown, and whether that acknowledges them."""
+    """How messages are shown, whether that acknowledges them, and when it ends."""
 
     as_json: bool
     verbose: bool
     quiet: bool
     acks: bool
+    count: int | None
+    timeout_s: float | None
+
+
+async def _receive_all(
+    url: str, topic: str, subscribe: Callable[[Client], Subscription], output: _Output
+) -> None:
+    async with connect(url) as client:
+        sub = subscribe(client)
+        await _check_exists(client, topic)
+        try:
+            await sub.open()
+            if not output.quiet:
+                say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
+            await _print_all(sub, output)
+        finally:
+            # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
+            await sub.close(release=True)
 
 
 async def _check_exists(client: Client, topic: str) -> None:
@@ -159,31 +186,23 @@ async def _check_exists(client: Client, topic: str) -> None:
         raise TopicNotFoundError(topic)
 
 
-async def _print_all(
-    sub: Subscription, output: _Output, *, count: int | None, timeout_s: float | None
-) -> None:
-    left = count
-    try:
-        await sub.open()
-        if not output.quiet:
-            say(f"listening on {sub.topic} as {sub.name}; Ctrl-C ends")
-        while left is None or left > 0:
-            messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
-            if not messages:
-                break
-            write(b"".join(_lines(messages, output)))
-            flush()
-            if output.acks:
-                # After the flush, which gives them to the reader of our stdout.
-                for message in messages:
-                    await message.ack()
-            if left is not None:
-                left -= len(messages)
-    finally:
-        # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
-        await sub.close(release=True)
+async def _print_all(sub: Subscription, output: _Output) -> None:
+    count = left = output.count
+    while left is None or left > 0:
+        messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=output.timeout_s)
+        if not messages:
+            break
+        write(b"".join(_lines(messages, output)))
+        flush()
+        if output.acks:
+            # After the flush: whoever reads our stdout has them, or they come again.
+            for message in messages:
+                await message.ack()
+        if left is not None:
+            left -= len(messages)
     if left and count is not None:
-        say(f"ister: {count - left:,} of {count:,} messages came, then none for {timeout_s:g} s")
+        came = f"{count - left:,} of {count:,} messages came"
+        say(f"ister: {came}, then none for {output.timeout_s:g} s")
         raise typer.Exit(BusyError.exit_code)
 
 

@@ -72,6 +72,14 @@ DedupWindowOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="How long message ids are known.", show_default="2m"),
 ]
+MinCompactionLagOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="With retention compact: drop no message younger than this.",
+        show_default="0s",
+    ),
+]
 KindOption = Annotated[
     str,
     typer.Option(
@@ -143,6 +151,7 @@ def create_topic(
     max_messages: MaxMessagesOption = None,
     ttl: TtlOption = None,
     dedup_window: DedupWindowOption = None,
+    min_compaction_lag: MinCompactionLagOption = None,
     max_lease: MaxLeaseOption = None,
     max_leases: MaxLeasesOption = None,
     dead_letter_topic: DeadLetterTopicOption = None,
@@ -159,6 +168,7 @@ def create_topic(
     asked_durability, asked_retention = _durability(durability), _retention(retention)
     asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
     asked_window = parse_span_option(dedup_window, "--dedup-window")
+    asked_lag = parse_span_option(min_compaction_lag, "--min-compaction-lag")
     asked_lease = parse_span_option(max_lease, "--max-lease")
     size_bytes = parse_size_option(max_bytes, "--max-bytes")
 
@@ -177,6 +187,7 @@ def create_topic(
                 max_age=asked_age,
                 ttl=asked_ttl,
                 dedup_window=asked_window,
+                min_compaction_lag=asked_lag,
                 max_lease=asked_lease,
             )
 
@@ -445,8 +456,9 @@ def _write_streams(rows: list[tuple[TopicReport, StreamReport]]) -> None:
         ],
     )
     settings = rows[0][1].settings
+    limits = ("MAX AGE", "MAX BYTES", "MAX MESSAGES", "TTL", "DEDUP WINDOW", "COMPACTION LAG")
     write_table(
-        ("DURABILITY", "RETENTION", "MAX AGE", "MAX BYTES", "MAX MESSAGES", "TTL", "DEDUP WINDOW"),
+        ("DURABILITY", "RETENTION", *limits),
         [
             (
                 settings.durability,
@@ -456,6 +468,7 @@ def _write_streams(rows: list[tuple[TopicReport, StreamReport]]) -> None:
                 settings.max_messages or "-",
                 _span(settings.ttl_ms),
                 _span(settings.dedup_window_ms),
+                _span(settings.compaction_lag_ms),
             )
         ],
     )

@@ -136,7 +136,10 @@ class _Decision:
     def _keys(self) -> Rewrite | None:
         for topic, policy in self._policy.keyed.items():
             spans = [
-                span for span in self._spans.get(topic, ()) if span.end_offset <= policy.safe_offset
+                span
+                for span in self._spans.get(topic, ())
+                if span.end_offset <= policy.safe_offset
+                and (not policy.before_ms or span.last_ms < policy.before_ms)
             ]
             total = sum(span.own_bytes for span in spans)
             dirty = sum(s.own_bytes for s in spans if s.segment.form is not Form.KEYED)
@@ -172,6 +175,8 @@ class _Decision:
         run: list[Segment] = []
         for segment in local[local.index(first) :]:
             if segment not in expired or sum(live[s] for s in run) > URGENT_BYTES:
+                break
+            if (segment.form is Form.KEYED) is not (first.form is Form.KEYED):
                 break
             run.append(segment)
         return self._whole("expired", self._up_to_limit(run))

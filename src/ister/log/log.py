@@ -20,8 +20,9 @@ from ister.log import figures
 from ister.log.backend import Backend, FileBackend
 from ister.log.checkpoint import Checkpoint, Rewritten, State
 from ister.log.chunks import ChunkJournal
+from ister.log.compacted import Compacted, find_compacted
 from ister.log.entry import HEADER_BYTES, Kind, encode_transaction
-from ister.log.extents import Extents
+from ister.log.extents import FIRST_OFFSET, Extents
 from ister.log.group import Group, SeriesPart
 from ister.log.index import Index, window_of_spans
 from ister.log.journal import FileJournal, Recovered
@@ -363,6 +364,13 @@ class Log:
         open_segment, open_rows = self.index.open_segment, self.index.open_rows(topic)
         end = self.next_offset(topic)
         return lambda: self._find_time(topic, time_ms, spans, open_segment, open_rows, end)
+
+    def find_compacted(self, topic: int, first_offset: int) -> Compacted:
+        """Return how far a topic, whose first live offset is given, has been compacted."""
+        rows = self.index.open_rows(topic)
+        open_first = rows[FIRST_OFFSET] if rows else None
+        spans = self.index.spans(topic)
+        return find_compacted(spans, first_offset, open_first, self.next_offset(topic))
 
     def place_of_time(self, topic: int, time_ms: int) -> Place:
         """Return where `find_time` looks first."""

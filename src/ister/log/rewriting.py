@@ -66,6 +66,8 @@ class KeyPolicy:
     safe_offset: int
     # A message without a payload deletes its key; one published before this goes itself.
     tombstones_before_ms: int = 0
+    # Messages published at this time or later are left alone; 0: there is no such time.
+    before_ms: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -263,7 +265,9 @@ class _Outputs:
     def _write(self, rows: list[Row]) -> None:
         rewrite = self._rewrite
         if self._open is None:
-            form = Form.SORTED if rewrite.keys is None else Form.KEYED
+            # What was compacted stays known to be: views of the past ask for it.
+            is_keyed = all(segment.form is Form.KEYED for segment in rewrite.segments)
+            form = Form.KEYED if is_keyed or rewrite.keys is not None else Form.SORTED
             self._open = _Output(rewrite, form, _free_number(rewrite))
             self._open.begin()
         self._open.add(rows)

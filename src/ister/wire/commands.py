@@ -227,7 +227,7 @@ class Subscribe(Tagged):
     # the way, and is delivered again at once. Absent: it does not say.
     held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
     # Absent: a client that does not say what the application chose.
-    chosen: Chosen | UnsetType = UNSET
+    chosen: Chosen | msgspec.UnsetType = msgspec.UNSET
     # Of a client that comes back: see `OpenProducer`.
     kind: Literal["live", "stream"] | UnsetType = UNSET
 
@@ -327,13 +327,15 @@ class OpenReader(Tagged):
     """Use `channel` for reading a stream; DELIVER frames come as CREDIT frames allow.
 
     `end` absent: go on with what is published. A `latest` end is where the stream ends now.
-    Nothing is acknowledged, and nobody else is affected.
+    Nothing is acknowledged, and nobody else is affected. With `whole` the reader ends with
+    `CompactedError` if compaction has dropped some of what the stream held at `end`.
     """
 
     topic: str
     channel: int
     start: Position
     end: Position | None = None
+    whole: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReaderOpened(Tagged):

@@ -561,3 +561,18 @@ def test_new_partitions_of_a_work_queue_go_to_its_subscription(bench: StreamBenc
 
     assert worker.durable.covers(f"{JOBS}-part-1")
     assert not watcher.durable.covers(f"{JOBS}-part-1")
+
+
+def test_a_work_queue_that_others_took_while_a_start_was_looked_up_is_passed_by(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"old", topic=EU)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms() + 1)
+    _, outcome = bench.subscribe(ALL, start=start, work_queues=True)
+    settings = StreamSettings(retention="workqueue")
+    bench.broker.create_topic(JOBS, Outcome(), kind="stream", stream=settings)
+    _, workers = bench.subscribe(JOBS, "workers")
+    bench.settle()
+
+    assert workers.result.durables[0].covers(JOBS)
+    assert [d.covers(JOBS) for d in outcome.result.durables] == [False]

@@ -374,6 +374,40 @@ def test_compacting_keys_again_takes_what_was_compacted_before_into_account() ->
     assert {row[2][:1] for row in old} == {b"2"}
 
 
+def test_what_was_compacted_is_known_to_be_in_the_remote_tier_and_after_a_restart() -> None:
+    world = on_disk(replace(SMALL, remote=LocalStore(FaultyDisk())))
+    for number in range(200):
+        publish_keyed(world.bench, [(f"k{number % 5}", payload(number))], time_ms=TIME_MS)
+    safe = world.bench.log.index.spans(1)[-1].end_offset
+    rewrite = world.plan(replace(POLICY, keyed={1: KeyPolicy(safe_offset=safe)}))
+    assert rewrite is not None
+    world.apply(rewrite)
+    compacted = world.bench.log.find_compacted(1, 0)
+    assert compacted.end_offset == safe
+
+    while (rewrite := world.plan(replace(POLICY, upload_before_ms=TIME_MS + 1))) is not None:
+        world.apply(rewrite)
+
+    spans = world.bench.log.index.spans(1)
+    assert {span.segment.place for span in spans if span.end_offset <= safe} == {Place.REMOTE}
+    assert world.bench.log.find_compacted(1, 0) == compacted
+    assert world.bench.reopened().log.find_compacted(1, 0) == compacted
+
+
+def test_messages_younger_than_the_lag_of_a_topic_are_left_alone() -> None:
+    world = on_disk()
+    for number in range(200):
+        publish_keyed(world.bench, [("k", payload(number))], time_ms=TIME_MS + number)
+    spans = world.bench.log.index.spans(1)
+    before_ms = spans[2].last_ms
+    keyed = {1: KeyPolicy(safe_offset=spans[-1].end_offset, before_ms=before_ms)}
+
+    rewrite = world.plan(replace(POLICY, keyed=keyed))
+
+    assert rewrite is not None
+    assert rewrite.spans == {1: spans[:2]}
+
+
 @pytest.mark.parametrize("grace_over", [False, True])
 def test_a_tombstone_deletes_its_key_and_goes_after_its_grace(grace_over: bool) -> None:
     world = on_disk()

@@ -71,6 +71,7 @@ from ister.base.errors.invalid import (
     WrongKindError,
 )
 from ister.base.errors.missing import (
+    CompactedError,
     MessageNotFoundError,
     MessagesLostError,
     NamespaceNotFoundError,
@@ -111,6 +112,7 @@ __all__ = [
     "CheckpointMismatchError",
     "ClosedError",
     "CodecMissingError",
+    "CompactedError",
     "ConfigError",
     "ConflictError",
     "ConnectionLostError",

@@ -74,6 +74,23 @@ class OffsetGoneError(NotFoundError):
 
 
 @dataclass(eq=False)
+class CompactedError(NotFoundError):
+    """What a stream held at an offset is not known any more: compaction has dropped some of it."""
+
+    code: ClassVar[int] = 3031
+    topic: str
+    offset: int
+    first_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"what {self.topic!r} held at offset {self.offset} is gone by compaction: ask for "
+            f"offset {self.first_offset} or later, and make the topic with a longer "
+            "`min_compaction_lag` to keep more of its past"
+        )
+
+
+@dataclass(eq=False)
 class SnapshotNotFoundError(NotFoundError):
     """The subscription has no saved cursor of that name."""
 

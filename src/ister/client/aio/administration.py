@@ -77,6 +77,7 @@ class Administration:
         max_messages: int | None = None,
         ttl: Seconds | None = None,
         dedup_window: Seconds | None = None,
+        min_compaction_lag: Seconds | None = None,
         max_lease: Seconds | None = None,
         max_leases: int | None = None,
         dead_letter_topic: str | None = None,
@@ -90,10 +91,10 @@ class Administration:
         Most is for `kind="stream"`. `durability` says what an acknowledgement means: 'fsync'
         (the default), 'memory', 'os' or 'object'. `retention` says what is kept: 'limits' (the
         default: everything within `max_age`, `max_bytes` and `max_messages`), 'interest',
-        'workqueue' or 'compact'. A message older than `ttl` is not delivered any more. Message
-        ids are remembered for `dedup_window` (2 minutes). Of the kinds 'timeline', 'priority' and
-        'cron', no lease is longer than `max_lease`, and a message that was leased `max_leases`
-        times goes to `dead_letter_topic`.
+        'workqueue' or 'compact' (which drops nothing younger than `min_compaction_lag`). A message
+        older than `ttl` is not delivered any more. Message ids are remembered for `dedup_window`
+        (2 minutes). Of the kinds 'timeline', 'priority' and 'cron', no lease is longer than
+        `max_lease`, and a message that was leased `max_leases` times goes to `dead_letter_topic`.
         """
         command = topic_command(
             check_topic(topic),
@@ -106,6 +107,7 @@ class Administration:
             max_messages=max_messages,
             ttl=ttl,
             dedup_window=dedup_window,
+            min_compaction_lag=min_compaction_lag,
             max_lease=max_lease,
             max_leases=max_leases,
             dead_letter_topic=dead_letter_topic,
@@ -176,8 +178,7 @@ class Administration:
         chosen = chosen_settings(
             type=type, policy=policy, filters=filters, key_filters=key_filters, **settings
         )
-        name = check_topic(topic)
-        command = UpdateSubscription(topic=name, subscription=subscription, **chosen)
+        command = UpdateSubscription(topic=check_topic(topic), subscription=subscription, **chosen)
         await self.link.call(command, Done)
 
     async def pause_subscription(self, topic: str, subscription: str) -> None:

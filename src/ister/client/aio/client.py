@@ -365,7 +365,8 @@ class Client(Administration):
         """Return the last payload of every key of a stream: `await` it, or use `async with`.
 
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
-        with what was published in that very millisecond.
+        with what was published in that very millisecond. Raises `CompactedError` when compaction
+        has dropped some of what the stream held then.
         """
         return ViewLoading(partial(load_view, self.link, check_topic(topic), at))
 

@@ -32,7 +32,7 @@ from ister.client.aio.repeatable import is_repeatable
 from ister.client.aio.sockets import (
     Address,
     Connector,
-    TlsFailedError,
+    HandshakeError,
     closing_hint,
     has_answered,
     reason_of,
@@ -127,12 +127,15 @@ class BrokerLink:
         while errors := await self._try_addresses():
             left_s = (deadline_ms - self.clock.monotonic_ms()) / 1000
             reasons = "; ".join(map(reason_of, errors))
-            if left_s <= 0 or all(isinstance(error, TlsFailedError) for error in errors):
+            # Another attempt would meet the same certificates.
+            if left_s <= 0 or all(isinstance(error, HandshakeError) for error in errors):
                 answered = any(map(has_answered, errors))
                 raise NotConnectedError(self._access.shown(), reasons, answered)
             attempt += 1
             logger.info("not_connected_yet", attempt=attempt, reason=reasons)
-            await self._sleep(min(left_s, backoff_s(attempt, _own_random.random())))
+            pause_s = min(left_s, backoff_s(attempt, _own_random.random()))
+            with suppress(RequestTimeoutError):
+                await self.wait_for(self._loop.create_future(), pause_s, "a connection")
         self._pulse()
         self._supervisor = asyncio.create_task(self._supervise())
 

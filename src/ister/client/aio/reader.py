@@ -40,8 +40,10 @@ class Reader:
         start: Position,
         end: Position | None,
         reading: Reading | None = None,
+        whole: bool = False,
     ) -> None:
         self.topic = topic
+        self._whole = whole
         # How batches get values; `None` without a schema.
         self._reading = reading
         self._link = link
@@ -165,6 +167,8 @@ class Reader:
             session = link.session
             number = session.new_channel()
             command = OpenReader(topic=topic, channel=number, start=self._start, end=self._end)
+            if self._whole:
+                command.whole = True
             channel = ReaderChannel(session, command)
             reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
             session.receivers.open_reader(channel, settler(reply))

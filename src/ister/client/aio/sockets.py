@@ -39,10 +39,6 @@ class HandshakeError(ConnectionError):
     """Something accepted the connection, and TLS failed: there is a broker, most likely."""
 
 
-class TlsFailedError(HandshakeError):
-    """A handshake that would fail again: other settings are needed, here or there."""
-
-
 class Connector(Protocol):
     """Opens a transport. Sockets by default; tests bring memory."""
 
@@ -85,7 +81,7 @@ class TlsConnector:
                 protocol, *address, ssl=context, ssl_shutdown_timeout=SHUTDOWN_S
             )
         except ssl.SSLError as error:
-            raise TlsFailedError(tls_reason(error)) from error
+            raise HandshakeError(tls_reason(error)) from error
         except ConnectionError as error:
             # Refused by the system it has a number; the end of a handshake has none, or that of a
             # connection which was there.

@@ -110,7 +110,8 @@ class ViewLoading:
 async def load_view(link: BrokerLink, topic: str, at: int | Time | None) -> View:
     """Return the view of a stream: see `Client.view`."""
     view = View()
-    async with Reader(link, topic, start=EARLIEST, end=_end(at)) as reader:
+    whole = at is not None
+    async with Reader(link, topic, start=EARLIEST, end=_end(at), whole=whole) as reader:
         async for batch in reader:
             view.fold(batch)
     return view

@@ -281,6 +281,7 @@ def stream_settings(
     max_messages: int | None,
     ttl: Seconds | None,
     dedup_window: Seconds | None,
+    min_compaction_lag: Seconds | None = None,
 ) -> StreamSettings | None:
     """Return how a stream keeps its messages; `None` for other kinds of topics."""
     given = {
@@ -291,6 +292,7 @@ def stream_settings(
         "max_messages": max_messages,
         "ttl": ttl,
         "dedup_window": dedup_window,
+        "min_compaction_lag": min_compaction_lag,
     }
     if kind != "stream":
         said = [name for name, value in given.items() if value is not None]
@@ -310,6 +312,7 @@ def stream_settings(
         max_messages=_count(max_messages, "max_messages", 0),
         ttl_ms=_or(ttl, "ttl", 0),
         dedup_window_ms=_or(dedup_window, "dedup_window", DEDUP_WINDOW_MS),
+        min_compaction_lag_ms=_or(min_compaction_lag, "min_compaction_lag", 0),
     )
     settings.check()
     return settings

@@ -152,7 +152,8 @@ class Client(Blocking[aio.Client]):
         """Return the last payload of every key of a stream.
 
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
-        with what was published in that very millisecond.
+        with what was published in that very millisecond. Raises `CompactedError` when compaction
+        has dropped some of what the stream held then.
         """
         return self._thread.run(self._view(topic, at))
 

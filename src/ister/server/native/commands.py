@@ -411,6 +411,7 @@ def _open_reader(session: "NativeSession", command: OpenReader, reply: Reply) ->
             durables=session.broker.durables,
             sink=session,
             channel=channel,
+            whole=command.whole is True,
         )
     except IsterError:
         session.opening.discard(channel)

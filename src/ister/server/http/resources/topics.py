@@ -93,6 +93,9 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
     max_messages: Count = 0
     ttl_ms: Milliseconds = 0
     dedup_window_ms: Annotated[int, Meta(ge=0, le=DEDUP_WINDOW_MS_MAX)] = DEDUP_WINDOW_MS
+    min_compaction_lag_ms: Annotated[
+        Milliseconds, Meta(description="With `compact`: no younger message is dropped.")
+    ] = 0
 
     def settings(self) -> StreamSettings:
         """Return the settings as the broker knows them."""
@@ -104,6 +107,7 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
             max_messages=self.max_messages,
             ttl_ms=self.ttl_ms,
             dedup_window_ms=self.dedup_window_ms,
+            min_compaction_lag_ms=self.min_compaction_lag_ms,
         )
 
 
