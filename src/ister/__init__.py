@@ -106,4 +106,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Of modules that happen to be loaded, and of what this file imports, users need nothing.
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -71,13 +71,17 @@ async def test_what_is_acknowledged_does_not_come_again(client: ister.Client) ->
         assert await nothing_comes(sub)
 
 
-async def test_closing_gives_back_without_counting_an_attempt(client: ister.Client) -> None:
-    async with client.subscribe(TOPIC, "billing", max_deliveries=1) as sub:
-        await publish(client, b"x")
+async def test_closing_counts_an_attempt_for_what_was_received_and_not_acknowledged(
+    client: ister.Client,
+) -> None:
+    async with client.subscribe(TOPIC, "billing") as sub:
+        await publish(client, b"received", b"waiting")
         assert (await sub.receive()).attempt == 1
 
     async with client.subscribe(TOPIC, "billing") as sub:
-        assert (await sub.receive()).attempt == 1
+        found = [await sub.receive() for _ in range(2)]
+
+    assert {msg.payload: msg.attempt for msg in found} == {b"received": 2, b"waiting": 1}
 
 
 async def test_what_a_closed_consumer_had_not_taken_goes_to_the_others(

@@ -44,18 +44,10 @@ async def test_a_refused_consumer_can_try_again(client: ister.Client) -> None:
         assert (await second.receive(timeout=10.0)).payload == b"x"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"type": "failover"}, {"policy": "random"}, {"filters": {"a": "1"}}, {"key_filters": ["a"]}],
-    ids=lambda other: next(iter(other)),
-)
-async def test_consumers_of_a_subscription_agree_on_it(
-    client: ister.Client, other: dict[str, Any]
-) -> None:
-    options = {"type": "shared", "policy": "least_loaded"}
+async def test_consumers_of_a_subscription_agree_on_its_type(client: ister.Client) -> None:
     async with client.subscribe("/default/orders", "work", type="shared"):
         with pytest.raises(SubscriptionMismatchError) as caught:
-            await client.subscribe("/default/orders", "work", **(options | other)).open()
+            await client.subscribe("/default/orders", "work", type="failover").open()
 
         assert (caught.value.topic, caught.value.subscription) == ("/default/orders", "work")
         assert caught.value.detail
@@ -74,7 +66,7 @@ async def test_a_consumer_name_belongs_to_one_client(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["orders", "/default", "/default/", "/default/a b", "/default/a.*", "/a/b/c", "/d/é/x"]
+    "name", ["a/b", "/default", "/default/", "/default/a b", "/default/a.*", "/a/b/c", "/d/é/x"]
 )
 async def test_a_bad_topic_name_is_refused(client: ister.Client, name: str) -> None:
     with pytest.raises(BadNameError) as caught:
@@ -86,7 +78,7 @@ async def test_a_bad_topic_name_is_refused(client: ister.Client, name: str) -> N
         await client.producer(name).open()
 
 
-@pytest.mark.parametrize("pattern", ["orders", "/default/a*", "/default/>.a", "/default/a b"])
+@pytest.mark.parametrize("pattern", ["a/>", "/default/a*", "/default/>.a", "/default/a b"])
 async def test_a_bad_pattern_is_refused(client: ister.Client, pattern: str) -> None:
     with pytest.raises(BadNameError):
         await client.subscribe(pattern, "work").open()
@@ -247,7 +239,7 @@ async def test_what_is_closed_says_so(harness: Harness) -> None:
 
 async def test_filters_of_a_wrong_type_are_refused(client: ister.Client) -> None:
     wrong: Any = {"country": 1}
-    with pytest.raises(BadRequestError, match="text by text"):
+    with pytest.raises(BadRequestError, match="must map attribute names to globs"):
         client.subscribe("/default/orders", "work", filters=wrong)
     with pytest.raises(BadRequestError, match="list of globs"):
         client.subscribe("/default/orders", "work", key_filters="eu-*")

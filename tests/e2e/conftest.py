@@ -20,17 +20,18 @@ POLL_S = 0.005
 
 
 # Ports that the system gives to nobody by itself, so that a broker which is down for a moment
-# finds its own free again; each worker of pytest-xdist has some.
+# finds its own free again; each worker of pytest-xdist has some. Runs of the suite side by side
+# begin at different ones.
 PORT_MIN = 20_000
 PORTS_PER_WORKER = 1_500
-_ports = itertools.cycle(range(PORTS_PER_WORKER))
+_ports = itertools.count(os.getpid() * 97)
 
 
 def free_port() -> int:
     """Return a port that nobody has and nobody gets by chance."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     for step in _ports:
-        port = PORT_MIN + worker % 8 * PORTS_PER_WORKER + step
+        port = PORT_MIN + worker % 8 * PORTS_PER_WORKER + step % PORTS_PER_WORKER
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -171,6 +172,15 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 def broker(start_broker: StartBroker) -> BrokerProcess:
     """A running broker with default settings on free ports."""
     return start_broker()
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker for those tests of a module that do not end it."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ class Shell:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        assert process.returncode == code, (out + err).decode()
+        assert process.returncode == code, f"{process.returncode}: {(out + err).decode()}"
         assert b"Traceback" not in err, err.decode()
         return Completed(args, process.returncode, out, err)
 

@@ -14,22 +14,22 @@ import pytest
 from tests.e2e.conftest import BrokerProcess, plain_environment
 from tests.e2e.shell import WAIT_S, Shell, command, finish
 
+import ister.sync
+
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for the tests of this file, each of which uses topics of its own."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.kill()
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic that no other test uses."""
     return "/default/" + re.sub(r"[^\w-]+", "-", request.node.name)[:200]
+
+
+@pytest.fixture
+def live_topic(shared_broker: BrokerProcess, topic: str) -> None:
+    """Create the topic of this test as a live topic: `consume` creates none."""
+    with ister.sync.connect(shared_broker.url) as client:
+        client.create_topic(topic)
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def shell(shared_broker: BrokerProcess) -> Iterator[Shell]:
 # produce and consume
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_consume_prints_the_payloads_that_produce_sends(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "3")
     result = shell.run("produce", topic, "one", "two", "", "--key", "k")
@@ -52,6 +53,7 @@ def test_consume_prints_the_payloads_that_produce_sends(shell: Shell, topic: str
     assert b"sent 3 messages" in result.stderr
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_produce_sends_each_line_of_stdin_as_it_is(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "3")
     shell.run("produce", topic, input=b"a b\n\xff\x00\nlast")
@@ -59,6 +61,7 @@ def test_produce_sends_each_line_of_stdin_as_it_is(shell: Shell, topic: str) -> 
     assert finish(consumer)[0] == b"a b\n\xff\x00\nlast\n"
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_a_dash_means_stdin(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "1")
     shell.run("produce", topic, "-", input=b"line\n")
@@ -66,6 +69,7 @@ def test_a_dash_means_stdin(shell: Shell, topic: str) -> None:
     assert finish(consumer)[0] == b"line\n"
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_produce_sends_a_file_as_often_as_told(shell: Shell, topic: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"1\n2\n")
@@ -75,6 +79,7 @@ def test_produce_sends_a_file_as_often_as_told(shell: Shell, topic: str, tmp_pat
     assert finish(consumer)[0] == b"1\n2\n" * 3
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_many_messages_arrive_in_order(shell: Shell, topic: str) -> None:
     lines = b"".join(b"%d\n" % n for n in range(50_000))
     consumer = shell.start("consume", topic, "--count", "50000")
@@ -83,6 +88,7 @@ def test_many_messages_arrive_in_order(shell: Shell, topic: str) -> None:
     assert finish(consumer)[0] == lines
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_json_lines_hold_everything_about_a_message(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "1", "--json")
     shell.run(
@@ -105,6 +111,18 @@ def test_json_lines_hold_everything_about_a_message(shell: Shell, topic: str) ->
     }
 
 
+def test_verbose_lines_have_topic_offset_and_key(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", topic, "--kind", "stream")
+    shell.run("produce", topic, "first", "--key", "k")
+    shell.run("produce", topic, "second")
+    printed = f"{topic}\t0\tk\tfirst\n{topic}\t1\t-\tsecond\n".encode()
+
+    assert shell.run("read", topic, "--verbose").stdout == printed
+    consumed = shell.run("consume", topic, "-v", "--start", "earliest", "--count", "2")
+    assert consumed.stdout == printed
+
+
+@pytest.mark.usefixtures("live_topic")
 def test_a_payload_that_is_no_text_is_base64_in_json(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "1", "--json")
     shell.run("produce", topic, input=b"\xff\xfe\n")
@@ -114,6 +132,7 @@ def test_a_payload_that_is_no_text_is_base64_in_json(shell: Shell, topic: str) -
     assert base64.b64decode(row["payload_base64"]) == b"\xff\xfe"
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_filters_choose_by_attribute_and_by_key(shell: Shell, topic: str) -> None:
     by_attribute = shell.start("consume", topic, "--count", "1", "--filter", "region=eu-*")
     by_key = shell.start("consume", topic, "--count", "1", "--key-filter", "b*")
@@ -125,6 +144,7 @@ def test_filters_choose_by_attribute_and_by_key(shell: Shell, topic: str) -> Non
     assert finish(by_key)[0] == b"second\n"
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_consumers_of_a_shared_subscription_share(shell: Shell, topic: str) -> None:
     options = ("--subscription", "workers", "--type", "shared", "--policy", "round_robin")
     consumers = [shell.start("consume", topic, *options, "--count", "2") for _ in range(2)]
@@ -134,6 +154,7 @@ def test_consumers_of_a_shared_subscription_share(shell: Shell, topic: str) -> N
     assert sorted(lines) == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_a_taken_exclusive_subscription_is_a_clear_error(shell: Shell, topic: str) -> None:
     shell.start("consume", topic, "--subscription", "s")
     result = shell.run("consume", topic, "--subscription", "s", code=73)
@@ -142,6 +163,14 @@ def test_a_taken_exclusive_subscription_is_a_clear_error(shell: Shell, topic: st
     assert result.stderr.count(b"\n") == 1
 
 
+def test_consume_creates_no_topic_and_says_what_does(shell: Shell, topic: str) -> None:
+    result = shell.run("consume", topic, code=66)
+
+    assert f"ister topics create {topic}".encode() in result.stderr
+    assert shell.json("topics", "list", topic) == []
+
+
+@pytest.mark.usefixtures("live_topic")
 def test_consume_ends_when_nothing_comes_for_the_timeout(shell: Shell, topic: str) -> None:
     assert shell.run("consume", topic, "--timeout", "0.05").stdout == b""
     result = shell.run("consume", topic, "--timeout", "0.05", "--count", "2", code=75)
@@ -149,6 +178,7 @@ def test_consume_ends_when_nothing_comes_for_the_timeout(shell: Shell, topic: st
     assert b"0 of 2 messages came" in result.stderr
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_a_reader_that_leaves_ends_consume_quietly(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic)
     assert consumer.stdout is not None
@@ -162,6 +192,7 @@ def test_a_reader_that_leaves_ends_consume_quietly(shell: Shell, topic: str) -> 
     assert consumer.stderr.read() == b""
 
 
+@pytest.mark.usefixtures("live_topic")
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--count", "5"), 130)])
 def test_interrupting_consume_is_no_error_when_it_has_no_other_end(
     options: tuple[str, ...], code: int, shell: Shell, topic: str
@@ -182,6 +213,19 @@ def test_a_terminated_consumer_takes_its_unnamed_subscription_along(
 
     assert finish(consumer, code=143)[1] == b""
     assert shell.json("subs", "list", topic) == []
+
+
+@pytest.mark.usefixtures("live_topic")
+def test_settings_of_a_subscription_are_updated(shell: Shell) -> None:
+    topic = "/default/updated"
+    shell.run("topics", "create", topic, "--kind", "stream")
+    shell.run("consume", topic, "-s", "s", "--expire-after", "7d", "--timeout", "0")
+    shell.run("subs", "update", topic, "s", "--ack-timeout", "1m", "--policy", "random")
+    shell.run("subs", "update", topic, "s", code=2)
+    text = shell.run("subs", "list", topic, "--json").stdout
+
+    for setting in (b'"expire_after_ms":604800000', b'"ack_timeout_ms":60000', b'"random"'):
+        assert setting in text
 
 
 def test_interrupting_produce_does_not_wait_for_its_stdin(shell: Shell, topic: str) -> None:
@@ -215,6 +259,16 @@ def test_produce_reports_as_json(shell: Shell, topic: str) -> None:
 
     assert isinstance(report, dict)
     assert (report["messages"], report["bytes"]) == (10, 30)
+
+
+def test_each_line_has_its_own_key(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", topic, "--kind", "stream")
+    shell.run("produce", topic, "--key-separator", ":", input=b"a:1\nb:2\n")
+    shell.run("produce", topic, "c:3", "--key-separator", ":", "--attribute", "x=y")
+
+    printed = shell.run("read", topic, "--verbose").stdout.decode().splitlines()
+    assert [line.split("\t")[2:] for line in printed] == [["a", "1"], ["b", "2"], ["c", "3"]]
+    shell.run("produce", topic, "d:4", "--key-separator", ":", "--key", "k", code=2)
 
 
 # request and reply
@@ -267,6 +321,7 @@ def test_a_request_that_nobody_answers_fails_at_once(shell: Shell, topic: str) -
     assert b"nobody answers" in shell.run("request", topic, "x", code=66).stderr
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_a_request_without_an_answer_in_time_fails(shell: Shell, topic: str) -> None:
     shell.start("consume", topic)
 
@@ -310,6 +365,33 @@ def test_topics_are_created_listed_described_and_deleted(shell: Shell, topic: st
     shell.run("topics", "describe", topic, code=66)
 
 
+def test_the_list_tells_how_many_messages_there_are(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", f"{topic}-live")
+    shell.run("topics", "create", f"{topic}-stream", "--kind", "stream")
+    shell.run("topics", "create", f"{topic}-timeline", "--kind", "timeline")
+    shell.run("produce", f"{topic}-stream", "1", "2", "3")
+    shell.run("timeline", "put", f"{topic}-timeline", "later", "--in", "1h")
+
+    head, *rows = shell.run("topics", "list").stdout.decode().splitlines()
+    assert head.split()[:3] == ["TOPIC", "KIND", "MESSAGES"]
+    cells = {words[0]: words[1:] for words in map(str.split, rows) if words[0].startswith(topic)}
+    assert cells[f"{topic}-live"][:2] == ["live", "-"]
+    assert cells[f"{topic}-stream"][:2] == ["stream", "3"]
+    assert cells[f"{topic}-timeline"] == ["timeline", "1", "-", "-", "-", "0", "-", "-", "-"]
+
+
+def test_a_shell_completes_names_of_topics(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", f"{topic}-a", "--partitions", "2")
+    shell.run("topics", "create", f"{topic}-b")
+    line = f"ister topics describe {topic}"
+    typed = {"_ISTER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "3"}
+
+    completing = Shell(shell.environment["ISTER_URL"], **typed)
+    assert completing.run().stdout.decode().split() == [f"{topic}-a", f"{topic}-b"]
+    nowhere = Shell("ister://127.0.0.1:1", **typed)
+    assert nowhere.run().stdout.strip() == b""
+
+
 def test_deleting_says_what_it_does_and_needs_a_yes(shell: Shell, topic: str) -> None:
     shell.run("topics", "create", topic)
     result = shell.run("topics", "delete", topic, code=2)
@@ -329,6 +411,7 @@ def test_creating_a_topic_twice_with_other_settings_is_a_conflict(shell: Shell, 
     )
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_subscriptions_are_listed_and_described(shell: Shell, topic: str) -> None:
     shell.start("consume", topic, "--subscription", "s", "--consumer", "c", "--filter", "a=b*")
 
@@ -339,7 +422,9 @@ def test_subscriptions_are_listed_and_described(shell: Shell, topic: str) -> Non
     assert isinstance(described, dict)
     assert described["filters"] == {"a": "b*"}
     assert [one["name"] for one in described["consumers"]] == ["c"]
-    assert b"a=b*" in shell.run("subs", "describe", topic, "s").stdout
+    text = shell.run("subs", "describe", topic, "s").stdout.decode()
+    assert re.search(r"(?m)^filters +a=b\*$", text)
+    assert re.search(r"(?m)^durable +no: it ends with its last consumer$", text)
     assert topic.encode() in shell.run("subs", "list").stdout
     shell.run("subs", "describe", topic, "other", code=66)
 
@@ -375,6 +460,7 @@ def test_bench_prints_a_table(shell: Shell) -> None:
     assert b"P99" in out
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_top_shows_topics_and_consumers_once(shell: Shell, topic: str) -> None:
     shell.start("consume", topic, "--consumer", "watched")
     shell.run("produce", topic, "x")
@@ -386,6 +472,21 @@ def test_top_shows_topics_and_consumers_once(shell: Shell, topic: str) -> None:
     assert isinstance(view, dict)
     assert [one["report"]["topic"] for one in view["topics"]] == [topic]
     assert view["topics"][0]["report"]["messages_in"] == 1
+
+
+def test_top_shows_lag_and_what_is_due(shell: Shell, topic: str) -> None:
+    shell.run("topics", "create", topic, "--kind", "stream")
+    shell.run("topics", "create", f"{topic}-due", "--kind", "timeline")
+    shell.run("produce", topic, "1", "2", "3")
+    shell.run("timeline", "put", f"{topic}-due", "now", "--in", "0s")
+    options = ("--start", "earliest", "--count", "1", "--quiet")
+    shell.run("consume", topic, "--subscription", "behind", *options)
+
+    lines = shell.run("top", "--once", "--interval", "0.1").stdout.decode().splitlines()
+    rows = [line.split() for line in lines]
+    assert [row[:4] for row in rows if row[:1] == ["behind"]] == [["behind", topic, "2", "0"]]
+    [due] = [row for row in rows if row[:1] == [f"{topic}-due"]]
+    assert due[1:] == ["timeline", "-", "0", "-", "-", "-", "1", "-", "-"]
 
 
 def test_top_streams_until_its_reader_leaves(shell: Shell) -> None:
@@ -410,7 +511,7 @@ def test_top_streams_until_its_reader_leaves(shell: Shell) -> None:
         ("<&-", ("produce", "/default/closed"), 0),
         (">&-", ("topics", "list"), 0),
         ("2>&-", ("produce", "/default/closed", "x"), 0),
-        ("2>&-", ("produce", "bad", "x"), 64),
+        ("2>&-", ("produce", "bad/name", "x"), 64),
         (">/dev/full", ("topics", "list", "--json"), 74),
     ],
 )
@@ -433,9 +534,9 @@ def test_closed_or_full_standard_streams_do_no_harm(
 Args = tuple[str, ...]
 
 BAD_COMMANDS: list[tuple[Args, int, bytes]] = [
-    (("produce", "no-slash", "x"), 64, b"'no-slash' is not valid"),
+    (("produce", "one/slash", "x"), 64, b"'one/slash' is not valid"),
     (("consume", "/default/a.>.b", "--timeout", "0"), 64, b"'>' stands only at the end"),
-    (("topics", "list", "bad"), 64, b"'bad' is not valid"),
+    (("topics", "list", "bad/name"), 64, b"'bad/name' is not valid"),
     (("topics", "create", "/nowhere/a"), 66, b"namespace 'nowhere' does not exist"),
     (("topics", "create", "/default/a", "--kind", "disk"), 64, b"'disk' is not available"),
     (("consume", "/default/a", "--type", "odd"), 64, b"--type 'odd'"),

@@ -169,7 +169,13 @@ async def test_a_task_is_done_once_when_its_worker_is_cancelled_while_it_commits
         while await lag(client):
             # One at a time, so that the other one has something to do as well.
             async with client.subscribe(
-                TASKS, SUBSCRIPTION, type="shared", start="earliest", buffer_count=1
+                TASKS,
+                SUBSCRIPTION,
+                type="shared",
+                start="earliest",
+                buffer_count=1,
+                # Each commit that is cancelled before it has left is a failed attempt.
+                max_deliveries=1_000,
             ) as sub:
                 commit = await begin_commit(client, sub)
                 for _ in range(TURNS):
@@ -196,7 +202,12 @@ async def begin_commit(client: ister.Client, sub: ister.Subscription) -> "asynci
 async def work_patiently(client: ister.Client) -> None:
     """Work, slowly, and see every commit through."""
     async with client.subscribe(
-        TASKS, SUBSCRIPTION, type="shared", start="earliest", buffer_count=1
+        TASKS,
+        SUBSCRIPTION,
+        type="shared",
+        start="earliest",
+        buffer_count=1,
+        max_deliveries=1_000,
     ) as sub:
         async for msg in sub:
             try:

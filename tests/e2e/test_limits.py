@@ -287,7 +287,7 @@ async def test_connections_max_is_told_to_whoever_is_too_many(tiny: BrokerProces
         with RawClient(tiny) as raw:
             assert named(raw.farewell(), "connections_max")
         with pytest.raises(NotConnectedError, match="connections_max"):
-            await ister.connect(tiny.url).open()
+            await ister.connect(tiny.url, connect_timeout=0).open()
         assert (await clients[0].broker()).connections <= TINY.connections_max + 1
     finally:
         for client in clients:

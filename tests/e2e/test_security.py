@@ -67,7 +67,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def refusal(url: str, **access: object) -> str:
     """Return why there is no connection."""
     with pytest.raises(NotConnectedError) as caught:
-        sync.connect(url, timeout=WAIT_S, **access)  # type: ignore[arg-type]
+        sync.connect(url, timeout=WAIT_S, connect_timeout=0, **access)  # type: ignore[arg-type]
     return caught.value.reason
 
 
@@ -318,6 +318,7 @@ def test_a_waiting_command_shows_its_token_to_nobody(
 ) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
+    shell.run("topics", "create", "/default/shown", "--token-file", str(file))
     process = shell.start("consume", "/default/shown", "--token-file", str(file))
     shown = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, check=True).stdout
 

@@ -22,15 +22,6 @@ TOPIC = "/default/orders"
 SUB = (TOPIC, "billing")
 
 
-@pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for the tests of this file that do not end it."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.kill()
-
-
 @pytest.fixture
 def shell(shared_broker: BrokerProcess) -> Iterator[Shell]:
     """The command line with a broker that has no topics yet."""
@@ -165,11 +156,13 @@ def test_a_named_subscription_goes_on_where_it_was(
     first = own_stream.run(*consume, "--count", "3").stdout
     looked = own_stream.run(*consume, "--count", "3", "--no-ack").stdout
     broker.restart()
-    rest = own_stream.run(*consume, "--count", "7").stdout
+    rest = own_stream.run(*consume, "--count", "7", "--json").stdout.splitlines()
 
     assert first == lines(0, 1, 2)
     assert looked == lines(3, 4, 5)
-    assert rest == lines(*range(3, 10))
+    rows = [json.loads(row) for row in rest]
+    assert "".join(row["payload"] + "\n" for row in rows).encode() == lines(*range(3, 10))
+    assert {row["attempt"] for row in rows} == {1}
     assert described(own_stream)["lag"] == 0
 
 
@@ -212,7 +205,7 @@ def test_a_subscription_is_described_for_people(stream: Shell) -> None:
     text = stream.run("subs", "describe", *SUB).stdout.decode()
 
     assert "/default/orders-billing-dlq" in text
-    for word in ("LAG", "OLDEST", "REDELIVERED", "SAVED CURSORS", "ACKNOWLEDGED BELOW"):
+    for word in ("lag", "oldest", "redelivered", "saved cursors", "ACKNOWLEDGED BELOW"):
         assert word in text
 
 
@@ -251,30 +244,28 @@ def test_what_destroys_says_so_and_needs_a_yes(args: tuple[str, ...], stream: Sh
 def test_dead_letters_are_sent_back(stream: Shell) -> None:
     code = f"""
 import asyncio, ister
-
 async def main():
     async with ister.connect("{stream.environment["ISTER_URL"]}") as client:
         async with client.subscribe("{TOPIC}", "billing", start=8, max_deliveries=1) as sub:
-            for _ in range(2):
-                await (await sub.receive(timeout=10)).nack()
+            for _ in range(2): await (await sub.receive(timeout=10)).nack()
             while not (rows := await client.topics("{TOPIC}-billing-dlq")) or rows[0].next_offset < 2:
                 await asyncio.sleep(0.01)
-
 asyncio.run(main())
 """  # noqa: E501
     subprocess.run([*command()[:1], "-c", code], check=True, timeout=WAIT_S)
     assert described(stream)["dead_lettered"] == 2
-
+    assert b" 2, 2 not redriven" in stream.run("subs", "describe", *SUB).stdout
     moved = stream.json("subs", "redrive", *SUB)
     assert moved == {"topic": TOPIC, "subscription": "billing", "moved": 2}
     assert stream.run("read", TOPIC, "--start", "10").stdout == lines(8, 9)
+    assert b" 2, 0 not redriven" in stream.run("subs", "describe", *SUB).stdout
     assert b"0 dead letters" in stream.run("subs", "redrive", *SUB).stderr
     result = stream.run("subs", "redrive", SUB[0], "misspelt", code=66)
     assert b"no subscription 'misspelt'" in result.stderr
 
 
 BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
-    (("topics", "create", TOPIC, "--max-age", "7d"), 64, b"say kind='stream'"),
+    (("topics", "create", TOPIC, "--max-age", "7d"), 64, b"say --kind stream"),
     (("topics", "create", TOPIC, "--kind", "stream", "--durability", "x"), 64, b"--durability 'x'"),
     (("topics", "create", TOPIC, "--kind", "stream", "--retention", "x"), 64, b"--retention 'x'"),
     (("topics", "create", TOPIC, "--kind", "stream", "--max-age", "x"), 64, b"--max-age 'x'"),
@@ -285,6 +276,7 @@ BAD_STREAM_COMMANDS: list[tuple[tuple[str, ...], int, bytes]] = [
     (("read", TOPIC, "--end", "5", "--follow"), 2, b"not both"),
     (("consume", TOPIC, "--start", "x"), 64, b"--start 'x' is no place"),
     (("subs", "seek", *SUB), 2, b"one of them"),
+    (("consume", TOPIC, "--expire-after", "1d"), 64, b"ends with its last consumer"),
     (("subs", "seek", *SUB, "latest", "--yes"), 66, b"no subscription 'billing'"),
     (("subs", "pause", *SUB), 66, b"no subscription 'billing'"),
     (("subs", "save-cursor", *SUB, "x"), 66, b"no subscription 'billing'"),

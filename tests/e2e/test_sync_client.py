@@ -36,7 +36,7 @@ def test_no_broker_is_told_by_connect_and_leaves_no_thread() -> None:
     threads = threading.active_count()
 
     with pytest.raises(NotConnectedError):
-        sync.connect(url)
+        sync.connect(url, connect_timeout=0)
     assert threading.active_count() == threads
 
 
@@ -191,6 +191,7 @@ def test_a_forked_child_is_told_and_can_leave(ister_url: str) -> None:
     code = f"""
 import os, sys, ister
 with ister.sync.connect({ister_url!r}) as client:
+    client.create_topic("/default/orders")
     with client.producer("/default/orders") as producer:
         pid = os.fork()
         if pid == 0:
@@ -222,6 +223,7 @@ def test_a_process_ends_although_its_client_was_not_closed(ister_url: str, endin
     code = f"""
 import gc, sys, ister
 client = ister.sync.connect({ister_url!r})
+client.create_topic("/default/orders")
 producer = client.producer("/default/orders")
 producer.open()
 producer.send(b"x")
@@ -278,3 +280,21 @@ def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> 
         with client.subscribe("/default/jobs", "workers", type="shared") as sub:
             found = sorted((message.payload, message.attempt) for message in sub.fetch(2, 1.0))
         assert found == [(b"other", 1), (b"poison", 4)]
+
+
+def test_batches_behind_the_one_that_ends_the_loop_cost_no_attempt(ister_url: str) -> None:
+    with sync.connect(ister_url) as client:
+        client.create_topic("/default/jobs", kind="stream")
+        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+            with client.producer("/default/jobs") as producer:
+                for number in range(3):
+                    producer.send_batch([b"%d" % number])
+            # The answer that says so comes behind all three.
+            while (cursor := client.subscriptions("/default/jobs")[0].cursor) is not None:
+                if cursor.in_flight == 3:
+                    break
+            assert next(sub.batches()).payloads == [b"0"]
+
+        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+            found = [sub.receive(1.0) for _ in range(3)]
+        assert sorted((m.payload, m.attempt) for m in found) == [(b"0", 2), (b"1", 1), (b"2", 1)]

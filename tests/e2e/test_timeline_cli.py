@@ -23,15 +23,6 @@ pytestmark = pytest.mark.e2e
 PIPE_BYTES = 60_000  # what a pipe holds at least before it makes its writer wait
 
 
-@pytest.fixture(scope="module")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for the tests of this file, each of which uses a topic of its own."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.kill()
-
-
 @pytest.fixture
 def shell(shared_broker: BrokerProcess) -> Iterator[Shell]:
     """The command line, with the shared broker as its default."""

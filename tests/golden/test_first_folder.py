@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.streambench import TOPIC, StreamBench, saved
 
+from ister.base import StreamChanges
 from ister.objects import LocalDisk
 
 FOLDER = Path(__file__).parent / "folders" / "first.zip"
@@ -72,3 +73,16 @@ def test_a_checkpoint_and_another_start_keep_it(bench: StreamBench) -> None:
     assert told == [None]
     assert len(again.stored(TOPIC)) == 51
     assert again.lag() == 36
+
+
+def test_its_topics_can_be_changed_and_stay_so(bench: StreamBench) -> None:
+    told: list[object] = []
+    bench.broker.update_topic(TOPIC, StreamChanges(max_age_ms=1 << 50), told.append)
+    bench.settle()
+    bench.vault.log.close()
+
+    again = StreamBench(bench.disk, segment_bytes=1 << 14)
+
+    assert told == [None]
+    assert again.topic().record.settings.max_age_ms == 1 << 50
+    assert len(again.stored(TOPIC)) == 50

@@ -1,5 +1,6 @@
 """Shared words: errors, names, limits, clocks. Imports nothing of ours."""
 
+from ister.base.autocreate import OFF, AutoCreate
 from ister.base.clock import Clock, Timer, housekeeping, is_housekeeping
 from ister.base.hosts import is_loopback
 from ister.base.names import (
@@ -10,6 +11,7 @@ from ister.base.names import (
     check_not_reserved,
     compile_pattern,
     find_partition,
+    full_name,
     is_wildcard,
     matches,
     namespace_of,
@@ -37,6 +39,7 @@ from ister.base.streams import (
     Poison,
     Position,
     Retention,
+    StreamChanges,
     StreamReport,
     StreamSettings,
 )
@@ -63,6 +66,14 @@ from ister.base.times import (
     parse_time,
 )
 from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
+from ister.base.variables import (
+    TLS_CA_VARIABLE,
+    TLS_CERT_VARIABLE,
+    TLS_KEY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+)
 
 __all__ = [
     "ADMIN_PORT",
@@ -74,8 +85,16 @@ __all__ = [
     "LATEST",
     "MILLISECONDS_MIN",
     "NATIVE_PORT",
+    "OFF",
     "SYSTEM_NAMESPACE",
+    "TLS_CA_VARIABLE",
+    "TLS_CERT_VARIABLE",
+    "TLS_KEY_VARIABLE",
+    "TOKEN_FILE_VARIABLE",
+    "TOKEN_VARIABLE",
+    "URL_VARIABLE",
     "AckSettings",
+    "AutoCreate",
     "BrokerReport",
     "Clock",
     "ConsumerReport",
@@ -92,6 +111,7 @@ __all__ = [
     "SchemaSubject",
     "SchemaVersion",
     "Seconds",
+    "StreamChanges",
     "StreamReport",
     "StreamSettings",
     "SubscriptionReport",
@@ -108,6 +128,7 @@ __all__ = [
     "delay_us",
     "epoch_us",
     "find_partition",
+    "full_name",
     "hide_secrets",
     "housekeeping",
     "is_housekeeping",

@@ -3,6 +3,10 @@
 A topic is `/namespace/topic`. The topic part is one or more tokens joined by dots. A pattern may
 use `*` for exactly one token and, as its last token, `>` for one or more tokens. Partition N of
 a partitioned topic `/ns/t` is the topic `/ns/t-part-N`.
+
+Users may leave out the default namespace: `orders` is `/default/orders`. `full_name` completes such
+a name where it comes in, in the SDK, on the command line and over HTTP. The broker and its protocol
+know full names only.
 """
 
 import re
@@ -23,6 +27,14 @@ _RESERVED = f"/{SYSTEM_NAMESPACE}/"
 _TOKEN = re.compile(r"[\w-]+\Z")
 _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)\Z")
 _PLAIN = re.compile(r"[\w.:@-]+\Z")
+
+
+def full_name(name: str, namespace: str = DEFAULT_NAMESPACE) -> str:
+    """Return a topic or pattern with its namespace: a bare one is in `namespace`.
+
+    Everything else stays as it is, the empty text included.
+    """
+    return f"/{namespace}/{name}" if name and "/" not in name else name
 
 
 def parse_topic(name: str) -> TopicName:

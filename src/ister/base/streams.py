@@ -3,7 +3,7 @@
 Zero means "no limit" where a limit is optional.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from msgspec import UNSET, UnsetType
@@ -88,6 +88,33 @@ class StreamSettings:
             )
         if not 0 <= self.dedup_window_ms <= DEDUP_WINDOW_MS_MAX:
             raise BadRequestError(f"dedup_window_ms is 0 to {DEDUP_WINDOW_MS_MAX} (24 hours)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamChanges:
+    """What is to change about a stream topic; `None` leaves a setting as it is."""
+
+    durability: str | None = None
+    max_age_ms: int | None = None
+    max_bytes: int | None = None
+    max_messages: int | None = None
+    ttl_ms: int | None = None
+    dedup_window_ms: int | None = None
+
+    def apply(self, settings: StreamSettings) -> StreamSettings:
+        """Return `settings` with these changes, or raise `BadRequestError`."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if not given:
+            raise BadRequestError("no setting is given: say what is to change")
+        changed = replace(settings, **given)
+        changed.check()
+        words = {settings.durability, changed.durability}
+        if len(words) > 1 and Durability.OBJECT in words:
+            raise BadRequestError(
+                f"durability '{settings.durability}' cannot become '{changed.durability}': a topic "
+                "stays in the data folder or in the object store; make another topic"
+            )
+        return changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,5 +231,9 @@ class CursorReport:
     # Whether messages that were delivered too often hold it up, or some of its keys.
     blocked: bool = False
     snapshots: list[str] = field(default_factory=list)
+    # Absent of those that stay until they are deleted. The first: it ends with its last consumer.
+    durable: bool | UnsetType = UNSET
+    # After so long without consumers it ends.
+    expire_after_ms: int | UnsetType = UNSET
     # Every topic with the offset below which all is acknowledged.
     floors: dict[str, int] = field(default_factory=dict)

@@ -1,16 +1,16 @@
 """Consumers and what they are attached to: a live subscription, durable ones, or both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ister.base import EARLIEST, LATEST, AckSettings, Position
 from ister.broker.consumer import Consumer
 from ister.broker.durable import DurableSubscription, Run, TimedRun
-from ister.broker.durables import Wanted
 from ister.broker.leasenumbers import slot_of
 from ister.broker.subscription import Subscription
 from ister.broker.vault import Vault
+from ister.broker.wanted_subscription import Wanted
 
 AnyRun = Run | TimedRun
 Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]
@@ -29,8 +29,16 @@ class SubscribeOptions:
     filters: dict[str, str]
     # As the client remembers them from before a restart of the broker.
     partitions: int = 0
+    kind: str = ""
     start: Position = LATEST
     acks: AckSettings | None = None
+    # Of a pattern: whether it covers work queues, of which each has one subscription only.
+    work_queues: bool = False
+    # Whether it stays without consumers, and for how long if not for good.
+    durable: bool = True
+    expire_after_ms: int = 0
+    # The names of the settings that the consumer chose: see `Wanted`.
+    given: Collection[str] | None = None
     # Of a client that comes back: the leases it still holds, if it says.
     held: list[int] | None = None
 
@@ -43,11 +51,17 @@ class Attachment:
     live: Subscription | None = None
     durables: list[DurableSubscription] = field(default_factory=list)
     # Where a durable subscription was asked for, those included that are not made yet.
-    asked: list[Vault] = field(default_factory=list)
+    asked: set[Vault] = field(default_factory=set)
     # What it asked for, for topics that appear later.
     wanted: Wanted | None = None
     # Whether the consumer has left: what is still under way is not for it any more.
     left: bool = False
+
+    @property
+    def type(self) -> str:
+        """The type of its subscription."""
+        source = self.live or self.durables[0]
+        return source.type.value
 
     @property
     def active(self) -> bool:

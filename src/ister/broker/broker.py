@@ -11,16 +11,19 @@ from importlib.metadata import version
 from itertools import count
 
 from ister.base import (
+    AutoCreate,
     BrokerReport,
     Clock,
     DelayReport,
     Pattern,
+    StreamChanges,
     StreamSettings,
     SubscriptionReport,
     TimelineSettings,
     TopicName,
     TopicReport,
     check_not_reserved,
+    find_partition,
     parse_pattern,
     parse_plain,
 )
@@ -106,6 +109,7 @@ class Broker:
         random_slot: RandomSlot,
         open_local: Callable[[], Vault] | None = None,
         spooling: Spooling | None = None,
+        auto_create: AutoCreate | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -138,7 +142,12 @@ class Broker:
             open_local=open_local,
             on_opened=self.adopt,
         )
-        self.catalog = Catalog(limits=limits, streams=self.streams, new_number=new_number)
+        self.catalog = Catalog(
+            limits=limits,
+            streams=self.streams,
+            new_number=new_number,
+            auto_create=auto_create or AutoCreate(),
+        )
         self.subscribers = self.catalog.subscribers = Subscribers(
             self.catalog,
             limits=limits,
@@ -245,13 +254,21 @@ class Broker:
         """Have a topic with that many partitions at least; see `Catalog.grow`."""
         self.catalog.grow(name, partitions, done, kind=kind, stream=stream)
 
+    def update_topic(self, name: str, changes: StreamChanges, done: Done = ignore) -> None:
+        """Change settings of a stream, those of all its partitions; see `Streams.update`."""
+        check_not_reserved(name)
+        part = find_partition(name)
+        if part is not None and self.partition_count(part[0]):
+            raise BadRequestError(f"{name} is a partition: update {part[0]!r}, with all of them")
+        self.streams.update(self.streams_of(name), changes, done)
+
     def delete_topic(self, name: str, done: Done = ignore) -> None:
         """Remove a topic with its partitions. Consumers of nothing else are closed."""
         self.catalog.delete(name, done)
 
-    def partitions(self, name: str, *, known: int = 0) -> int:
+    def partitions(self, name: str, *, known: int = 0, kind: str = "") -> int:
         """Return the number of partitions, 0 for none, making the topic if needed."""
-        return self.catalog.partitions(name, known=known)
+        return self.catalog.partitions(name, known=known, kind=kind)
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""

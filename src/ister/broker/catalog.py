@@ -9,15 +9,15 @@ Always true:
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ister.base import (
     DEFAULT_NAMESPACE,
+    OFF,
     SYSTEM_NAMESPACE,
+    AutoCreate,
     Pattern,
     StreamSettings,
-    TimelineKind,
     TimelineSettings,
     TopicName,
     check_not_reserved,
@@ -39,7 +39,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import PARTITIONS_MAX, Limits
+from ister.base.limits import Limits
 from ister.broker.changes import NamespaceCreated
 from ister.broker.chores import Steps
 from ister.broker.committer import Done, ignore
@@ -53,6 +53,12 @@ from ister.broker.streams import Streams
 from ister.broker.timelines import Timelines
 from ister.broker.topic import AnyTopic, Topic
 from ister.broker.vault import Vault
+from ister.broker.wanted import (
+    TIMELINE_KINDS,
+    check_same_settings,
+    check_wanted,
+    no_letters,
+)
 
 if TYPE_CHECKING:
     from ister.broker.subscribers import Subscribers
@@ -61,8 +67,6 @@ if TYPE_CHECKING:
 # Of these, every vault knows without having been told.
 ALWAYS_THERE = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
 
-_TIMELINE_KINDS = frozenset(TimelineKind)
-KINDS = ("live", "stream", *TimelineKind)
 # Of names that two topics have, so many are listed.
 CLASHES_SHOWN = 5
 
@@ -72,7 +76,14 @@ class Catalog:
 
     subscribers: "Subscribers"
 
-    def __init__(self, *, limits: Limits, streams: Streams, new_number: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        streams: Streams,
+        new_number: Callable[[], int],
+        auto_create: AutoCreate,
+    ) -> None:
         self.topics: dict[str, AnyTopic] = {}
         # The same, for listings.
         self.names = SortedNames()
@@ -92,6 +103,7 @@ class Catalog:
         self._limits = limits
         self._streams = streams
         self._new_number = new_number
+        self._auto_create = auto_create
         self._partitioned: dict[str, list[AnyTopic]] = {}
         # On their way out, with what is to be done then.
         self._deleting: dict[str, list[Callable[[], object]]] = {}
@@ -144,23 +156,36 @@ class Catalog:
         """Return the names of the timelines."""
         return [] if self.timelines is None else self.timelines.names()
 
-    def partitions(self, name: str, *, known: int = 0) -> int:
+    def partitions(self, name: str, *, known: int = 0, kind: str = "") -> int:
         """Return the number of partitions, 0 for a topic without, making the topic if needed.
 
         `known` is the number a client remembers from before this broker was started anew: the
-        topic, or that of which `name` is a partition, is made with as many again.
+        topic, or that of which `name` is a partition, is made with as many again. So is `kind`,
+        that of the topic when the client had it open.
         """
         topic = parse_topic(name)
         self._check_no_timeline(topic)
         if topic not in self._partitioned and topic not in self.topics:
             partition = find_partition(topic)
             forgotten = partition[0] if partition is not None and known else topic
-            self.create(forgotten, partitions=known)
+            if kind == "stream":
+                # It was deleted since: what is published is not for a live topic of its name.
+                raise TopicNotFoundError(topic)
+            again = known or kind
+            made = "live" if again else self.kind_to_make(topic)
+            self.create(forgotten, kind=made, partitions=known)
         if topic in self._partitioned:
             return len(self._partitioned[topic])
         if topic not in self.topics:
             raise TopicNotFoundError(topic)
         return 0
+
+    def kind_to_make(self, name: TopicName) -> str:
+        """Return the kind of a topic that is made by its use, or raise `TopicNotFoundError`."""
+        kind = self._auto_create.kind_of(namespace_of(name))
+        if kind == OFF:
+            raise TopicNotFoundError(name)
+        return kind
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""
@@ -179,6 +204,16 @@ class Catalog:
             return list(self._partitioned[pattern])
         topic = self.topics.get(pattern)
         return [topic] if topic is not None else []
+
+    def check_new(self, name: str) -> None:
+        """Raise `TopicExistsError` when there is a topic, a partition or a timeline of a name."""
+        if self.timelines is not None and self.timelines.has(name):
+            raise TopicExistsError(name, f"as a {self.timelines.settings(name).kind} topic")
+        found = self.find(Pattern(parse_topic(name)))
+        if found:
+            count = self.partition_count(name)
+            parts = f" with {count} partitions" if count else ""
+            raise TopicExistsError(name, f"as a {found[0].kind} topic{parts}")
 
     def get(self, name: str) -> list[AnyTopic]:
         """Return a topic or the partitions of one, or raise `TopicNotFoundError`."""
@@ -218,7 +253,7 @@ class Catalog:
         if isinstance(found, StreamTopic):
             done(found)
         elif found is not None or name in self._partitioned:
-            done(_no_letters(name))
+            done(no_letters(name))
         else:
 
             def on_done(error: IsterError | None) -> None:
@@ -247,7 +282,7 @@ class Catalog:
         found = self.topics.get(name)
         self._check_no_timeline(name)
         if name in self._partitioned or isinstance(found, Topic):
-            raise _no_letters(name)
+            raise no_letters(name)
         if found is not None:
             return
         # As for anybody who creates a topic.
@@ -279,8 +314,8 @@ class Catalog:
         """
         topic = parse_topic(name)
         check_not_reserved(topic)
-        _check_wanted(kind, partitions, stream, timeline)
-        if kind in _TIMELINE_KINDS:
+        check_wanted(kind, partitions, stream, timeline)
+        if kind in TIMELINE_KINDS:
             self._create_timeline(topic, timeline or TimelineSettings(kind=kind), done)
             return
         self._check_no_timeline(topic)
@@ -317,7 +352,7 @@ class Catalog:
         """
         topic = parse_topic(name)
         check_not_reserved(topic)
-        _check_wanted(kind, partitions, stream)
+        check_wanted(kind, partitions, stream)
         if not partitions:
             raise BadRequestError("a topic grows by partitions: ask for 1 or more")
         if topic in self._deleting:
@@ -337,7 +372,7 @@ class Catalog:
         parse_topic(names[-1])
         self._check_room(topic, len(names))
         if isinstance(first, StreamTopic):
-            self._create_streams(topic, names, first.record.settings, done)
+            self._create_streams(topic, names, first.settings, done)
             return
         grown = self._add_live(names)
         self._partitioned[topic] += grown
@@ -351,10 +386,7 @@ class Catalog:
         if self.is_taken(topic):
             self._check_same(topic, settings.kind, 0, None)
         if self.timelines.has(topic):
-            found = self.timelines.report(topic).settings
-            if found != settings:
-                told = ", ".join(f"{name} {value}" for name, value in asdict(found).items())
-                raise TopicExistsError(topic, f"with {told}")
+            check_same_settings(topic, self.timelines.report(topic).settings, settings)
             done(None)
             return
         if find_partition(topic) is not None:
@@ -439,11 +471,11 @@ class Catalog:
         has = self.partition_count(topic)
         first = self.get(topic)[0]
         if has != partitions:
-            raise TopicExistsError(topic, f"with {has} partitions")
+            raise TopicExistsError(topic, f"with {has} partitions, not {partitions}")
         if first.kind != kind:
-            raise TopicExistsError(topic, f"as a {first.kind} topic")
-        if isinstance(first, StreamTopic) and stream not in (None, first.record.settings):
-            raise TopicExistsError(topic, _difference(first.record.settings))
+            raise TopicExistsError(topic, f"as a {first.kind} topic, not {kind}")
+        if isinstance(first, StreamTopic):
+            check_same_settings(topic, first.record.settings, stream)
         return first
 
     def _check_room(self, name: TopicName, count: int) -> None:
@@ -541,25 +573,6 @@ class Catalog:
         return f"a subscription covers {pattern!r}: delete it first" if pattern else ""
 
 
-def _check_wanted(
-    kind: str,
-    partitions: int,
-    stream: StreamSettings | None,
-    timeline: TimelineSettings | None = None,
-) -> None:
-    if kind not in KINDS:
-        listed = ", ".join(repr(str(one)) for one in KINDS)
-        raise BadRequestError(f"topic kind {kind[:40]!r} is not available: {listed}")
-    if stream is not None and kind != "stream":
-        raise BadRequestError("durability and retention are settings of kind 'stream'")
-    if timeline is not None and kind != timeline.kind:
-        raise BadRequestError(f"these are settings of kind {timeline.kind[:40]!r}")
-    if kind in _TIMELINE_KINDS and partitions:
-        raise BadRequestError(f"a {kind} topic has no partitions")
-    if not 0 <= partitions <= PARTITIONS_MAX:
-        raise BadRequestError(f"{partitions} partitions are not 0 to {PARTITIONS_MAX}")
-
-
 def _grow_again(
     catalog: Catalog,
     topic: TopicName,
@@ -578,13 +591,3 @@ def _grow_again(
             done(error)
 
     return again
-
-
-def _no_letters(name: str) -> WrongKindError:
-    return WrongKindError(name, "live or partitioned", "dead letters need a plain stream")
-
-
-def _difference(settings: StreamSettings) -> str:
-    """Return how a stream is set that somebody wants to be otherwise."""
-    told = [f"{name} {value}" for name, value in asdict(settings).items() if value]
-    return f"with {', '.join(told)}: use it as it is, or delete it first"

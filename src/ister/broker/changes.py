@@ -46,7 +46,10 @@ class PartitionedDeleted(_Change, frozen=True):
 
 
 class TopicCreated(_Change, frozen=True):
-    """A stream topic exists. Its number is never used again."""
+    """A stream topic exists, with these settings. Its number is never used again.
+
+    Of a topic that is known already: it has other settings from here on.
+    """
 
     topic: int
     name: str
@@ -77,6 +80,14 @@ class SubscriptionCreated(_Change, frozen=True):
     filters: dict[str, str]
     key_filters: list[str]
     acks: AckSettings
+    # Of a pattern: whether it covers work queues that are made later.
+    work_queues: bool = False
+    # One that is not ends with its last consumer.
+    durable: bool = True
+    # After so long without consumers it ends; 0: never.
+    expire_after_ms: int = 0
+    # Since when it has had none, by the wall clock; 0: it has some, or that is not known.
+    idle_since_ms: int = 0
 
 
 class SubscriptionDeleted(_Change, frozen=True):

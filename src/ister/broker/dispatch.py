@@ -56,12 +56,8 @@ class Dispatch:
         flight: Flight,
     ) -> None:
         self._subscription = subscription
-        self._consumers = subscription.roster.consumers
-        # Whether the first consumer gets everything.
-        self._single = subscription.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
         self.parking: Parking | None = None
-        if subscription.type is SubscriptionType.KEY_SHARED:
-            self.parking = Parking(subscription.roster, give=self._give_room, skip=self._skip)
+        self.on_type()
         self._clock = clock
         self._turns = turns
         self._random_slot = random_slot
@@ -78,6 +74,16 @@ class Dispatch:
         # Whether it goes on in a later turn of the loop, and when this one is over.
         self._waits = False
         self._end_ms = 0
+
+    def on_type(self) -> None:
+        """The subscription has a type, or another one."""
+        subscription = self._subscription
+        self._consumers = subscription.roster.consumers
+        # Whether the first consumer gets everything.
+        self._single = subscription.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self.parking = None
+        if subscription.type is SubscriptionType.KEY_SHARED:
+            self.parking = Parking(subscription.roster, give=self._give_room, skip=self._skip)
 
     # What there is to hand out
 
@@ -400,6 +406,8 @@ class Dispatch:
             size_bytes=part.size_bytes,
             attempt=attempt,
         )
+        if attempt > 1:
+            self._subscription.record.redelivered += part.count
         self.holders.add(consumer.identity, track)
         self._flight.touch(track)
         if lease.deadline_ms < track.watched_ms:

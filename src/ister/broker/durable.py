@@ -9,27 +9,23 @@ each. Always true:
 - nothing that happens to one topic costs time for each of the others.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import structlog
 
 from ister.base import Clock, Poison, SubscriptionReport, is_wildcard
-from ister.base.errors import (
-    IsterError,
-    ShardMovedError,
-    SubscriptionNotFoundError,
-)
+from ister.base.errors import IsterError, ShardMovedError, SubscriptionNotFoundError
 from ister.broker.alarm import Alarm
 from ister.broker.changes import SubscriptionCreated
 from ister.broker.chores import Steps
 from ister.broker.consumer import Consumer
 from ister.broker.dispatch import Dispatch
 from ister.broker.flight import Flight
-from ister.broker.leasenumbers import SLOTS_MAX, is_of_epoch, lease_numbers, slot_of
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.quarantine import RETRY_MS, Quarantine, Undertaker
 from ister.broker.roster import Roster
+from ister.broker.slots import Slots
 from ister.broker.standing import report_of
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
@@ -75,8 +71,7 @@ class DurableSubscription:
         self.type = SubscriptionType(created.type)
         self.ordered = self._keeps_order()
         self.policy = Policy(created.policy)
-        by_key = self.type is SubscriptionType.KEY_SHARED
-        self.filter = Filter(created.filters, () if by_key else created.key_filters)
+        self.filter = self._make_filter()
         self.vault = vault
         self.journal = 0 if vault.name == "local" else 1
         self.roster = Roster(self.type)
@@ -104,9 +99,7 @@ class DurableSubscription:
         # By the name of the topic; and topics whose tracks are to be made.
         self._tracks: dict[str, Track] = {}
         self._coming: dict[str, StreamTopic] = {}
-        # By slot, `None` where a topic is gone; the numbers of leases go on there with the next.
-        self._slots: list[Track | None] = []
-        self._free: list[tuple[int, Iterator[int]]] = []
+        self._slots = Slots(epoch=vault.log.epoch, journal=self.journal)
         self._clock = clock
         self._shared = shared
         self._logger: Any = structlog.get_logger("subscription")
@@ -122,9 +115,10 @@ class DurableSubscription:
 
     def add_topic(self, topic: StreamTopic, cursor: Cursor) -> None:
         """Cover a topic from where its cursor stands."""
-        slot, leases = self._free.pop() if self._free else self._new_slot()
+        slot, leases = self._slots.take()
         track = Track(self, topic, cursor, slot=slot, leases=leases, shared=self._shared)
-        self._slots[slot] = self._tracks[topic.name] = track
+        self._tracks[topic.name] = track
+        self._slots.put(track)
         topic.followers[track] = None
         track.deliveries.trim(topic.first_offset)
         self.dispatch.add(track)
@@ -155,6 +149,11 @@ class DurableSubscription:
         return not self._coming
 
     @property
+    def takes_queues(self) -> bool:
+        """Whether it covers work queues: with wildcards only when it was asked to."""
+        return self.record.created.work_queues or not is_wildcard(self.pattern)
+
+    @property
     def covers_nothing(self) -> bool:
         """Whether all of its topics are gone, those included whose tracks are to be made."""
         tracked = all(track.topic.deleted for track in self._tracks.values())
@@ -164,14 +163,6 @@ class DurableSubscription:
     def is_gone(self) -> bool:
         """Whether its topic was deleted, so that the subscription is about to be deleted too."""
         return self.covers_nothing and not is_wildcard(self.pattern)
-
-    def _new_slot(self) -> tuple[int, Iterator[int]]:
-        slot = len(self._slots)
-        if slot >= SLOTS_MAX:
-            raise AssertionError("topics_max is above what a subscription can cover")
-        self._slots.append(None)
-        epoch = self.vault.log.epoch
-        return slot, lease_numbers(epoch=epoch, journal=self.journal, slot=slot)
 
     def remove_topic(self, topic: StreamTopic) -> None:
         """Cover a topic no more. Harmless if that is so."""
@@ -189,9 +180,10 @@ class DurableSubscription:
         track.deliveries.clear()
         self._flight.touch(track)
         self._alarm.forget(track)
-        del self._tracks[track.topic.name]
-        self._slots[track.slot] = None
-        self._free.append((track.slot, track.leases))
+        # A new topic may have the name by now.
+        if self._tracks.get(track.topic.name) is track:
+            del self._tracks[track.topic.name]
+        self._slots.free(track)
         self.record.cursors.pop(track.topic.record.topic, None)
         if self.quarantine.forget(track):
             self.dispatch.pump()
@@ -362,13 +354,37 @@ class DurableSubscription:
         self._moves -= 1
         self.dispatch.pump()
 
-    def set_acks(self, created: SubscriptionCreated) -> None:
-        """Treat messages differently from now on.
+    def change(self, created: SubscriptionCreated) -> None:
+        """Have other settings from now on; another type only without consumers.
 
         Consumers keep their leases, unless keys are to be kept in order from now on, or no more.
         """
+        former, self.record.created = self.record.created, created
+        self.policy = Policy(created.policy)
+        if created.type != former.type:
+            self._set_type(SubscriptionType(created.type))
+        filter_ = self.filter = self._make_filter()
+        for track in self.tracks:
+            track.sieve.use(filter_)
+        if created.type != former.type or created.acks != former.acks:
+            self._set_acks(created)
+        self.dispatch.pump()
+
+    def _set_type(self, type_: SubscriptionType) -> None:
+        for track in self.tracks:
+            self.dispatch.forget(track)
+        self._lost.clear()
+        self.type = type_
+        self.roster = Roster(type_)
+        self.consumers = self.roster.consumers
+        self.dispatch.on_type()
+
+    def _make_filter(self) -> Filter:
+        created, by_key = self.record.created, self.type is SubscriptionType.KEY_SHARED
+        return Filter(created.filters, () if by_key else created.key_filters)
+
+    def _set_acks(self, created: SubscriptionCreated) -> None:
         was_ordered = self.ordered
-        self.record.created = created
         self.acks = created.acks
         self.ordered = self._keeps_order()
         self._flight.set_limits(created.acks)
@@ -383,7 +399,6 @@ class DurableSubscription:
                 self.dispatch.add(track)
         if anew:
             self._void()
-        self.dispatch.pump()
 
     def _keeps_order(self) -> bool:
         """Whether there is at most one message of a key in flight."""
@@ -535,9 +550,7 @@ class DurableSubscription:
 
     def track_of_lease(self, number: int) -> Track | None:
         """Return the track that a lease number belongs to, if there is one."""
-        journal, slot = slot_of(number)
-        known = journal == self.journal and slot < len(self._slots)
-        return self._slots[slot] if known and is_of_epoch(number, self.vault.log.epoch) else None
+        return self._slots.find(number)
 
     def on_acked(self, track: Track, start: int, end: int) -> None:
         """Messages are done: have that in the journal, and go on with what waited for them."""

@@ -7,11 +7,10 @@ Always true:
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ister.base import (
     AckSettings,
@@ -19,12 +18,12 @@ from ister.base import (
     Origin,
     Poison,
     Position,
-    Retention,
     find_partition,
     is_wildcard,
     matches,
     parse_plain,
     parse_topic,
+    partition_name,
 )
 from ister.base.errors import (
     BadRequestError,
@@ -33,7 +32,6 @@ from ister.base.errors import (
     ShardMovedError,
     SnapshotNotFoundError,
     SubscriptionBusyError,
-    SubscriptionMismatchError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
     WrongKindError,
@@ -50,39 +48,27 @@ from ister.broker.changes import (
 )
 from ister.broker.chores import Chores, Steps
 from ister.broker.committer import Done, after_all, ignore
-from ister.broker.cursormaps import decode_cursors
 from ister.broker.deadletters import holds_own_letters, letters_of
 from ister.broker.durable import DurableSubscription
+from ister.broker.expiry import Expiry
 from ister.broker.ledger import SubscriptionRecord
 from ister.broker.moving import move
 from ister.broker.places import resolve, resolving
 from ister.broker.quarantine import Undertaker
-from ister.broker.savedcursors import SavedCursors
+from ister.broker.savedcursors import SavedCursors, cursor_of, saved_cursors
+from ister.broker.settings import Found, Settings
 from ister.broker.stream import StreamTopic
 from ister.broker.topic import AnyTopic
 from ister.broker.track import Track
 from ister.broker.turns import Turns
 from ister.broker.vault import Vault
+from ister.broker.wanted_subscription import Wanted
 from ister.broker.window import ReadAhead
-from ister.subscriptions import Cursor, Policy, SubscriptionType
+from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
 
-Found = Callable[[DurableSubscription | IsterError], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a consumer asks of a durable subscription; checked."""
-
-    pattern: str
-    name: str
-    type: SubscriptionType
-    policy: Policy
-    filters: dict[str, str]
-    key_filters: list[str]
-    start: Position
-    # As asked for; nothing asked for takes what is there.
-    acks: AckSettings | None
+# Raises why a consumer cannot join a subscription.
+Admit = Callable[[DurableSubscription], object]
 
 
 class Durables:
@@ -114,8 +100,12 @@ class Durables:
         self._wildcards: dict[str, dict[DurableSubscription, None]] = {}
         self._plain: dict[str, dict[DurableSubscription, None]] = {}
         self._logger: Any = structlog.get_logger("subscription")
-        # Those the journal does not have yet, with everybody else who waits for that.
-        self._making: dict[DurableSubscription, list[Found]] = {}
+        self._settings = Settings(
+            lambda durable, acks: self._check_acks(
+                durable.name, acks, [track.topic for track in durable.tracks]
+            )
+        )
+        self.expiry = Expiry(clock, self._settings, self._forget)
 
     def __iter__(self) -> Iterator[DurableSubscription]:
         for some in self._by_key.values():
@@ -132,13 +122,16 @@ class Durables:
                 topic = vault.topics.get(number)
                 if topic is not None:
                     durable.add_topic(topic, cursor)
+            self.expiry.adopt(durable)
         # A crash may have come between the end of a topic and that of its subscriptions.
         list(self.on_topics_gone(list(self._plain), "its topic was deleted"))
 
-    def matching(self, name: str, vault: Vault) -> list[DurableSubscription]:
+    def matching(
+        self, name: str, vault: Vault, *, is_queue: bool = False
+    ) -> list[DurableSubscription]:
         """Return the subscriptions of a vault that cover a new topic, or a partition and its like.
 
-        By their pattern, or because it is a partition of their topic.
+        By their pattern, or because it is a partition of their topic. A work queue has one at most.
         """
         partition = find_partition(name)
         plain = self._plain.get(partition[0], ()) if partition is not None else ()
@@ -146,7 +139,12 @@ class Durables:
         for pattern, some in self._wildcards.items():
             if matches(pattern, name):
                 found += [d for d in some if not holds_own_letters(name, d.name, d.acks)]
-        return [durable for durable in found if durable.vault is vault]
+        found = [durable for durable in found if durable.vault is vault]
+        if not is_queue:
+            return found
+        first = partition_name(partition[0], 0) if partition is not None else ""
+        here = [d for d in found if d.covers(first)]
+        return (here or [d for d in found if d.takes_queues])[:1]
 
     @property
     def covered(self) -> int:
@@ -183,19 +181,38 @@ class Durables:
         self._logger.error("internal_error", exc_info=error)
 
     def covered_of(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
-        """Return which of the topics that a pattern matches are covered: not its dead letters."""
+        """Return which of the topics that a pattern matches are covered.
+
+        Not its dead letters; and no work queues, unless it was asked to cover them, because a work
+        queue has one subscription only.
+        """
         if not is_wildcard(wanted.pattern):
             return list(topics)
-        acks: dict[Vault, AckSettings | None] = {}
-        for vault in {topic.vault for topic in topics}:
-            durable = self.find(wanted.pattern, wanted.name, vault)
-            acks[vault] = wanted.acks if durable is None else durable.acks
-        return [t for t in topics if not holds_own_letters(t.name, wanted.name, acks[t.vault])]
+        there = {
+            vault: self.find(wanted.pattern, wanted.name, vault)
+            for vault in {topic.vault for topic in topics}
+        }
+
+        def is_covered(topic: StreamTopic) -> bool:
+            durable = there[topic.vault]
+            if durable is not None and durable.covers(topic.name):
+                return True
+            takes_queues = wanted.work_queues or (durable is not None and durable.takes_queues)
+            if topic.is_work_queue and not takes_queues:
+                return False
+            acks = wanted.acks if durable is None else durable.acks
+            return not holds_own_letters(topic.name, wanted.name, acks)
+
+        return [topic for topic in topics if is_covered(topic)]
 
     def find(self, pattern: str, name: str, vault: Vault) -> DurableSubscription | None:
         """Return the subscription of that name on topics of one vault, if there is one."""
         some = self._named(pattern, name)
         return next((durable for durable in some if durable.vault is vault), None)
+
+    def find_type(self, pattern: str, name: str) -> SubscriptionType | None:
+        """Return the type of the subscription of that name, if there is one."""
+        return next((durable.type for durable in self._named(pattern, name)), None)
 
     def has(self, pattern: str, name: str) -> bool:
         """Whether there is a subscription of that name."""
@@ -244,20 +261,25 @@ class Durables:
 
     # Making
 
-    def open(self, wanted: Wanted, topics: Sequence[StreamTopic], done: Found) -> None:
-        """Find a subscription on topics of one vault, or make it; `done` when it is durable."""
+    def open(
+        self, wanted: Wanted, topics: Sequence[StreamTopic], done: Found, admit: Admit
+    ) -> None:
+        """Find a subscription on topics of one vault, or make it; `done` when it is durable.
+
+        One that is there gets the settings that are given, unless `admit` raises.
+        """
         topics[0].vault.committer.check_owned()
         durable = self.find(wanted.pattern, wanted.name, topics[0].vault)
         if durable is not None:
-            self._open_again(durable, wanted, topics, done)
+            self._open_again(durable, wanted, topics, done, admit)
             return
         self._check_new(wanted, topics)
         at_once = True
-        resolve(
-            topics,
-            wanted.start,
-            lambda found: self._on_resolved(wanted, topics, found, done, checked=at_once),
-        )
+
+        def on_resolved(offsets: dict[int, int] | IsterError) -> None:
+            self._on_resolved(wanted, topics, offsets, done, admit, checked=at_once)
+
+        resolve(topics, wanted.start, on_resolved)
         at_once = False
 
     def _check_new(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> None:
@@ -274,8 +296,16 @@ class Durables:
         self._check_acks(wanted.name, wanted.acks or AckSettings(), topics)
         wanted.start.check()
         topics[0].vault.committer.check()
+        self._check_queues(topics)
+
+    def is_free(self, topic: StreamTopic) -> bool:
+        """Whether another subscription can cover a topic: a work queue has one only."""
+        return not (topic.is_work_queue and self.floors(topic))
+
+    def _check_queues(self, topics: Sequence[StreamTopic]) -> None:
+        """Raise `WrongKindError` when one of the topics is the work queue of another."""
         for topic in topics:
-            if topic.record.settings.retention == Retention.WORKQUEUE and self.floors(topic):
+            if not self.is_free(topic):
                 tracks = [f for f in topic.followers if isinstance(f, Track)]
                 owners = [f"{t.subscription.name!r} on {t.subscription.pattern!r}" for t in tracks]
                 detail = ", ".join(["it has one subscription only", *owners[:1]])
@@ -297,52 +327,47 @@ class Durables:
         wanted: Wanted,
         topics: Sequence[StreamTopic],
         done: Found,
+        admit: Admit,
     ) -> None:
-        _check_same(durable, wanted)
-        self.cover_missing(durable, topics)
-        waiting = self._making.get(durable)
-        if wanted.acks is None or wanted.acks == durable.acks:
-            if waiting is None:
-                done(durable)
-            else:
-                waiting.append(done)
+        if self._settings.is_waiting(durable):
+
+            def on_made(found: DurableSubscription | IsterError) -> None:
+                try:
+                    if isinstance(found, IsterError):
+                        raise found
+                    # Which may find that it has ended.
+                    self.open(wanted, topics, done, admit)
+                except IsterError as error:
+                    done(error)
+
+            self._settings.wait(durable, on_made)
             return
-        if durable.consumers or waiting is not None:
-            raise SubscriptionMismatchError(
-                durable.pattern, durable.name, f"other ack settings: {durable.acks}"
-            )
-        self._check_acks(wanted.name, wanted.acks, topics)
-        self._set_acks(durable, wanted.acks, done)
+        created = replace(_with(durable, wanted), idle_since_ms=0)
+        self.cover_missing(durable, topics)
+        if created == durable.record.created:
+            done(durable)
+            return
+        admit(durable)
+        if created.acks != durable.acks:
+            self._check_acks(wanted.name, created.acks, topics)
+        self._settings.change(durable, created, done)
+
+    def update(self, wanted: Wanted, done: Done) -> None:
+        """Give a subscription the settings of `wanted` that are given, consumers or not."""
+        found = self._get_whole(wanted.pattern, wanted.name)
+        self._settings.update([(d, _with(d, wanted)) for d in found], done)
+        for durable in found:
+            self.expiry.on_left(durable, graceful=False)
 
     def set_acks(self, pattern: str, name: str, acks: AckSettings, done: Done) -> None:
         """Have a subscription treat messages differently, also while it has consumers."""
-        found = self.check_acks(pattern, name, acks)
-        each = after_all(len(found), done)
-        for durable in found:
-            self._set_acks(
-                durable, acks, lambda set_: each(set_ if isinstance(set_, IsterError) else None)
-            )
-
-    def check_acks(self, pattern: str, name: str, acks: AckSettings) -> list[DurableSubscription]:
-        """Return the parts of a subscription. Raises if they cannot be set to `acks` now."""
         found = self._get_whole(pattern, name)
-        for durable in found:
-            self._check_acks(name, acks, [track.topic for track in durable.tracks])
-            durable.vault.committer.check()
-        return found
+        self._settings.update([(d, replace(d.record.created, acks=acks)) for d in found], done)
 
-    def _set_acks(self, durable: DurableSubscription, acks: AckSettings, done: Found) -> None:
-        created = msgspec.structs.replace(durable.record.created, acks=acks)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None:
-                durable.journaled = created
-            elif durable.record.created is created and not durable.closed:
-                durable.set_acks(durable.journaled)
-            done(error or durable)
-
-        durable.vault.record([created], on_done, apply=False)
-        durable.set_acks(created)
+    def check_acks(self, pattern: str, name: str, acks: AckSettings) -> None:
+        """Raise if a subscription cannot be set to `acks` now."""
+        for durable in self._get_whole(pattern, name):
+            self._settings.check(durable, acks)
 
     def _on_resolved(
         self,
@@ -350,6 +375,7 @@ class Durables:
         topics: Sequence[StreamTopic],
         offsets: dict[int, int] | IsterError,
         done: Found,
+        admit: Admit,
         *,
         checked: bool,
     ) -> None:
@@ -363,7 +389,7 @@ class Durables:
                 raise TopicNotFoundError(topics[0].name)
             durable = self.find(wanted.pattern, wanted.name, present[0].vault)
             if durable is not None:
-                self._open_again(durable, wanted, present, done)
+                self._open_again(durable, wanted, present, done, admit)
                 return
             if not checked:
                 self._check_new(wanted, present)
@@ -382,16 +408,7 @@ class Durables:
         ledger = vault.ledger
         # Reserved at once: two that are made in one turn must not get the same number.
         ledger.subscription_number += 1
-        created = SubscriptionCreated(
-            ledger.subscription_number,
-            wanted.pattern,
-            wanted.name,
-            wanted.type.value,
-            wanted.policy.value,
-            wanted.filters,
-            wanted.key_filters,
-            wanted.acks or AckSettings(),
-        )
+        created = wanted.created(ledger.subscription_number)
         record = SubscriptionRecord(created)
         changes: list[Change] = [created]
         for topic in topics:
@@ -404,12 +421,11 @@ class Durables:
                 ledger.subscriptions[created.subscription] = record
             else:
                 self._forget(durable, "it could not be stored")
-            for told in self._making.pop(durable):
-                told(error or durable)
+            self._settings.on_stored(durable, error or durable)
 
         vault.record(changes, on_done, apply=False)
         durable = self._make(record, vault)
-        self._making[durable] = [done]
+        self._settings.wait(durable, done)
         self._cover(durable, topics)
 
     def cover_missing(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
@@ -417,6 +433,7 @@ class Durables:
         missing = [topic for topic in topics if not durable.covers(topic.name)]
         if not missing:
             return
+        self._check_queues(missing)
 
         def on_done(error: IsterError | None) -> None:
             if error is not None and not durable.closed:
@@ -487,6 +504,7 @@ class Durables:
             del patterns[durable.pattern][durable]
             if not patterns[durable.pattern]:
                 del patterns[durable.pattern]
+        self.expiry.on_joined(durable)
         if not durable.closed:
             durable.close(reason)
 
@@ -496,12 +514,12 @@ class Durables:
         """Move a subscription on all of its topics."""
         to.check()
         found = self._get_whole(pattern, name)
-        saved = [_saved_cursors(d, to.name) for d in found] if to.origin == Origin.SNAPSHOT else []
+        saved = [saved_cursors(d, to.name) for d in found] if to.origin == Origin.SNAPSHOT else []
         each = after_all(len(found), done)
         for durable in found:
             if saved:
-                cursor_of = _cursor_of(saved.pop(0))
-                self._chores.do(move(durable, list(durable.tracks), cursor_of, each))
+                to_saved = cursor_of(saved.pop(0))
+                self._chores.do(move(durable, list(durable.tracks), to_saved, each))
             else:
                 self._seek(durable, to, each)
 
@@ -565,35 +583,6 @@ class Durables:
                 follower.on_new()
 
 
-def _check_same(durable: DurableSubscription, wanted: Wanted) -> None:
-    """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
-    created, by_key = durable.record.created, durable.type is SubscriptionType.KEY_SHARED
-    detail = ""
-    if wanted.type is not durable.type:
-        detail = f"type {durable.type.value!r}"
-    elif wanted.policy is not durable.policy:
-        detail = f"policy {durable.policy.value!r}"
-    elif wanted.filters != created.filters:
-        detail = f"filters {created.filters}"
-    elif not by_key and list(wanted.key_filters) != created.key_filters:
-        detail = f"key filters {created.key_filters}"
-    if detail:
-        raise SubscriptionMismatchError(durable.pattern, durable.name, detail)
-
-
-def _saved_cursors(durable: DurableSubscription, saved: str) -> dict[int, bytes]:
-    cursors = durable.record.saved.get(saved)
-    if cursors is None:
-        raise SnapshotNotFoundError(durable.name, saved)
-    return decode_cursors(cursors)
-
-
-def _cursor_of(saved: dict[int, bytes]) -> Callable[[Track], Cursor]:
-    """Return what gives the saved cursor of a topic, or its start if it has none."""
-
-    def cursor_of(track: Track) -> Cursor:
-        data = saved.get(track.topic.record.topic)
-        # Without what had failed until then: a message that is delivered anew starts anew.
-        return Cursor(0) if data is None else Cursor.decode(data).without_failures()
-
-    return cursor_of
+def _with(durable: DurableSubscription, wanted: Wanted) -> SubscriptionCreated:
+    """Return a subscription as it is with what is given."""
+    return wanted.applied_to(durable.record.created, consumers=len(durable.consumers))

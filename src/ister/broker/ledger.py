@@ -43,7 +43,7 @@ from ister.broker.changes import (
     decode_changes,
 )
 from ister.broker.cursormaps import decode_cursors, encode_cursors
-from ister.broker.idwindow import IdWindow, keys_of
+from ister.broker.idwindow import IdWindow, key_of, keys_of
 from ister.broker.producers import OFFSET_UNKNOWN, ProducerRecord, Producers
 from ister.broker.sharedbudget import SharedBudget
 from ister.codec import Batch, Column
@@ -134,7 +134,7 @@ class TopicRecord:
 class SubscriptionRecord:
     """A durable subscription as the journal knows it."""
 
-    __slots__ = ("created", "cursors", "paused", "saved")
+    __slots__ = ("created", "cursors", "dead_lettered", "paused", "redelivered", "saved")
 
     def __init__(self, created: SubscriptionCreated) -> None:
         self.created = created
@@ -143,6 +143,10 @@ class SubscriptionRecord:
         self.cursors: dict[int, Cursor] = {}
         # By name; see `cursormaps.py`.
         self.saved: dict[str, bytes] = {}
+        # Messages since it was made. These are in snapshots, not in the journal: a crash forgets
+        # what they have counted since the last one.
+        self.redelivered = 0
+        self.dead_lettered = 0
 
 
 class Ledger:
@@ -257,8 +261,11 @@ class Ledger:
         match change:
             case TopicCreated(name=name, settings=settings):
                 self.topic_number = max(self.topic_number, number)
-                if number not in self.topics:
+                found = self.topics.get(number)
+                if found is None:
                     self.topics[number] = TopicRecord(number, name, settings, self.budgets)
+                else:
+                    found.settings = settings
             case TopicDeleted():
                 # Its cursors go with the tracks, or with `drop_dead_cursors`.
                 deleted = self.topics.pop(number, None)
@@ -432,6 +439,7 @@ class Ledger:
         for row in rows.subscriptions:
             record = self.subscriptions[row.created.subscription] = SubscriptionRecord(row.created)
             record.paused = row.paused
+            record.redelivered, record.dead_lettered = row.redelivered, row.dead_lettered
             cursors = decode_cursors(bytes(row.cursors))
             record.cursors = {topic: Cursor.decode(data) for topic, data in cursors.items()}
             record.saved = {name: bytes(saved) for name, saved in row.saved.items()}
@@ -453,7 +461,7 @@ class _TopicRow(msgspec.Struct, array_like=True):
     first_offset: int
     next_offset: int
     producers: list[tuple[str, ProducerRecord]]
-    # An id, or what stands for a long one.
+    # The keys of ids. In snapshots of the first versions, the ids themselves.
     ids: list[tuple[str, int, int]]
     last_ms: int = 0
 
@@ -464,6 +472,8 @@ class _SubscriptionRow(msgspec.Struct, array_like=True):
     # See `cursormaps.py`.
     cursors: msgspec.Raw
     saved: dict[str, msgspec.Raw]
+    redelivered: int = 0
+    dead_lettered: int = 0
 
 
 class _Snapshot(msgspec.Struct):
@@ -530,6 +540,8 @@ def _subscription_row(subscription: SubscriptionRecord, cursors: bytes) -> _Subs
         paused=subscription.paused,
         cursors=msgspec.Raw(cursors),
         saved={name: msgspec.Raw(saved) for name, saved in subscription.saved.items()},
+        redelivered=subscription.redelivered,
+        dead_lettered=subscription.dead_lettered,
     )
 
 
@@ -539,7 +551,8 @@ def _topic_of(row: _TopicRow, budgets: Budgets) -> TopicRecord:
     record.next_offset = row.next_offset
     record.last_ms = row.last_ms
     record.producers.restore(row.producers)
-    for key, offset, time_ms in row.ids:
-        record.ids.add(key, offset, time_ms)
+    for message_id, offset, time_ms in row.ids:
+        # A key is its own key.
+        record.ids.add(key_of(message_id), offset, time_ms)
     record.ids.settle(0, older_than_ms=row.last_ms - row.settings.dedup_window_ms)
     return record

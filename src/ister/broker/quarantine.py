@@ -55,7 +55,6 @@ class Quarantine:
         "_subscription",
         "_told",
         "_undertaker",
-        "dead_lettered",
         "dropped",
     )
 
@@ -69,7 +68,6 @@ class Quarantine:
         told: Occasions,
     ) -> None:
         """`told` throttles the log for all subscriptions together."""
-        self.dead_lettered = 0
         self.dropped = 0
         self._subscription = subscription
         self._clock = clock
@@ -166,7 +164,7 @@ class Quarantine:
         subscription = self._subscription
         runs = runs_of(offsets)
         if error is None:
-            self.dead_lettered += len(offsets)
+            self._subscription.record.dead_lettered += len(offsets)
         if subscription.was_moved(track, cursor, runs if error is None else ()):
             return
         for run in runs:

@@ -35,20 +35,12 @@ class Roster:
         The same client coming back under the same name takes the place of its former self, which
         is returned.
         """
-        topic, name = of
+        self.check(consumer, of=of, consumers_max=consumers_max)
         former = self.by_name.get(consumer.name)
-        if former is not None and former.owner != consumer.owner:
-            raise ConsumerNameTakenError(name, consumer.name)
         if former is not None:
             former.sink.consumer_closed(former.channel, "the same consumer connected again")
             self.consumers[self.consumers.index(former)] = consumer
         else:
-            if self.type is SubscriptionType.EXCLUSIVE and self.consumers:
-                raise SubscriptionTakenError(topic, name, self.consumers[0].name)
-            if len(self.consumers) >= consumers_max:
-                raise LimitReachedError("consumers_per_subscription_max", consumers_max)
-            if self.ring.globs_with(consumer.matcher) > KEY_GLOBS_MAX:
-                raise LimitReachedError("key_globs_max", KEY_GLOBS_MAX)
             self.consumers.append(consumer)
         self.by_name[consumer.name] = consumer
         if self.type is SubscriptionType.KEY_SHARED:
@@ -56,6 +48,21 @@ class Roster:
                 self.ring.leave(consumer.name)
             self.ring.join(consumer.name, consumer.matcher)
         return former
+
+    def check(self, consumer: Consumer, *, of: tuple[str, str], consumers_max: int) -> None:
+        """Raise why a consumer cannot join the subscription `of` (topic and name)."""
+        topic, name = of
+        former = self.by_name.get(consumer.name)
+        if former is not None:
+            if former.owner != consumer.owner:
+                raise ConsumerNameTakenError(name, consumer.name)
+            return
+        if self.type is SubscriptionType.EXCLUSIVE and self.consumers:
+            raise SubscriptionTakenError(topic, name, self.consumers[0].name)
+        if len(self.consumers) >= consumers_max:
+            raise LimitReachedError("consumers_per_subscription_max", consumers_max)
+        if self.ring.globs_with(consumer.matcher) > KEY_GLOBS_MAX:
+            raise LimitReachedError("key_globs_max", KEY_GLOBS_MAX)
 
     def leave(self, consumer: Consumer) -> Consumer | None:
         """Remove a consumer; returns the one that is promoted by that, after telling it."""

@@ -4,9 +4,16 @@ Always true: the saved cursors of a subscription take at most `SAVED_CURSORS_BYT
 of a journal `ALL_SAVED_CURSORS_BYTES_MAX`; those on their way to the journal count.
 """
 
+from collections.abc import Callable
+
 from msgspec import Raw
 
-from ister.base.errors import IsterError, LimitReachedError, SubscriptionNotFoundError
+from ister.base.errors import (
+    IsterError,
+    LimitReachedError,
+    SnapshotNotFoundError,
+    SubscriptionNotFoundError,
+)
 from ister.base.limits import (
     ALL_SAVED_CURSORS_BYTES_MAX,
     SAVED_CURSORS_BYTES_MAX,
@@ -15,8 +22,10 @@ from ister.base.limits import (
 from ister.broker.changes import CursorSaved
 from ister.broker.chores import Steps
 from ister.broker.committer import Done
-from ister.broker.cursormaps import encode_cursors
+from ister.broker.cursormaps import decode_cursors, encode_cursors
 from ister.broker.durable import DurableSubscription
+from ister.broker.track import Track
+from ister.subscriptions import Cursor
 
 
 class SavedCursors:
@@ -65,3 +74,22 @@ class SavedCursors:
             raise LimitReachedError("saved_cursors_bytes_max", SAVED_CURSORS_BYTES_MAX)
         if all_bytes + size_bytes > ALL_SAVED_CURSORS_BYTES_MAX:
             raise LimitReachedError("all_saved_cursors_bytes_max", ALL_SAVED_CURSORS_BYTES_MAX)
+
+
+def saved_cursors(durable: DurableSubscription, saved: str) -> dict[int, bytes]:
+    """Return the cursors that were saved under a name, by topic number."""
+    cursors = durable.record.saved.get(saved)
+    if cursors is None:
+        raise SnapshotNotFoundError(durable.name, saved)
+    return decode_cursors(cursors)
+
+
+def cursor_of(saved: dict[int, bytes]) -> Callable[[Track], Cursor]:
+    """Return what gives the saved cursor of a topic, or its start if it has none."""
+
+    def of_track(track: Track) -> Cursor:
+        data = saved.get(track.topic.record.topic)
+        # Without what had failed until then: a message that is delivered anew starts anew.
+        return Cursor(0) if data is None else Cursor.decode(data).without_failures()
+
+    return of_track

@@ -37,6 +37,11 @@ class Sieve:
         self._chosen: set[int] = set()
         self._may_outlive = False
 
+    def use(self, filter_: Filter) -> None:
+        """Choose by another filter from now on."""
+        self._filter = filter_
+        self.clear()
+
     def choose(
         self,
         batch: Batch,

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from ister.base import CursorReport, SubscriptionReport
 from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.track import Track
@@ -38,11 +40,13 @@ def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionRep
             in_flight=sum(t.deliveries.in_flight for t in tracks),
             in_flight_bytes=sum(t.deliveries.in_flight_bytes for t in tracks),
             oldest_unacked_ms=_oldest_unacked_ms(tracks, now_ms),
-            redelivered=sum(t.deliveries.redelivered for t in tracks),
-            dead_lettered=durable.quarantine.dead_lettered,
+            redelivered=durable.record.redelivered,
+            dead_lettered=durable.record.dead_lettered,
             refused=sum(t.deliveries.refused for t in tracks),
             paused=durable.record.paused,
             blocked=durable.quarantine.blocked,
+            durable=UNSET if created.durable else False,
+            expire_after_ms=created.expire_after_ms or UNSET,
             snapshots=sorted(durable.record.saved),
             floors={t.topic.name: t.cursor.floor for t in tracks[:LISTED_FLOORS_MAX]},
         ),

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ister.base import Durability, Retention, StreamReport, TopicReport
+from ister.base import Durability, Retention, StreamReport, StreamSettings, TopicReport
 from ister.base.errors import (
     IsterError,
     MessagesMissingError,
@@ -91,6 +91,7 @@ class StreamTopic:
         "deleted",
         "followers",
         "guard",
+        "is_work_queue",
         "messages_dropped",
         "messages_in",
         "messages_out",
@@ -99,6 +100,7 @@ class StreamTopic:
         "owners",
         "producers",
         "record",
+        "settings",
         "tail",
         "tracks_coming",
         "vault",
@@ -113,6 +115,7 @@ class StreamTopic:
         self.tail = Tail(vault.budget)
         self.appended = record.next_offset
         self.followers: dict[Follower, None] = {}
+        self.is_work_queue = record.settings.retention == Retention.WORKQUEUE
         # Subscriptions that cover it, and have their track still to be made.
         self.tracks_coming = 0
         self.producers = 0
@@ -126,6 +129,8 @@ class StreamTopic:
         self.bytes_in = 0
         self.messages_out = 0
         self.messages_dropped = 0
+        # Those of the record, or others that are on their way into the journal.
+        self.settings = record.settings
         self._sync = record.settings.durability in (Durability.FSYNC, Durability.OBJECT)
         self._in_memory = record.settings.durability == Durability.MEMORY
         # The last time that was given, to a batch that is stored or on its way.
@@ -350,6 +355,14 @@ class StreamTopic:
         if any(follower.listening for follower in self.followers):
             for batch in batches:
                 self.tail.append(batch)
+
+    def on_settings(self, wanted: StreamSettings) -> None:
+        """Settings have reached the journal or not: those of the record count from now on."""
+        if self.settings is wanted:
+            self.settings = self.record.settings
+        durability = self.record.settings.durability
+        self._sync = durability in (Durability.FSYNC, Durability.OBJECT)
+        self._in_memory = durability == Durability.MEMORY
 
     def on_changed(self) -> None:
         """Have the upkeep look at this topic soon: it may keep too much by now."""

@@ -19,6 +19,7 @@ from ister.base import (
     Clock,
     Durability,
     Retention,
+    StreamChanges,
     StreamSettings,
     Timer,
     TopicName,
@@ -59,7 +60,7 @@ class Streams:
         open_local: Callable[[], Vault] | None = None,
         on_opened: Callable[[Vault], object] | None = None,
     ) -> None:
-        """`on_opened` has the vault that `open_local` gives adopted, by this and whoever else."""
+        """`on_opened` has the vault that `open_local` gives adopted, by this and by others."""
         self.vaults: list[Vault] = []
         # See `Committer.after_commit`.
         self.after_commit: list[Callable[[], object]] = [self._tend_if_short]
@@ -83,7 +84,7 @@ class Streams:
         self.deletions = Chores(clock, self._on_deletion_failed)
         # Message ids that are to be let go of, step by step.
         self._forgetting: list[Steps] = []
-        # What was told of ids and bytes of producers that were forgotten, and when that was.
+        # How many ids and bytes of producers had been forgotten at the last log line, and its time.
         self._told_forgotten = (0, 0)
         self._told_forgotten_ms = -FORGOTTEN_TOLD_MS
         # Until the next upkeep; none while there is one.
@@ -124,7 +125,7 @@ class Streams:
         return self._local
 
     def _on_lost(self, vault: Vault, error: ShardMovedError) -> None:
-        """Another broker has a vault: end everybody who would wait for its messages."""
+        """Another broker has a vault: end readers and subscriptions that wait for its messages."""
         self.durables.on_lost(vault, error)
         for topic in list(vault.topics.values()):
             for follower in list(topic.followers):
@@ -158,7 +159,9 @@ class Streams:
         changes: list[Change] = []
         topics = []
         # Partitions are covered by the same subscriptions, all of them.
-        covering = self.durables.matching(names[0], vault)
+        covering = self.durables.matching(
+            names[0], vault, is_queue=settings.retention == Retention.WORKQUEUE
+        )
         self.durables.check_covered(len(names) * len(covering))
         if partitioned:
             changes.append(PartitionedCreated(partitioned, partitions))
@@ -187,11 +190,30 @@ class Streams:
         vault.record(changes, on_done, apply=False)
         return topics
 
+    def update(self, topics: Sequence[StreamTopic], changes: StreamChanges, done: Done) -> None:
+        """Change settings of a topic, or of all partitions of one, once that is in the journal.
+
+        What retention drops by the new ones is gone within seconds. `done` comes before that.
+        """
+        vault = topics[0].vault
+        wanted = changes.apply(topics[0].settings)
+
+        def on_done(error: IsterError | None) -> None:
+            for topic in topics:
+                topic.on_settings(wanted)
+                if error is None and not topic.deleted:
+                    topic.on_changed()
+            done(error)
+
+        vault.record([TopicCreated(t.record.topic, t.name, wanted) for t in topics], on_done)
+        for topic in topics:
+            topic.settings = wanted
+
     def delete(self, topics: Sequence[StreamTopic], done: Done, *, partitioned: str = "") -> None:
         """Remove topics with everything in them, once that is in the journal.
 
-        Not before: what is closed and forgotten cannot be taken back. Then whoever reads them is
-        still to be told: see `end_followers`.
+        Not before: what is closed and forgotten cannot be taken back. Call `end_followers` then, so
+        that readers and subscriptions learn that the topics are gone.
         """
         vault = topics[0].vault
         changes: list[Change] = [TopicDeleted(t.record.topic) for t in topics]
@@ -210,7 +232,7 @@ class Streams:
         vault.record(changes, on_done)
 
     def end_followers(self, topics: Sequence[StreamTopic]) -> Steps:
-        """Tell whoever reads deleted topics that they are gone, one reader in each step."""
+        """Tell readers and subscriptions that topics were deleted, one of them in each step."""
         for topic in topics:
             while topic.followers:
                 follower = next(iter(topic.followers))
@@ -271,6 +293,7 @@ class Streams:
         self._timer = None
         if self._closed:
             return
+        self.durables.expiry.tend()
         for vault in self.vaults:
             if vault.committer.error is None:
                 self._upkeep.begin(vault)

@@ -8,9 +8,12 @@ Always true:
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ister.base import (
+    AckSettings,
+    Origin,
     Pattern,
     SubscriptionReport,
     check_not_reserved,
@@ -29,13 +32,17 @@ from ister.base.errors import (
 from ister.base.limits import Limits
 from ister.broker.attachments import Attachment, SubscribeOptions
 from ister.broker.catalog import Catalog
+from ister.broker.changes import SubscriptionCreated
 from ister.broker.chores import Steps
-from ister.broker.consumer import Consumer, QueueBudget, Sink
+from ister.broker.committer import Done
+from ister.broker.consumer import Consumer, QueueBudget, Sink, nothing
 from ister.broker.durable import DurableSubscription
-from ister.broker.durables import Durables, Wanted
+from ister.broker.durables import Durables
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import RandomSlot, Subscription
 from ister.broker.topic import Topic
+from ister.broker.vault import Vault
+from ister.broker.wanted_subscription import Wanted, check_expire_after
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
 SubscriptionKey = tuple[Pattern, str]
@@ -82,10 +89,8 @@ class Subscribers:
         check_not_reserved(pattern)
         name = parse_plain(options.subscription, "a subscription name")
         parse_plain(options.consumer, "a consumer name")
-        type_ = _choice(SubscriptionType, options.type, "subscription type")
-        policy = _choice(Policy, options.policy, "shared policy")
-        check_globs(options.filters, options.key_filters)
-        by_key = type_ is SubscriptionType.KEY_SHARED
+        wanted = self._wanted(options, pattern, name)
+        by_key = wanted.type is SubscriptionType.KEY_SHARED
         consumer = Consumer(
             name=options.consumer,
             owner=owner,
@@ -96,21 +101,13 @@ class Subscribers:
             matcher=KeyMatcher(options.key_filters if by_key else ()),
             budget=self._budget,
         )
-        wanted = Wanted(
-            pattern=pattern,
-            name=name,
-            type=type_,
-            policy=policy,
-            filters=options.filters,
-            key_filters=[] if by_key else list(options.key_filters),
-            start=options.start,
-            acks=options.acks,
-        )
         if options.held is not None:
             consumer.held = frozenset(options.held)
         attachment = Attachment(consumer)
         consumer.on_closed = lambda: self.unsubscribe(attachment)
         consumer.on_void = attachment.on_void
+        if not is_wildcard(pattern):
+            self._catalog.partitions(pattern, known=options.partitions, kind=options.kind)
         found = self._catalog.find(pattern)
         streams = [topic for topic in found if isinstance(topic, StreamTopic)]
         streams = self._durables.covered_of(wanted, streams)
@@ -122,11 +119,48 @@ class Subscribers:
             return
         self._attach_durable(attachment, wanted, streams, done)
 
+    def update(self, options: SubscribeOptions, done: Done) -> None:
+        """Give a durable subscription the settings that are given, consumers or not."""
+        pattern = parse_pattern(options.topic)
+        wanted = self._wanted(options, pattern, options.subscription)
+        self._durables.update(wanted, done)
+        live = self._subscriptions.get((pattern, wanted.name))
+        if live is not None:
+            _adapt(live, wanted)
+
+    def _wanted(self, options: SubscribeOptions, pattern: Pattern, name: str) -> Wanted:
+        type_ = _choice(SubscriptionType, options.type, "subscription type")
+        # Who comes back has said before what it wants of the subscription.
+        given = options.given if options.held is None else ()
+        if given is not None and "type" not in given:
+            type_ = self._find_type(pattern, name) or type_
+        check_globs(options.filters, options.key_filters)
+        by_key = type_ is SubscriptionType.KEY_SHARED
+        return Wanted(
+            pattern=pattern,
+            name=name,
+            type=type_,
+            policy=_choice(Policy, options.policy, "shared policy"),
+            filters=options.filters,
+            key_filters=[] if by_key else list(options.key_filters),
+            start=options.start,
+            acks=options.acks,
+            work_queues=options.work_queues,
+            durable=options.durable,
+            expire_after_ms=check_expire_after(options.expire_after_ms),
+            given=given,
+        )
+
+    def _find_type(self, pattern: Pattern, name: str) -> SubscriptionType | None:
+        live = self._subscriptions.get((pattern, name))
+        return live.type if live is not None else self._durables.find_type(pattern, name)
+
     def unsubscribe(self, attachment: Attachment, *, graceful: bool = True) -> None:
         """Detach a consumer; a live subscription without consumers ends, a durable one stays."""
         attachment.left = True
         for durable in attachment.durables:
             durable.detach(attachment.consumer, graceful=graceful)
+            self._durables.expiry.on_left(durable, graceful=graceful)
         subscription = attachment.live
         if subscription is None:
             return
@@ -155,7 +189,8 @@ class Subscribers:
         for one in live:
             if not self._durables.has(one.pattern, one.name):
                 yield f"{one.pattern} {one.name}", one.report
-        yield from ((f"{d.pattern} {d.name}", d.report) for d in durables if not d.closed)
+        here = (d for d in durables if not self._durables.expiry.is_ending(d))
+        yield from ((f"{d.pattern} {d.name}", d.report) for d in here)
 
     # Topics that come and go
 
@@ -189,20 +224,30 @@ class Subscribers:
             for key in self._wildcards
             if matches(key[0], topics[0].name) and self._durables.find(*key, vault) is None
         ]
+        # A work queue may go to another subscription meanwhile, and keeps everything until then.
+        coming = [topic for topic in topics if not topic.is_work_queue]
         if matching:
-            for topic in topics:
+            for topic in coming:
                 topic.tracks_coming += 1
-            self._durables.do(self._cover(matching, topics))
+            self._durables.do(self._cover(matching, topics, coming))
 
-    def _cover(self, keys: Sequence[SubscriptionKey], topics: Sequence[StreamTopic]) -> Steps:
-        """Have subscriptions cover streams, a subscription or a consumer of one in each step."""
+    def _cover(
+        self,
+        keys: Sequence[SubscriptionKey],
+        topics: Sequence[StreamTopic],
+        coming: Sequence[StreamTopic],
+    ) -> Steps:
+        """Have subscriptions cover streams, a subscription or a consumer of one in each step.
+
+        Topics among `coming` keep their messages for these subscriptions until then.
+        """
         try:
             for key in keys:
                 if key in self._wildcards:
                     yield from self._cover_by(key, topics)
                 yield
         finally:
-            for topic in topics:
+            for topic in coming:
                 topic.tracks_coming -= 1
 
     def _cover_by(self, key: SubscriptionKey, topics: Sequence[StreamTopic]) -> Steps:
@@ -211,7 +256,7 @@ class Subscribers:
             if attachment.left:
                 continue
             wanted, late = attachment.wanted_anew(), _on_late(attachment)
-            covered = self._durables.covered_of(wanted, [t for t in topics if not t.deleted])
+            covered = self._coverable(wanted, [t for t in topics if not t.deleted])
             durable = self._durables.find(*key, vault)
             if covered and vault not in attachment.asked:
                 self._attach_durable(attachment, wanted, covered, late)
@@ -266,7 +311,7 @@ class Subscribers:
         filter_ = Filter(wanted.filters, wanted.key_filters)
         subscription = self._subscriptions.get((pattern, wanted.name))
         if subscription is not None:
-            subscription.check_same(type_=wanted.type, policy=wanted.policy, filter_=filter_)
+            _adapt(subscription, wanted, partial(self._admit, subscription, attachment.consumer))
         else:
             subscription = self._add_subscription(
                 Subscription(
@@ -296,22 +341,20 @@ class Subscribers:
     ) -> None:
         """Attach a consumer to the durable subscription of each vault, one after the other."""
         vault = topics[0].vault
-        attachment.asked.append(vault)
+        attachment.asked.update(topic.vault for topic in topics)
         here = [t for t in topics if t.vault is vault]
         rest = [t for t in topics if t.vault is not vault]
+        at_once = True
 
         def on_found(found: DurableSubscription | IsterError) -> None:
+            if not isinstance(found, IsterError):
+                # Streams may have appeared while a time was looked up, or another vault was asked.
+                waited = wanted.start.origin == Origin.TIME and not at_once
+                looks_again = waited or bool(attachment.durables)
+                found = self._join(found, attachment, wanted if looks_again else None)
             if attachment.left:
                 done(attachment)
                 return
-            if not isinstance(found, IsterError):
-                try:
-                    found.attach(
-                        attachment.consumer,
-                        consumers_max=self._limits.consumers_per_subscription_max,
-                    )
-                except IsterError as error:
-                    found = error
             if isinstance(found, IsterError):
                 self.unsubscribe(attachment)
                 done(found)
@@ -324,11 +367,61 @@ class Subscribers:
             attachment.consumer.held = None
             done(attachment)
 
+        def admit(found: DurableSubscription) -> None:
+            self._admit(found, attachment.consumer)
+
         try:
-            self._durables.open(wanted, here, on_found)
+            self._durables.open(wanted, here, on_found, admit)
         except IsterError as error:
             self.unsubscribe(attachment)
             done(error)
+        at_once = False
+
+    def _streams_for(self, wanted: Wanted, vault: Vault) -> list[StreamTopic]:
+        """Return the streams of a vault that a subscription covers."""
+        found = self._catalog.find(Pattern(wanted.pattern))
+        here = [t for t in found if isinstance(t, StreamTopic) and t.vault is vault]
+        return self._coverable(wanted, here)
+
+    def _coverable(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
+        """Return the streams of one vault that a subscription covers, or can.
+
+        A work queue that has appeared meanwhile may have gone to another subscription.
+        """
+        durables = self._durables
+        covered = durables.covered_of(wanted, topics)
+        if not covered:
+            return []
+        own = durables.find(wanted.pattern, wanted.name, covered[0].vault)
+        return [
+            topic
+            for topic in covered
+            if durables.is_free(topic) or (own is not None and own.covers(topic.name))
+        ]
+
+    def _join(
+        self, found: DurableSubscription, attachment: Attachment, again: Wanted | None
+    ) -> DurableSubscription | IsterError:
+        """Attach a consumer; with `again`, look first for streams that have appeared meanwhile."""
+        try:
+            if not attachment.left:
+                if again is not None:
+                    vault = found.vault
+                    self._durables.cover_missing(found, self._streams_for(again, vault))
+                most = self._limits.consumers_per_subscription_max
+                found.attach(attachment.consumer, consumers_max=most)
+                self._durables.expiry.on_joined(found)
+            return found
+        except IsterError as error:
+            return error
+        finally:
+            # Nobody else may want what was made for this one.
+            self._durables.expiry.on_left(found, graceful=True)
+
+    def _admit(self, to: Subscription | DurableSubscription, consumer: Consumer) -> None:
+        """Raise why a consumer cannot join a subscription."""
+        most = self._limits.consumers_per_subscription_max
+        to.roster.check(consumer, of=(to.pattern, to.name), consumers_max=most)
 
     def _add_subscription(self, subscription: Subscription, *, known: int) -> Subscription:
         pattern = subscription.pattern
@@ -365,6 +458,29 @@ def _choice(kind: Callable[[str], _Choice], word: str, what: str) -> _Choice:
     except ValueError:
         words = ", ".join(repr(choice.value) for choice in kind)  # type: ignore[attr-defined]
         raise BadRequestError(f"{what} {word[:40]!r} is not one of {words}") from None
+
+
+def _adapt(
+    subscription: Subscription, wanted: Wanted, admit: Callable[[], object] = nothing
+) -> None:
+    """Give a live subscription the settings that are given, unless `admit` raises."""
+    policy, filter_ = subscription.policy, subscription.filter
+    former = SubscriptionCreated(
+        0,
+        subscription.pattern,
+        subscription.name,
+        subscription.type.value,
+        policy.value,
+        filter_.attributes,
+        list(filter_.key_globs),
+        AckSettings(),
+    )
+    changed = wanted.applied_to(former, consumers=len(subscription.consumers))
+    if changed == former:
+        return
+    admit()
+    filter_ = Filter(changed.filters, changed.key_filters)
+    subscription.change(policy=Policy(changed.policy), filter_=filter_)
 
 
 def _attach(subscription: Subscription, topic: Topic) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ister.base import Pattern, SubscriptionReport
-from ister.base.errors import SubscriptionMismatchError
 from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.consumer import BATCHES_AT_ONCE, Consumer
 from ister.broker.roster import Roster
@@ -88,11 +87,7 @@ class Subscription:
         # Of consumers that have left.
         self.messages_out = 0
         self.messages_dropped = 0
-        # One consumer gets everything: nothing to decide on the hot path.
-        self._direct = filter_.takes_all and type_ in (
-            SubscriptionType.EXCLUSIVE,
-            SubscriptionType.FAILOVER,
-        )
+        self._direct = self._is_direct()
         self._turn = 0
         self._random_slot = random_slot
         # What is looked at for each message, in globs.
@@ -101,19 +96,17 @@ class Subscription:
         # Consumers that have left, and whose queues are still to be passed on.
         self._leaving: deque[Consumer] = deque()
 
-    def check_same(self, *, type_: SubscriptionType, policy: Policy, filter_: Filter) -> None:
-        """Raise `SubscriptionMismatchError` unless a newcomer asks for what is in use."""
-        detail = ""
-        if type_ is not self.type:
-            detail = f"type {self.type.value!r}"
-        elif policy is not self.policy:
-            detail = f"policy {self.policy.value!r}"
-        elif filter_.attributes != self.filter.attributes:
-            detail = f"filters {self.filter.attributes}"
-        elif filter_.key_globs != self.filter.key_globs:
-            detail = f"key filters {list(self.filter.key_globs)}"
-        if detail:
-            raise SubscriptionMismatchError(self.pattern, self.name, detail)
+    def change(self, *, policy: Policy, filter_: Filter) -> None:
+        """Have another policy, and take other messages, from now on."""
+        self.policy = policy
+        self.filter = filter_
+        self._direct = self._is_direct()
+        self._reweigh()
+
+    def _is_direct(self) -> bool:
+        """Whether one consumer gets everything: nothing to decide on the hot path."""
+        types = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        return self.filter.takes_all and self.type in types
 
     def attach(self, consumer: Consumer, *, consumers_max: int) -> bool:
         """Add a consumer and return whether it is active now.

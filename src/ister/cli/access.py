@@ -3,11 +3,12 @@
 Every command with a `url: UrlOption` has the options of `_OPTIONS` as well: `AccessGroup` adds
 them, and the url that the command gets carries what they said, as far as `connect`.
 
+`--url` and those options may also stand before the command: `ister --url URL topics list`.
+
 Always true: no option has the token itself, which everybody on the machine could see in the list
 of processes; it comes from a file, or from ISTER_TOKEN.
 """
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from ister.base import DEFAULT_URL
+from ister.base import (
+    DEFAULT_URL,
+    TLS_CA_VARIABLE,
+    TLS_CERT_VARIABLE,
+    TLS_KEY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    URL_VARIABLE,
+    full_name,
+)
 from ister.base.errors import BadRequestError
 from ister.telemetry import console_class
 
@@ -27,20 +36,20 @@ _PANEL = "TLS and token"
 _OPTIONS = (
     (
         "--token-file",
-        "ISTER_TOKEN_FILE",
+        TOKEN_FILE_VARIABLE,
         "A file with your token, for a broker that asks who you are; or set ISTER_TOKEN to it.",
     ),
     (
         "--tls-ca",
-        "ISTER_TLS_CA",
+        TLS_CA_VARIABLE,
         "Who may have signed the broker's certificate, with isters://. The system's by default.",
     ),
     (
         "--tls-cert",
-        "ISTER_TLS_CLIENT_CERT",
+        TLS_CERT_VARIABLE,
         "Your own certificate, for a broker that asks for one.",
     ),
-    ("--tls-key", "ISTER_TLS_CLIENT_KEY", "The key of that certificate."),
+    ("--tls-key", TLS_KEY_VARIABLE, "The key of that certificate."),
 )
 ACCESS_OPTIONS = tuple(option for option, _, _ in _OPTIONS)
 
@@ -55,6 +64,8 @@ class BrokerUrl(str):
 
 
 def _with_access(context: typer.Context, url: str) -> BrokerUrl:
+    if not _is_typed(context, "url"):
+        url = context.meta.get(_ROOT_URL) or url
     given: dict[str, str | None] = {option: context.meta.get(option) for option in ACCESS_OPTIONS}
     typed: set[str] = context.meta.get(_TYPED, set())
     empty = [option for option in typed if not given[option]]
@@ -71,7 +82,7 @@ UrlOption = Annotated[
     str,
     typer.Option(
         "--url",
-        envvar="ISTER_URL",
+        envvar=URL_VARIABLE,
         metavar="URL",
         callback=_with_access,
         help="The broker, as ister://host:port, or isters:// with TLS.",
@@ -85,7 +96,8 @@ def connect(url: str, *, name: str = "") -> "Client":
     from ister import client
 
     token, tls = (url.token, url.tls) if isinstance(url, BrokerUrl) else (None, None)
-    return client.connect(str(url), token=token, tls=tls, name=name)
+    # At a terminal the error says more than half a minute of silence.
+    return client.connect(str(url), token=token, tls=tls, name=name, connect_timeout=0)
 
 
 class AccessGroup(TyperGroup):
@@ -94,11 +106,18 @@ class AccessGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         _add_options(self.commands.values())
+        self.params += [_root_url(), *(_option(*row, hidden=True) for row in _OPTIONS)]
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Parse the arguments; usage errors are printed with control characters escaped."""
         with _EscapedErrors():
             return super().make_context(*args, **extra)
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        """Find the command; refuse options before it that it does not take."""
+        found = super().resolve_command(ctx, args)
+        _check_root_options(ctx, found[0], found[1])
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; usage errors are printed with control characters escaped."""
@@ -123,12 +142,24 @@ class _EscapedErrors(AbstractContextManager[None]):
 def _add_options(commands: Iterable[Any]) -> None:
     for command in commands:
         _add_options(getattr(command, "commands", {}).values())
+        for one in command.params:
+            if one.name in _TOPIC_PARAMETERS:
+                one.callback = _complete
         slots = [slot for slot, one in enumerate(command.params) if one.name == "url"]
         for slot in slots:
             command.params[slot + 1 : slot + 1] = [_option(*row) for row in _OPTIONS]
 
 
-def _option(option: str, variable: str, text: str) -> TyperOption:
+# What these commands call topics and patterns.
+_TOPIC_PARAMETERS = ("topic", "pattern", "dead_letter_topic")
+
+
+def _complete(_context: typer.Context, _option: object, name: str | None) -> str | None:
+    """Let `orders` mean `/default/orders`, in requests, in output and in questions alike."""
+    return None if name is None else full_name(name)
+
+
+def _option(option: str, variable: str, text: str, *, hidden: bool = False) -> TyperOption:
     return TyperOption(
         param_decls=[option],
         type=str,
@@ -141,7 +172,43 @@ def _option(option: str, variable: str, text: str) -> TyperOption:
         expose_value=False,
         callback=_keep,
         rich_help_panel=_PANEL,
+        hidden=hidden,
     )
+
+
+# The URL that was typed before the command.
+_ROOT_URL = "root url"
+
+
+def _root_url() -> TyperOption:
+    def keep(context: typer.Context, _option: TyperOption, url: str | None) -> None:
+        context.meta[_ROOT_URL] = url
+
+    return TyperOption(
+        param_decls=["--url"],
+        type=str,
+        metavar="URL",
+        help="The broker of the command; may also stand behind it.",
+        expose_value=False,
+        callback=keep,
+    )
+
+
+def _check_root_options(context: Any, name: str | None, command: Any) -> None:
+    """Refuse `--url` and its like before a command that talks to no broker, or finds it itself."""
+    given = ["--url"] if context.meta.get(_ROOT_URL) else sorted(context.meta.get(_TYPED, ()))
+    if given and command is not None and not _takes_url(command):
+        raise BadRequestError(f"`ister {name}` takes no {given[0]}: leave it out")
+
+
+def _takes_url(command: Any) -> bool:
+    subcommands = getattr(command, "commands", {}).values()
+    return any(one.name == "url" for one in command.params) or any(map(_takes_url, subcommands))
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 # The options that were typed, and do not come from variables.
@@ -149,19 +216,18 @@ _TYPED = "typed"
 
 
 def _keep(context: typer.Context, option: TyperOption, value: str | None) -> None:
+    typed: set[str] = context.meta.setdefault(_TYPED, set())
+    if _is_typed(context, option.name or ""):
+        typed.add(option.opts[0])
+    elif option.opts[0] in typed:
+        return  # Before the command: that wins over a variable.
     context.meta[option.opts[0]] = value
-    source = context.get_parameter_source(option.name or "")
-    if source is not None and source.name == "COMMANDLINE":
-        context.meta.setdefault(_TYPED, set()).add(option.opts[0])
 
 
 def _token(path: str | None, *, is_flag: bool) -> "Token | None":
-    from ister.client import token_file
+    from ister.client import token_file, token_from_environment
 
-    token = os.environ.get("ISTER_TOKEN")
-    if path and token and not is_flag:
-        raise BadRequestError("ISTER_TOKEN and ISTER_TOKEN_FILE are both set: unset one of them")
-    return token_file(path) if path else token
+    return token_file(path) if path and is_flag else token_from_environment()
 
 
 def _tls(url: str, given: Mapping[str, str | None], typed: set[str]) -> "Tls | None":

@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from typing import Annotated
 
@@ -35,11 +36,13 @@ COMMANDS = {
 
 def run() -> None:
     """Run the command line and end the process with its exit code."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    app = make_app(words[:1] if words and words[0] in COMMANDS else COMMANDS)
-    if words[:1] != ["serve"]:  # That has yet to load the broker.
+    # Options, and their values, may stand before the command.
+    command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+    app = make_app([command] if command is not None else COMMANDS)
+    if command != "serve":  # That has yet to load the broker.
         gc.enable()
-    guard(app)
+    # By this name a shell asks for completions, however the program was started.
+    guard(partial(app, prog_name="ister"))
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -84,8 +87,9 @@ def shared(
     """Ister: messaging and streaming for Python teams.
 
     \b
-    Try it, each line in its own terminal:
+    Try it, each line in its own terminal, in this order:
       ister serve
+      ister topics create /default/hello
       ister consume /default/hello
       ister produce /default/hello "hello world"
     """

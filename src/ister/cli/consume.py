@@ -1,16 +1,16 @@
 """`ister consume`: messages of a topic as lines on stdout."""
 
-import asyncio
-import secrets
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
 
-from ister.base.errors import BadRequestError, BusyError, IsterError
+from ister.base import is_wildcard
+from ister.base.errors import BadRequestError, BusyError, TopicNotFoundError
 from ister.cli.access import URL, UrlOption, connect
-from ister.cli.rows import message_row
+from ister.cli.completion import topic_argument
+from ister.cli.rows import VerboseOption, message_row, verbose_line
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
     JsonOption,
@@ -21,10 +21,11 @@ from ister.cli.terminal import (
     say,
     write,
 )
-from ister.cli.values import PLACE_HELP, parse_place
+from ister.cli.values import PLACE_HELP, parse_place, parse_span_option
 from ister.client import (
     Client,
     Event,
+    Message,
     PolicyName,
     Promoted,
     SlowConsumer,
@@ -34,8 +35,6 @@ from ister.client import (
 
 # Messages taken at once: few enough that `--count` and Ctrl-C act soon, and lines appear soon.
 FETCH_COUNT = 4_096
-# For the broker to forget a subscription that nobody named; then it is left behind.
-FORGET_S = 2.0
 
 
 SubscriptionOption = Annotated[
@@ -50,8 +49,13 @@ StartOption = Annotated[
 NoAckOption = Annotated[
     bool, typer.Option("--no-ack", help="Acknowledge nothing: others get it all again.")
 ]
-TypeOption = Annotated[str, typer.Option(help="exclusive, shared, failover or key_shared.")]
-PolicyOption = Annotated[str, typer.Option(help="Of shared: least_loaded, round_robin or random.")]
+TypeOption = Annotated[
+    str | None,
+    typer.Option(help="exclusive (a new one unless given), shared, failover or key_shared."),
+]
+PolicyOption = Annotated[
+    str | None, typer.Option(help="Of shared: least_loaded, round_robin or random.")
+]
 FilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=GLOB", help="Only messages with such an attribute. Repeatable."),
@@ -60,36 +64,51 @@ KeyFilterOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Only messages with such a key. Repeatable."),
 ]
+ExpireAfterOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="It ends after so long without consumers, as 7d; 0: never."),
+]
+WorkQueuesOption = Annotated[
+    bool,
+    typer.Option("--work-queues", help="Have a pattern cover work queues, which it passes by."),
+]
+CountOption = Annotated[
+    int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
+]
+IdleOption = Annotated[
+    float | None,
+    typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
+]
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="As /default/orders, or a pattern: /default/a.>")],
+    topic: Annotated[str, topic_argument("As /default/orders, or a pattern: /default/a.>")],
     url: UrlOption = URL,
     subscription: SubscriptionOption = None,
     start: StartOption = "latest",
     no_ack: NoAckOption = False,
-    type: TypeOption = "exclusive",
-    policy: PolicyOption = "least_loaded",
+    type: TypeOption = None,
+    policy: PolicyOption = None,
     filter: FilterOption = None,
     key_filter: KeyFilterOption = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0.0, metavar="SECONDS", help="End when no message came for this long."),
-    ] = None,
+    work_queues: WorkQueuesOption = False,
+    expire_after: ExpireAfterOption = None,
+    count: CountOption = None,
+    timeout: IdleOption = None,
     consumer: Annotated[str | None, typer.Option(help="Name of this consumer.")] = None,
+    verbose: VerboseOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words on stderr.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the messages of a topic, one per line, from now on.
+    """Print the messages of a topic, which must exist, one per line, from now on.
 
     On a stream, each message is acknowledged once it is printed. A subscription with a name
     stays and goes on where it was the next time; to only look at what a stream has, `ister read`.
 
-    With --json each line is an object: topic, partition, offset, key, attributes, id,
-    publish_time, producer, attempt, and payload (text) or payload_base64 (when it is no UTF-8).
+    With --verbose each line is topic, offset, key and payload, with tabs between; the key is - for
+    a message without one. With --json each line is an object: topic, partition, offset, key,
+    attributes, id, publish_time, producer, attempt, and payload (text) or payload_base64 (when it
+    is no UTF-8).
 
     \b
     Examples:
@@ -101,75 +120,98 @@ def consume(
     """
     filters = parse_pairs(filter or (), "--filter")
     place = parse_place(start, "--start")
-    name = subscription or f"cli-{secrets.token_hex(4)}"
+    asked_type, asked_policy = parse_type(type), parse_policy(policy)
+    expire_s = parse_span_option(expire_after, "--expire-after")
+    output = _Output(
+        as_json=as_json,
+        verbose=verbose,
+        quiet=quiet,
+        acks=not no_ack,
+        count=count,
+        timeout_s=timeout,
+    )
 
-    async def receive_all() -> None:
-        async with connect(url) as client:
-            sub = client.subscribe(
-                topic,
-                name,
-                type=_type(type),
-                start=place,
-                policy=_policy(policy),
-                consumer=consumer,
-                filters=filters,
-                key_filters=key_filter or (),
-                on_event=None if quiet else _tell,
-            )
-            try:
-                async with sub:
-                    if not quiet:
-                        say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
-                    lines = _Lines(as_json=as_json, acks=not no_ack)
-                    await _print_all(sub, lines, count=count, timeout_s=timeout)
-            finally:
-                if subscription is None:
-                    await _forget(client, topic, name)
+    def subscribe(client: Client) -> Subscription:
+        return client.subscribe(
+            topic,
+            subscription,
+            type=asked_type,
+            start=place,
+            policy=asked_policy,
+            consumer=consumer,
+            filters=filters or None,
+            key_filters=key_filter,
+            work_queues=work_queues,
+            expire_after=expire_s,
+            on_event=None if quiet else _tell,
+        )
 
     # Without an end of its own, Ctrl-C is how this command ends well.
     endless = count is None and timeout is None
-    run(receive_all(), interrupt_code=0 if endless else EXIT_INTERRUPTED)
+    main = _receive_all(url, topic, subscribe, output)
+    run(main, interrupt_code=0 if endless else EXIT_INTERRUPTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
-    """What to do with each message."""
+class _Output:
+    """How messages are shown, whether that acknowledges them, and when it ends."""
 
     as_json: bool
+    verbose: bool
+    quiet: bool
     acks: bool
+    count: int | None
+    timeout_s: float | None
 
 
-async def _print_all(
-    sub: Subscription, lines: _Lines, *, count: int | None, timeout_s: float | None
+async def _receive_all(
+    url: str, topic: str, subscribe: Callable[[Client], Subscription], output: _Output
 ) -> None:
-    left = count
+    async with connect(url) as client:
+        sub = subscribe(client)
+        await _check_exists(client, topic)
+        try:
+            await sub.open()
+            if not output.quiet:
+                say(f"listening on {topic} as {sub.name}; Ctrl-C ends")
+            await _print_all(sub, output)
+        finally:
+            # A closed pipe or `--no-ack` says nothing against a message: no attempt counts.
+            await sub.close(release=True)
+
+
+async def _check_exists(client: Client, topic: str) -> None:
+    # Subscribing would create it, as a live topic: a misspelt name would wait for ever.
+    if not is_wildcard(topic) and not await client.topics(topic):
+        raise TopicNotFoundError(topic)
+
+
+async def _print_all(sub: Subscription, output: _Output) -> None:
+    count = left = output.count
     while left is None or left > 0:
-        messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=timeout_s)
+        messages = await sub.fetch(min(FETCH_COUNT, left or FETCH_COUNT), timeout=output.timeout_s)
         if not messages:
             break
-        if lines.as_json:
-            write(b"".join([json_line(message_row(message)) for message in messages]))
-        else:
-            write(b"".join([message.payload + b"\n" for message in messages]))
+        write(b"".join(_lines(messages, output)))
         flush()
-        if lines.acks:
+        if output.acks:
             # After the flush: whoever reads our stdout has them, or they come again.
             for message in messages:
                 await message.ack()
         if left is not None:
             left -= len(messages)
     if left and count is not None:
-        say(f"ister: {count - left:,} of {count:,} messages came, then none for {timeout_s:g} s")
+        came = f"{count - left:,} of {count:,} messages came"
+        say(f"ister: {came}, then none for {output.timeout_s:g} s")
         raise typer.Exit(BusyError.exit_code)
 
 
-async def _forget(client: Client, topic: str, subscription: str) -> None:
-    """Remove the subscription that this command made; on live topics it is gone by itself."""
-    if not client.connected:
-        return
-    with suppress(IsterError, TimeoutError):
-        async with asyncio.timeout(FORGET_S):
-            await client.delete_subscription(topic, subscription)
+def _lines(messages: Sequence[Message], output: _Output) -> list[bytes]:
+    if output.as_json:
+        return [json_line(message_row(one)) for one in messages]
+    if output.verbose:
+        return [verbose_line(one.topic, one.offset, one.key, one.payload) for one in messages]
+    return [message.payload + b"\n" for message in messages]
 
 
 def _tell(event: Event) -> None:
@@ -181,14 +223,16 @@ def _tell(event: Event) -> None:
         say("reconnected: what live topics were sent in between is lost")
 
 
-def _type(word: str) -> SubscriptionTypeName:
-    if word not in get_args(SubscriptionTypeName):
+def parse_type(word: str | None) -> SubscriptionTypeName | None:
+    """Return `--type`, if it is there."""
+    if word is not None and word not in get_args(SubscriptionTypeName):
         words = ", ".join(get_args(SubscriptionTypeName))
         raise BadRequestError(f"--type {word!r} is not one of {words}")
     return word  # type: ignore[return-value]  # checked the line above
 
 
-def _policy(word: str) -> PolicyName:
-    if word not in get_args(PolicyName):
+def parse_policy(word: str | None) -> PolicyName | None:
+    """Return `--policy`, if it is there."""
+    if word is not None and word not in get_args(PolicyName):
         raise BadRequestError(f"--policy {word!r} is not one of {', '.join(get_args(PolicyName))}")
     return word  # type: ignore[return-value]  # checked the line above

@@ -299,8 +299,8 @@ def _sink_row(sink: Mapping[str, object]) -> tuple[object, ...]:
     batch_ms, mark_ms = sink.get("batch_ms"), sink.get("watermark_ms")
     state_rows, state_bytes = sink.get("state_rows"), sink.get("state_bytes")
     state = "-"
-    if state_rows and isinstance(state_bytes, int):
-        state = f"{state_rows:,} rows, {rounded_size(state_bytes)}"
+    if isinstance(state_rows, int) and state_rows and isinstance(state_bytes, int):
+        state = f"{counted(state_rows, 'row')}, {rounded_size(state_bytes)}"
     mark = "-"
     if isinstance(mark_ms, int):
         mark = datetime.fromtimestamp(mark_ms / 1_000, UTC).isoformat(timespec="seconds")

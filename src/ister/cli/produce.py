@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,8 +17,9 @@ from ister.base import Time
 from ister.base.errors import BadRequestError
 from ister.base.limits import PRODUCER_BATCH_BYTES, PRODUCER_BATCH_COUNT
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.completion import topic_argument
 from ister.cli.lines import read_lines
-from ister.cli.terminal import JsonOption, parse_pairs, run, say, write_json
+from ister.cli.terminal import JsonOption, counted, parse_pairs, run, say, write_json
 from ister.cli.timeline import SPAN_HELP, TIME_HELP
 from ister.cli.values import parse_delay_option, parse_time_option
 from ister.client import BatchFuture, Client, CompressionName, Producer, SendFuture
@@ -27,6 +28,13 @@ AttributeOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="Attribute of every message. Repeatable."),
 ]
+KeySeparatorOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="What stands before it in each message is the key, as ':' or '\\t' for a tab.",
+    ),
+]
 DeliverAtOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help=f"Publish it then: {TIME_HELP}. On the disk till then."),
@@ -34,6 +42,13 @@ DeliverAtOption = Annotated[
 DeliverAfterOption = Annotated[
     str | None, typer.Option(metavar="SPAN", help=f"Publish it so long from now: {SPAN_HELP}.")
 ]
+
+
+# Of a message that an error is about.
+SHOWN_BYTES = 40
+
+# Messages, to payloads and their keys.
+_Split = Callable[[list[bytes]], tuple[list[bytes], Sequence[str] | None]]
 
 
 class _Delay(TypedDict, total=False):
@@ -52,7 +67,7 @@ class _Sent:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="As /default/orders; made when it is missing.")],
+    topic: Annotated[str, topic_argument("As /default/orders; made when it is missing.")],
     payloads: Annotated[
         list[str] | None,
         typer.Argument(help="Messages. Without any, or with '-', each line of stdin is one."),
@@ -62,6 +77,7 @@ def produce(
         Path | None, typer.Option(metavar="FILE", help="Send each line of FILE.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
+    key_separator: KeySeparatorOption = None,
     attribute: AttributeOption = None,
     repeat: Annotated[
         int, typer.Option("--count", "--repeat", min=1, help="Send the whole this many times.")
@@ -81,9 +97,11 @@ def produce(
       ister produce /default/hello --count 1000000 ping
       tail -f app.log | ister produce /default/logs --key web-1
       ister produce /default/orders --file orders.jsonl --attribute source=import
+      ister produce /default/orders --key-separator : "customer-1:two books"
       ister produce /default/orders "remind them" --deliver-after 10m
     """
     delay = _delay(deliver_at, deliver_after)
+    split = _splitter(key, key_separator)
     if file is not None and payloads:
         raise typer.BadParameter("give messages or --file, not both")
     from_stdin = file is None and (not payloads or payloads == ["-"])
@@ -106,7 +124,7 @@ def produce(
                 hidden = quiet or as_json or typed
                 with _progress(sent, _total(given, repeat), quiet=hidden) as advance:
                     async for chunk in _source(given, file, repeat):
-                        await _send(producer, chunk, key, attributes, sent, delay)
+                        await _send(producer, *split(chunk), attributes, sent, delay)
                         advance()
                     for future in sent.futures:
                         await future
@@ -114,10 +132,8 @@ def produce(
             if quiet:
                 return
             _summarise(topic, sent, elapsed_s, delay, as_json=as_json)
-            if delay or had_readers or not sent.count:
-                return
-            if not await _has_readers(client, topic):
-                say("note: nobody is subscribed; a live topic keeps nothing, so it went nowhere")
+            if not delay and not had_readers and sent.count:
+                await _warn_of_nobody(client, topic)
 
     run(send_all())
 
@@ -149,6 +165,33 @@ async def _source(
             os.close(fd)
 
 
+def _splitter(key: str | None, separator: str | None) -> _Split:
+    """Return what splits messages into payloads and their keys."""
+    if separator is None:
+        return lambda chunk: (chunk, None if key is None else [key] * len(chunk))
+    if key is not None:
+        raise typer.BadParameter("give --key or --key-separator, not both")
+    between = separator.replace("\\t", "\t").encode()
+    if not between:
+        raise BadRequestError("--key-separator is empty: name what stands behind the key")
+    return lambda chunk: _split_keys(chunk, between)
+
+
+def _split_keys(chunk: list[bytes], between: bytes) -> tuple[list[bytes], list[str]]:
+    rows = [message.partition(between) for message in chunk]
+    for message, (_, found, _) in zip(chunk, rows, strict=True):
+        if not found:
+            shown = message[:SHOWN_BYTES].decode(errors="backslashreplace")
+            raise BadRequestError(
+                f"message {shown!r} has no key: --key-separator {between.decode()!r} is not in it"
+            )
+    try:
+        return [payload for _, _, payload in rows], [key.decode() for key, _, _ in rows]
+    except UnicodeDecodeError as error:
+        shown = error.object[:SHOWN_BYTES].decode(errors="backslashreplace")
+        raise BadRequestError(f"key {shown!r} is not UTF-8, as keys must be") from None
+
+
 def _rounds(given: list[bytes], repeat: int) -> Iterator[list[bytes]]:
     """Yield `given` `repeat` times, joined to chunks of about a batch."""
     size_bytes = max(1, sum(map(len, given)))
@@ -161,7 +204,7 @@ def _rounds(given: list[bytes], repeat: int) -> Iterator[list[bytes]]:
 async def _send(
     producer: Producer,
     chunk: list[bytes],
-    key: str | None,
+    keys: Sequence[str] | None,
     attributes: dict[str, str],
     sent: _Sent,
     delay: _Delay | None = None,
@@ -171,12 +214,12 @@ async def _send(
     while sent.futures and sent.futures[0].done():
         await sent.futures.popleft()
     if attributes or delay:
-        for payload in chunk:
+        each: Sequence[str | None] = keys or [None] * len(chunk)
+        for key, payload in zip(each, chunk, strict=True):
             sent.futures.append(
                 producer.send_nowait(payload, key=key, attributes=attributes, **(delay or {}))
             )
     else:
-        keys = None if key is None else [key] * len(chunk)
         sent.futures.append(producer.send_batch_nowait(chunk, keys=keys))
     sent.count += len(chunk)
     sent.size_bytes += sum(map(len, chunk))
@@ -196,8 +239,8 @@ def _summarise(topic: str, sent: _Sent, elapsed_s: float, delay: _Delay, *, as_j
             }
         )
         return
-    messages = "1 message" if sent.count == 1 else f"{sent.count:,} messages"
-    text = f"sent {messages} ({sent.size_bytes:,} B) to {topic} in {elapsed_s:.2f} s"
+    text = f"sent {counted(sent.count, 'message')} ({sent.size_bytes:,} B)"
+    text += f" to {topic} in {elapsed_s:.2f} s"
     if sent.count > 1:
         text += f", {rate:,.0f} msg/s"
     if delay:
@@ -221,6 +264,11 @@ async def _has_readers(client: Client, topic: str) -> bool:
     """Whether what is sent stays somewhere: with somebody, or in a stream."""
     rows = await client.topics(topic)
     return any(row.subscriptions or row.stream is not None for row in rows)
+
+
+async def _warn_of_nobody(client: Client, topic: str) -> None:
+    if not await _has_readers(client, topic):
+        say("note: nobody is subscribed; a live topic keeps nothing, so it went nowhere")
 
 
 @contextmanager

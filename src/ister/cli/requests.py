@@ -12,6 +12,7 @@ import typer
 from ister.base.errors import BadRequestError
 from ister.base.limits import MIB
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.completion import topic_argument
 from ister.cli.terminal import (
     EXIT_INTERRUPTED,
     JsonOption,
@@ -32,7 +33,7 @@ ERROR_ATTRIBUTE = "error"
 
 
 def request(
-    topic: Annotated[str, typer.Argument(help="Where somebody answers, as /default/price.")],
+    topic: Annotated[str, topic_argument("Where somebody answers, as /default/price.")],
     payload: Annotated[
         str, typer.Argument(help="The question. '-', or none, reads all of stdin.")
     ] = "-",
@@ -75,7 +76,7 @@ def request(
 
 
 def reply(
-    topic: Annotated[str, typer.Argument(help="Where to answer, as /default/price.")],
+    topic: Annotated[str, topic_argument("Where to answer, as /default/price.")],
     text: Annotated[str | None, typer.Argument(help="Answer every request with this.")] = None,
     url: UrlOption = URL,
     echo: Annotated[bool, typer.Option("--echo", help="Answer with the question.")] = False,

@@ -4,12 +4,19 @@ import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import repeat
+from typing import Annotated
+
+import typer
 
 from ister.base import find_partition
 from ister.client import Message
 from ister.codec import Attributes, Batch
 
 Row = dict[str, object]
+
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print topic, offset and key before each payload.")
+]
 
 
 def message_row(message: Message) -> Row:
@@ -25,6 +32,11 @@ def message_row(message: Message) -> Row:
         payload=message.payload,
     )
     return row | {"attempt": message.attempt}
+
+
+def verbose_line(topic: str, offset: int, key: str | None, payload: bytes) -> bytes:
+    """Return a message as a line of fields with tabs between: topic, offset, key, payload."""
+    return f"{topic}\t{offset}\t{'-' if key is None else key}\t".encode() + payload + b"\n"
 
 
 def batch_rows(batch: Batch) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from ister.base import SchemaBinding, SchemaSubject, SchemaVersion
 from ister.base.errors import BadRequestError, ConflictError
 from ister.base.limits import CONTROL_BYTES_MAX
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.completion import topic_argument
 from ister.cli.terminal import (
     JsonOption,
     YesOption,
@@ -37,7 +38,7 @@ TYPES_BY_SUFFIX = {".json": "json_schema", ".avsc": "avro", ".proto": "protobuf"
 _R = TypeVar("_R")
 
 SubjectArgument = Annotated[str, typer.Argument(help="Its name, as default.orders-value.")]
-TopicArgument = Annotated[str, typer.Argument(help="As /default/orders.")]
+TopicArgument = Annotated[str, topic_argument("As /default/orders.")]
 FileArgument = Annotated[
     Path | None,
     typer.Argument(help="The definition; - or nothing: stdin. Plain types have none."),

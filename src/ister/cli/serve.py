@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ister.base import DEFAULT_URL
 from ister.telemetry import configure_log
 
 if TYPE_CHECKING:
@@ -123,6 +124,15 @@ TlsClientCaOption = Annotated[
 TokensOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Lines of NAME TOKEN: all doors ask for a token.")
 ]
+AutoCreateOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="WORD",
+        help="What is made of a missing topic by its use: live, stream or off; of one namespace "
+        "as 'live,shop=off'.",
+        show_default="live",
+    ),
+]
 ReadyFileOption = Annotated[
     _Text, typer.Option(metavar="FILE", help="Write pid and addresses here, as JSON, once ready.")
 ]
@@ -166,6 +176,7 @@ _SETTINGS = {
     "data": "data",
     "name": "name",
     "ready_file": "ready_file",
+    "auto_create": "auto_create",
     "stream_memory": "storage.memory",
     "segment_size": "storage.segment",
     "object_store": "storage.object_store",
@@ -220,6 +231,7 @@ def serve(
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
     tokens: TokensOption = None,
+    auto_create: AutoCreateOption = None,
     ready_file: ReadyFileOption = None,
     name: NameOption = None,
     config: ConfigOption = None,
@@ -275,6 +287,18 @@ def places(settings: "ServerConfig") -> list[tuple[str, str]]:
     return [(name, place) for name, place in rows if place]
 
 
+def hints(url: str) -> list[str]:
+    """Return commands to try with a broker, which work as they are when copied."""
+    # Not `--url` in each: a line that is wrapped cannot be copied.
+    reached = [] if url == DEFAULT_URL else [f"export ISTER_URL={url}"]
+    return [
+        *reached,
+        "ister topics create /default/hello --kind stream",
+        "ister produce /default/hello hi",
+        "ister consume /default/hello --start earliest",
+    ]
+
+
 def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
     from importlib.metadata import version
 
@@ -293,9 +317,8 @@ def _show_banner(settings: "ServerConfig", addresses: "Addresses") -> None:
         rows.add_row("[dim]grpc[/]", escape(ports))
     for name, place in places(settings):
         rows.add_row(f"[dim]{name}[/]", escape(place))
-    rows.add_row(
-        "[dim]try[/]", "ister consume /default/hello   and   ister produce /default/hello hi"
-    )
+    for number, line in enumerate(hints(addresses.url)):
+        rows.add_row("" if number else "[dim]try[/]", escape(line))
     title = f"[bold]Ister {version('ister')}[/] is ready (pid {addresses.pid}), Ctrl-C ends it"
     panel = Panel(rows, title=title, title_align="left", expand=False)
     stderr_console().print(panel, markup=True)

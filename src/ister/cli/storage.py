@@ -13,7 +13,7 @@ import typer
 
 from ister.base import rounded_size, without_secrets
 from ister.base.errors import BadRequestError, BrokenError, StorageTakenError
-from ister.cli.terminal import JsonOption, say, write, write_json
+from ister.cli.terminal import JsonOption, counted, say, write, write_json
 
 if TYPE_CHECKING:
     from ister.log import CheckReport, ChunkBackend, FileBackend
@@ -205,8 +205,9 @@ def _write(place: str, report: "CheckReport", facts: int, messages: int) -> None
     count = len(report.problems)
     found = {0: "no problems", 1: "1 problem"}.get(count, f"{count} problems")
     say(
-        f"{place}: {found} in {report.files:,} files, {report.entries:,} entries, "
-        f"{facts:,} facts of metadata, {messages:,} messages of timelines, "
+        f"{place}: {found} in {counted(report.files, 'file')}, "
+        f"{counted(report.entries, 'entry', 'entries')}, "
+        f"{counted(facts, 'fact')} of metadata, {counted(messages, 'message')} of timelines, "
         f"{rounded_size(report.checked_bytes)}"
     )
 

@@ -3,29 +3,40 @@
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from ister.base import CursorReport, SubscriptionReport, is_wildcard, rounded_size, rounded_span
 from ister.base.errors import BadRequestError, SubscriptionNotFoundError
 from ister.cli.access import URL, UrlOption, connect
+from ister.cli.completion import topic_argument
+from ister.cli.consume import (
+    ExpireAfterOption,
+    FilterOption,
+    KeyFilterOption,
+    PolicyOption,
+    parse_policy,
+    parse_type,
+)
 from ister.cli.terminal import (
     JsonOption,
     YesOption,
     confirm,
     counted,
+    parse_pairs,
     run,
     say,
+    write_fields,
     write_json,
     write_table,
 )
-from ister.cli.values import PLACE_HELP, parse_place
+from ister.cli.values import PLACE_HELP, parse_place, parse_size_option, parse_span_option
 from ister.client import Client
 
 subs = typer.Typer(no_args_is_help=True, help="See and change subscriptions.")
 
-TopicArgument = Annotated[str, typer.Argument(help="Topic or pattern of the subscription.")]
+TopicArgument = Annotated[str, topic_argument("Topic or pattern of the subscription.")]
 NameArgument = Annotated[str, typer.Argument(help="Its name.")]
 CursorArgument = Annotated[str, typer.Argument(help="Name of the saved cursor.")]
 
@@ -33,17 +44,15 @@ _LIST_COLUMNS = (
     "TOPIC", "SUBSCRIPTION", "TYPE", "TOPICS", "CONSUMERS", "OUT", "DROPPED",
     "LAG", "IN FLIGHT", "OLDEST", "STATE",
 )  # fmt: skip
-_CURSOR_COLUMNS = (
-    "LAG", "IN FLIGHT", "IN FLIGHT BYTES", "OLDEST", "REDELIVERED", "DEAD LETTERS",
-    "LATE ACKS", "PAUSED", "SAVED CURSORS",
-)  # fmt: skip
+# The subscription of a topic of dead letters by which a redrive takes them.
+REDRIVE = "redrive"
 
 _T = TypeVar("_T")
 
 
 @subs.command("list")
 def list_subscriptions(
-    topic: Annotated[str, typer.Argument(help="Only those of this topic.")] = "",
+    topic: Annotated[str, topic_argument("Only those of this topic.")] = "",
     url: UrlOption = URL,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,22 +105,13 @@ def describe_subscription(
     if as_json:
         write_json(found)
         return
-    policy = f" ({found.policy})" if found.type == "shared" else ""
-    write_table(
-        ("SUBSCRIPTION", "TOPIC", "TYPE", "FILTERS", "OUT", "DROPPED"),
-        [
-            (
-                found.subscription,
-                found.topic,
-                found.type + policy,
-                _filters(found),
-                found.messages_out,
-                found.messages_dropped,
-            )
-        ],
-    )
+    letters = _dead_letters_of(found)
+    waiting = _with_client(url, lambda client: _count_letters(client, letters)) if letters else None
+    write_fields(_fields(found, letters, waiting))
     if found.cursor is not None:
-        _write_cursor(found, found.cursor)
+        write_table(("TOPIC", "ACKNOWLEDGED BELOW"), sorted(found.cursor.floors.items()))
+    if not found.consumers:
+        return
     write_table(
         ("CONSUMER", "ADDRESS", "ACTIVE", "CREDIT", "QUEUED", "QUEUED BYTES", "OUT", "DROPPED"),
         [
@@ -165,6 +165,73 @@ def seek(
     confirm(f"moves subscription {subscription} on {topic} to {where}: {_figures(found)}", yes=yes)
     _with_client(url, move)
     say(f"subscription {subscription} on {topic} goes on at {where}")
+
+
+@subs.command("update")
+def update(
+    topic: TopicArgument,
+    subscription: NameArgument,
+    url: UrlOption = URL,
+    type: Annotated[
+        str | None, typer.Option(help="Another type; only while it has no consumers.")
+    ] = None,
+    policy: PolicyOption = None,
+    filter: FilterOption = None,
+    key_filter: KeyFilterOption = None,
+    no_filters: Annotated[
+        bool, typer.Option("--no-filters", help="Take every message from now on.")
+    ] = False,
+    ack_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="For how long a message is leased, as 30s.")
+    ] = None,
+    max_deliveries: Annotated[
+        int | None, typer.Option(min=0, help="Deliveries before the dead letters; 0: no end.")
+    ] = None,
+    backoff: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TIME", help="Delay of delivery 2, 3, …, as 10s. Repeatable."),
+    ] = None,
+    dead_letter_topic: Annotated[str | None, typer.Option(help="For its dead letters.")] = None,
+    poison: Annotated[
+        str | None, typer.Option(help="After the last delivery: dead_letter, block or drop.")
+    ] = None,
+    ordered: Annotated[
+        bool | None, typer.Option(help="At most one message of a key in flight.")
+    ] = None,
+    expire_after: ExpireAfterOption = None,
+    in_flight_max: Annotated[int | None, typer.Option(min=1, help="Messages in flight.")] = None,
+    in_flight_bytes_max: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes in flight, as 64MiB.")
+    ] = None,
+) -> None:
+    """Change settings of a durable subscription, consumers or not; the others stay as they are.
+
+    \b
+    Examples:
+      ister subs update /default/orders billing --ack-timeout 5m
+      ister subs update /default/orders billing --filter 'region=eu-*'
+    """
+    filters = parse_pairs(filter, "--filter") if filter else {} if no_filters else None
+    options = {
+        "type": parse_type(type),
+        "policy": parse_policy(policy),
+        "filters": filters,
+        "key_filters": key_filter or ([] if no_filters else None),
+        "ack_timeout": parse_span_option(ack_timeout, "--ack-timeout"),
+        "max_deliveries": max_deliveries,
+        "backoff": [parse_span_option(step, "--backoff") for step in backoff] if backoff else None,
+        "dead_letter_topic": dead_letter_topic,
+        "poison": poison,
+        "ordered": ordered,
+        "expire_after": parse_span_option(expire_after, "--expire-after"),
+        "in_flight_max": in_flight_max,
+        "in_flight_bytes_max": parse_size_option(in_flight_bytes_max, "--in-flight-bytes-max"),
+    }
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        raise typer.BadParameter("give a setting to change: see `ister subs update --help`")
+    _with_client(url, lambda client: client.update_subscription(topic, subscription, **given))
+    say(f"subscription {subscription} on {topic} is updated")
 
 
 @subs.command("pause")
@@ -310,7 +377,8 @@ def _progress(cursor: CursorReport | None) -> tuple[object, ...]:
     if cursor is None:
         return ("-", "-", "-", "live")
     oldest = rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-"
-    return (cursor.lag, cursor.in_flight, oldest, "paused" if cursor.paused else "durable")
+    state = "ephemeral" if cursor.durable is False else "durable"
+    return (cursor.lag, cursor.in_flight, oldest, "paused" if cursor.paused else state)
 
 
 def _figures(row: SubscriptionReport) -> str:
@@ -323,43 +391,68 @@ def _figures(row: SubscriptionReport) -> str:
     )
 
 
-def _write_cursor(row: SubscriptionReport, cursor: CursorReport) -> None:
-    write_table(
-        _CURSOR_COLUMNS,
-        [
-            (
-                cursor.lag,
-                cursor.in_flight,
-                rounded_size(cursor.in_flight_bytes),
-                rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-",
-                cursor.redelivered,
-                cursor.dead_lettered,
-                cursor.refused,
-                cursor.paused,
-                ", ".join(cursor.snapshots) or "-",
-            )
-        ],
-    )
+def _fields(row: SubscriptionReport, letters: str, waiting: int | None) -> list[tuple[str, object]]:
+    """Return a subscription as names and values; of a durable one how far it is, and how it is set.
+
+    `waiting` is how many of its dead letters were not moved back.
+    """
+    policy = f" ({row.policy})" if row.type == "shared" else ""
+    fields: list[tuple[str, object]] = [
+        ("subscription", row.subscription),
+        ("topic", row.topic),
+        ("type", row.type + policy),
+        ("filters", _filters(row)),
+        ("consumers", len(row.consumers)),
+        ("delivered", f"{row.messages_out:,} since the broker started"),
+        ("dropped", f"{row.messages_dropped:,} since the broker started"),
+    ]
+    cursor = row.cursor
+    if cursor is None:
+        return [*fields, ("durable", "no: it ends with its last consumer")]
+    left = "" if waiting is None else f", {waiting:,} not redriven"
     settings = cursor.settings
-    write_table(
-        ("ACK TIMEOUT", "MAX DELIVERIES", "BACKOFF", "IN FLIGHT MAX", "ORDERED", "LETTERS GO TO"),
-        [
-            (
-                rounded_span(settings.ack_timeout_ms),
-                settings.max_deliveries or "-",
-                ", ".join(map(rounded_span, settings.backoff_ms)) or "-",
-                f"{settings.in_flight_max:,} ({rounded_size(settings.in_flight_bytes_max)})",
-                settings.ordered,
-                settings.dead_letter_topic or _default_letters(row),
-            )
-        ],
-    )
-    write_table(("TOPIC", "ACKNOWLEDGED BELOW"), sorted(cursor.floors.items()))
+    return [
+        *fields,
+        ("state", "paused" if cursor.paused else "blocked" if cursor.blocked else "active"),
+        ("lag", counted(cursor.lag, "message")),
+        ("oldest", rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-"),
+        ("in flight", f"{cursor.in_flight:,} ({rounded_size(cursor.in_flight_bytes)})"),
+        ("redelivered", cursor.redelivered),
+        ("dead letters", f"{cursor.dead_lettered:,}{left}"),
+        ("late acks", f"{cursor.refused:,} since the broker started"),
+        ("saved cursors", ", ".join(cursor.snapshots) or "-"),
+        ("ack timeout", rounded_span(settings.ack_timeout_ms)),
+        ("max deliveries", settings.max_deliveries or "-"),
+        ("backoff", ", ".join(map(rounded_span, settings.backoff_ms)) or "-"),
+        (
+            "in flight max",
+            f"{settings.in_flight_max:,} ({rounded_size(settings.in_flight_bytes_max)})",
+        ),
+        ("ordered keys", settings.ordered),
+        ("poison", settings.poison),
+        ("letters go to", letters or "one topic for each"),
+    ]
+
+
+def _dead_letters_of(row: SubscriptionReport) -> str:
+    """Return the topic for its dead letters; empty for a live one, and where there are several."""
+    if row.cursor is None:
+        return ""
+    return row.cursor.settings.dead_letter_topic or _default_letters(row)
+
+
+async def _count_letters(client: Client, topic: str) -> int:
+    """Return how many dead letters of a topic were not moved back by a redrive."""
+    for one in await client.subscriptions(topic):
+        if one.subscription == REDRIVE and one.cursor is not None:
+            return one.cursor.lag
+    rows = await client.topics(topic)
+    return sum(row.next_offset - row.stream.first_offset for row in rows if row.stream is not None)
 
 
 def _default_letters(row: SubscriptionReport) -> str:
     if is_wildcard(row.topic):
-        return "one topic for each"
+        return ""
     # The broker names it; half of the package is loaded for that, so only here.
     from ister.broker import default_dead_letter_topic
 

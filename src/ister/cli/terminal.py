@@ -22,6 +22,7 @@ import typer
 
 from ister.base import hide_secrets, printable, printable_json, printable_lines
 from ister.base.errors import BadRequestError, BrokenError, IsterError, UnauthenticatedError
+from ister.cli.words import in_options
 from ister.telemetry import configure_log, make_console
 
 if TYPE_CHECKING:
@@ -112,9 +113,17 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     console.print(table)
 
 
-def counted(count: int, what: str) -> str:
+def write_fields(rows: Sequence[tuple[str, object]]) -> None:
+    """Write names and values to stdout, one of each on a line: one thing, for people."""
+    width = max(len(name) for name, _ in rows)
+    text = "".join(f"{name:<{width}}  {_cell(value)}\n" for name, value in rows)
+    write(text.encode())
+    flush()
+
+
+def counted(count: int, what: str, plural: str = "") -> str:
     """Return `1 message`, or `1,000 messages`."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
 def confirm(what: str, *, yes: bool) -> None:
@@ -164,7 +173,7 @@ def guard(command: Callable[[], object]) -> NoReturn:
         sys.stdout.flush()
     except IsterError as error:
         hint = "; see --token-file" if isinstance(error, UnauthenticatedError) else ""
-        say(f"ister: {error}{hint}")
+        say(f"ister: {in_options(str(error))}{hint}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

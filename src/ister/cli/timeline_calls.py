@@ -9,10 +9,11 @@ import typer
 from ister.base import printable
 from ister.base.errors import TopicNotFoundError, WrongKindError
 from ister.cli.access import connect
+from ister.cli.completion import topic_argument
 from ister.cli.terminal import EXIT_INTERRUPTED, run, say, write_json
 from ister.client import Client, MessageVersion, Timeline
 
-TopicArgument = Annotated[str, typer.Argument(help="A timeline, as /default/reminders.")]
+TopicArgument = Annotated[str, topic_argument("A timeline, as /default/reminders.")]
 IdArgument = Annotated[str, typer.Argument(help="Id of the message.")]
 PayloadArgument = Annotated[
     str, typer.Argument(help="What it says. '-', or none, reads all of stdin.")

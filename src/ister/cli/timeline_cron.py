@@ -10,6 +10,7 @@ import typer
 from ister.base import printable
 from ister.base.errors import BadRequestError
 from ister.cli.access import URL, UrlOption
+from ister.cli.completion import topic_argument
 from ister.cli.terminal import (
     JsonOption,
     YesOption,
@@ -44,13 +45,14 @@ cron = typer.Typer(
 KIND = "cron"
 PREVIEW_COUNT = 5
 
-TopicArgument = Annotated[str, typer.Argument(help="A cron topic, as /default/jobs.")]
+TopicArgument = Annotated[str, topic_argument("A cron topic, as /default/jobs.")]
 RuleArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the rule.")]
 ExpressionArgument = Annotated[
     str,
     typer.Argument(
         metavar="CRON",
-        help="Minute, hour, day of the month, month and day of the week, as '0 9 * * MON-FRI'.",
+        help="Minute, hour, day of the month, month and day of the week, as '0 9 * * MON-FRI'; or "
+        "'@every 5s'.",
     ),
 ]
 ZoneOption = Annotated[
@@ -108,6 +110,7 @@ def put(
     \b
     Examples:
       ister timeline cron put /default/jobs "*/5 * * * *" "look for mail"
+      ister timeline cron put /default/jobs "@every 5s" "look at the queue" --id look
       ister timeline cron put /default/jobs "30 2 * * *" "report" --id nightly --tz Europe/Vienna
       ister timeline cron put /default/jobs "0 3 * * *" "report" --id nightly --replace
     """

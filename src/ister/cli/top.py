@@ -1,4 +1,4 @@
-"""`ister top`: a live view of a broker: topics, rates, consumers, drops."""
+"""`ister top`: a live view of a broker: topics, rates, lag, consumers, drops."""
 
 import asyncio
 import sys
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ister.base import BrokerReport, SubscriptionReport, TopicReport
+from ister.base import BrokerReport, SubscriptionReport, TopicReport, rounded_span
 from ister.base.errors import BusyError
 from ister.cli.access import URL, UrlOption, connect
-from ister.cli.terminal import JsonOption, run, stdout_console, write_json
+from ister.cli.completion import topic_argument
+from ister.cli.terminal import JsonOption, counted, run, stdout_console, write_json
 from ister.client import Client
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-# Lines of the view that are not rows: the header, two table heads, blank lines, and two for what
+# Lines of the view that are not rows: the header, three table heads, blank lines, and two for what
 # is wrong with the storage.
-FRAME_LINES = 11
+FRAME_LINES = 14
 ROWS_MIN = 3
 
 
@@ -46,7 +47,7 @@ class Rates:
 
 
 def top(
-    pattern: Annotated[str, typer.Argument(help="Only such topics, as '/default/a.>'.")] = "",
+    pattern: Annotated[str, topic_argument("Only such topics, as '/default/a.>'.")] = "",
     url: UrlOption = URL,
     interval: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks.")
@@ -54,9 +55,11 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Two looks, one view, then end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch a broker: rates, topics, consumers, drops. Ctrl-C ends it.
+    """Watch a broker: rates, topics, lag, consumers, drops. Ctrl-C ends it.
 
-    With --json each look is one object on a line.
+    LAG is what a durable subscription has not acknowledged, IN FLIGHT what of it is delivered. DUE
+    is how many messages of a timeline are due and not leased, of those in memory. With --json each
+    look is one object on a line.
 
     \b
     Examples:
@@ -123,7 +126,8 @@ async def _stream(client: Client, pattern: str, interval_s: float, *, once: bool
 
 
 async def _print(client: Client, pattern: str, interval_s: float, *, once: bool) -> None:
-    console = stdout_console(piped_width=120)
+    # Wide enough that no name is cut: a script may read it.
+    console = stdout_console(piped_width=10_000)
     before = await _sample(client, pattern)
     while True:
         await asyncio.sleep(interval_s)
@@ -142,7 +146,7 @@ async def _live(client: Client, pattern: str, interval_s: float) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         now = before
         while True:
-            rows_max = max(ROWS_MIN, (live.console.height - FRAME_LINES) // 2)
+            rows_max = max(ROWS_MIN, (live.console.height - FRAME_LINES) // 3)
             live.update(_view(before, now, rows_max=rows_max), refresh=True)
             before, now = now, await _next_sample(client, pattern, interval_s, live)
 
@@ -167,8 +171,12 @@ def _view(before: Sample, now: Sample, *, rows_max: int) -> "Group":
     head = Text()
     head.append(f"{report.broker} ", style="bold")
     head.append(f"ister {report.version}, up {report.uptime_s:,.0f} s, ")
-    head.append(f"{report.connections:,} connections, {report.topics:,} topics, ")
-    head.append(f"{report.subscriptions:,} subscriptions\n")
+    counts = (
+        counted(report.connections, "connection"),
+        counted(report.topics, "topic"),
+        counted(report.subscriptions, "subscription"),
+    )
+    head.append(f"{', '.join(counts)}\n")
     head.append(f"in {rates.messages_in:,.0f} msg/s", style="green")
     head.append(f" ({rates.bytes_in / 1e6:,.1f} MB/s)  ")
     head.append(f"out {rates.messages_out:,.0f} msg/s  ", style="cyan")
@@ -178,9 +186,12 @@ def _view(before: Sample, now: Sample, *, rows_max: int) -> "Group":
     head.append(f"stored {report.stored_bytes / 1e6:,.1f} MB\n")
     if report.storage_error:
         head.append(f"{report.storage_error}\n", style="bold red")
-    return Group(
-        head, _topic_table(before, now, elapsed_s, rows_max), "", _consumer_table(now, rows_max)
-    )
+    tables = [
+        _topic_table(before, now, elapsed_s, rows_max),
+        _lag_table(now, rows_max),
+        _consumer_table(now, rows_max),
+    ]
+    return Group(head, *[part for one in tables for part in (one, "")][:-1])
 
 
 def _topic_table(before: Sample, now: Sample, elapsed_s: float, rows_max: int) -> "Table":
@@ -189,19 +200,47 @@ def _topic_table(before: Sample, now: Sample, elapsed_s: float, rows_max: int) -
         for name, row in now.topics.items()
     ]
     rows.sort(key=lambda pair: (-pair[0].messages_in, -pair[1].messages_in, pair[1].topic))
-    names = ("KIND", "IN/S", "OUT/S", "DROP/S", "IN", "DROPPED", "PRODUCERS", "SUBS")
+    names = ("KIND", "IN/S", "OUT/S", "DROP/S", "IN", "DROPPED", "DUE", "PRODUCERS", "SUBS")
     table = _table("TOPIC", *names, texts=("KIND",))
     for rates, row in rows[:rows_max]:
         table.add_row(
             row.topic,
             row.kind,
-            f"{rates.messages_in:,.0f}",
-            f"{rates.messages_out:,.0f}",
-            f"{rates.messages_dropped:,.0f}",
-            f"{row.messages_in:,}",
-            f"{row.messages_dropped:,}",
-            f"{row.producers:,}",
-            f"{row.subscriptions:,}",
+            *_flow(rates, row),
+        )
+    return table
+
+
+def _flow(rates: Rates, row: TopicReport) -> tuple[str, ...]:
+    """Return the cells of a topic; what does not apply to its kind is -."""
+    out = f"{rates.messages_out:,.0f}"
+    if row.timeline is not None:
+        return ("-", out, "-", "-", "-", f"{row.timeline.due:,}", "-", "-")
+    return (
+        f"{rates.messages_in:,.0f}",
+        out,
+        f"{rates.messages_dropped:,.0f}",
+        f"{row.messages_in:,}",
+        f"{row.messages_dropped:,}",
+        "-",
+        f"{row.producers:,}",
+        f"{row.subscriptions:,}",
+    )
+
+
+def _lag_table(now: Sample, rows_max: int) -> "Table":
+    names = ("ON", "LAG", "IN FLIGHT", "OLDEST", "CONSUMERS")
+    table = _table("SUBSCRIPTION", *names, texts=("ON",))
+    rows = [(one, one.cursor) for one in now.subscriptions if one.cursor is not None]
+    rows.sort(key=lambda pair: (-pair[1].lag, pair[0].topic, pair[0].subscription))
+    for one, cursor in rows[:rows_max]:
+        table.add_row(
+            one.subscription,
+            one.topic,
+            f"{cursor.lag:,}",
+            f"{cursor.in_flight:,}",
+            rounded_span(cursor.oldest_unacked_ms) if cursor.lag else "-",
+            f"{len(one.consumers):,}",
         )
     return table
 

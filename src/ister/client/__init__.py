@@ -24,6 +24,7 @@ from ister.client.aio import (
     ViewEntry,
     connect,
     token_file,
+    token_from_environment,
 )
 from ister.client.session import (
     Answer,
@@ -94,4 +95,5 @@ __all__ = [
     "connect",
     "default_subject",
     "token_file",
+    "token_from_environment",
 ]

@@ -15,9 +15,11 @@ both, so "exists" is believed only once the object has been read.
 """
 
 import errno
+import os
 import random
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar, cast
 
@@ -50,6 +52,21 @@ SMALL_BYTES = 8 * 1024 * 1024
 SMALL_TIMEOUT_S = 15
 LARGE_TIMEOUT_S = 180
 CONNECT_TIMEOUT_S = 5
+
+# The services that give a machine in a cloud its credentials: asked when nothing else has any.
+_METADATA_SERVICE = re.compile(r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal")
+# By the name that `obstore` gives a kind of store in its errors.
+_CREDENTIALS = {
+    "S3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "GCS": ("GOOGLE_APPLICATION_CREDENTIALS",),
+    "MicrosoftAzure": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+}
+# What `obstore` says of a setting that is missing, and its variable.
+_MISSING = {
+    "Missing AccessKeyId": "AWS_ACCESS_KEY_ID",
+    "Missing SecretAccessKey": "AWS_SECRET_ACCESS_KEY",
+    "Account must be specified": "AZURE_STORAGE_ACCOUNT_NAME",
+}
 
 # Not the generator that all modules share: an application may have seeded that.
 _own_random = random.Random()
@@ -228,7 +245,7 @@ def make_client(
     try:
         return from_url(url, config=config, client_options=client, retry_config=retry)
     except (BaseError, ValueError, TypeError) as error:
-        raise ConfigError([f"store {url}: {first_line(error)}"]) from None
+        raise ConfigError([f"store {url}: {config_reason(first_line(error))}"]) from None
 
 
 def option_value(text: str) -> str | bool:
@@ -244,9 +261,37 @@ def attempted(name: str, call: Callable[[], _R]) -> _R:
 
 
 def storage_failure(error: BaseError, name: str) -> OSError:
+    reason = failure_reason(first_line(error), os.environ)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return PermissionError(errno.EACCES, first_line(error), name)
-    return OSError(errno.EIO, first_line(error), name)
+        return PermissionError(errno.EACCES, reason, name)
+    return OSError(errno.EIO, reason, name)
+
+
+def failure_reason(said: str, environment: Mapping[str, str]) -> str:
+    """Return what `obstore` says of a failure, with the variables that are missing.
+
+    Without credentials it asks the metadata service of a cloud, and reports only that this failed.
+    """
+    if not _METADATA_SERVICE.search(said):
+        return said
+    kind = next((kind for kind in _CREDENTIALS if f"Generic {kind} error" in said), "S3")
+    missing = [name for name in _CREDENTIALS[kind] if not environment.get(name)]
+    if not missing:
+        return said
+    return (
+        f"no credentials: {not_set(missing)}, and the metadata service of a cloud, which "
+        f"has those of a machine role, does not give any ({said})"
+    )
+
+
+def config_reason(said: str) -> str:
+    """Return what `obstore` says of its settings, with the variable that is missing."""
+    missing = [name for words, name in _MISSING.items() if words in said]
+    return not_set(missing) if missing else said
+
+
+def not_set(names: Sequence[str]) -> str:
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not set"
 
 
 def first_line(error: Exception) -> str:

@@ -21,6 +21,7 @@ from ister.server.settings import (
     Setting,
     Source,
     Value,
+    auto_create,
     choice,
     count,
     database_url,
@@ -324,6 +325,14 @@ class ServerConfig:
             flag="--ready-file",
             parse=folder,
             why="Written as JSON with the pid and the addresses once every door is open.",
+        ),
+    )
+    auto_create: str = field(
+        default="live",
+        metadata=setting(
+            flag="--auto-create",
+            parse=auto_create,
+            why="What a missing topic is made by its use: live, stream or off; 'live,shop=off'.",
         ),
     )
     native: NativeConfig = field(default_factory=NativeConfig)

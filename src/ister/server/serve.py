@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ister.base import Clock
+from ister.base import AutoCreate, Clock
 from ister.base.errors import ConfigError, StorageFailedError
 from ister.broker import Broker
 from ister.codec import keep_freed_memory
@@ -129,6 +129,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         random_slot=random.randrange,
         open_local=storage.open_local,
         spooling=storage.spooling,
+        auto_create=AutoCreate.parse(config.auto_create),
     )
     metadata = SqliteMetadata(config.data_folder)
     opening = asyncio.ensure_future(_open_storage(config, broker, storage, metadata, clock))

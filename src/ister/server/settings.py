@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ister.base import parse_size, parse_span, size_text, without_secrets
+from ister.base import AutoCreate, parse_size, parse_span, size_text, without_secrets
 from ister.objects import NO_SECRETS
 
 Value = str | int | float | Path
@@ -109,6 +109,13 @@ def text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
         raise ValueError("is empty: give a text")
     return raw
+
+
+def auto_create(raw: object) -> str:
+    """What is made by its use, for all namespaces and for some: see `AutoCreate.parse`."""
+    given = text(raw)
+    AutoCreate.parse(given)
+    return given
 
 
 def store_url(raw: object) -> str:

@@ -67,20 +67,32 @@ def client_of(broker: Broker) -> "sync.Client":
         client = _clients.get(key)
         # One that has met something else than a broker at that address does not try again.
         if client is None or client.ended:
-            client = _clients[key] = _connect(broker)
+            client = _clients[key] = connect(broker)
         return client
 
 
-def _connect(broker: Broker) -> "sync.Client":
+def connect(broker: Broker, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
+    """Return a new client of a broker, which the caller closes.
+
+    Raises as `client_of` does.
+    """
     from ister.client import sync
 
     token, tls = broker.credentials()
     try:
-        return sync.connect(broker.url, token=token, tls=tls, name="spark", timeout=TIMEOUT_S)
+        # Spark repeats a task by itself, and an error says more than half a minute of silence.
+        return sync.connect(
+            broker.url,
+            token=token,
+            tls=tls,
+            name="spark",
+            timeout=timeout_s,
+            connect_timeout=0,
+        )
     except UnauthenticatedError as error:
         raise UnauthenticatedError(f"{error.reason}; {_TOKEN_WORDS}") from None
     except NotConnectedError as error:
-        raise NotConnectedError(error.url, _in_options(error.reason)) from error
+        raise NotConnectedError(error.url, _in_options(error.reason), error.answered) from error
 
 
 def _in_options(reason: str) -> str:

@@ -16,6 +16,7 @@ from ister.base import (
     MILLISECONDS_MIN,
     Origin,
     find_partition,
+    full_name,
     is_wildcard,
     parse_pattern,
     parse_plain,
@@ -294,7 +295,7 @@ def _topics(form: Form) -> tuple[tuple[str, ...], str]:
         )
         return (), ""
     if form.has("pattern"):
-        return (), str(form.parsed("pattern", "", parse_pattern))
+        return (), str(form.parsed("pattern", "", lambda text: parse_pattern(full_name(text))))
     names = form.text(given[0]).split(",") if form.has("topics") else [form.text("topic")]
     found: dict[str, None] = {}
     for name in map(str.strip, names):
@@ -302,7 +303,7 @@ def _topics(form: Form) -> tuple[tuple[str, ...], str]:
             form.mistakes.append(f"`{given[0]}`: {name!r} is a pattern: give it as `pattern`")
             continue
         try:
-            found[parse_topic(name)] = None
+            found[parse_topic(full_name(name))] = None
         except BadNameError as error:
             form.mistakes.append(f"`{given[0]}`: {error}")
     for name in list(found):
@@ -395,13 +396,13 @@ def _offsets(text: str) -> Bound:
         raise ValueError(f"{shape}, not {text[:60]!r}")
     found: dict[tuple[str, int], int] = {}
     for topic, partitions in given.items():
-        parse_topic(topic)
+        name = parse_topic(full_name(topic))
         if not isinstance(partitions, dict):
             raise ValueError(f"{shape}; {topic!r} has no offsets by partition")
         for partition, offset in partitions.items():
             if not partition.isdecimal() or type(offset) is not int or offset < _EARLIEST:
                 raise ValueError(f"{shape}; {partition!r}: {offset!r} of {topic!r} is none")
-            found[topic, int(partition)] = offset
+            found[name, int(partition)] = offset
     return Bound(Origin.OFFSET, offsets=found)
 
 

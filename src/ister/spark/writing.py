@@ -6,12 +6,13 @@ that of two attempts at one task each can be published or forgotten alone.
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from ister.base import parse_span, parse_topic
+from ister.base import full_name, parse_span, parse_topic
 from ister.base.errors import IsterError, TopicExistsError, WrongKindError
 from ister.base.limits import (
     KIB,
@@ -87,7 +88,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         form.mistakes.append("`compression`: run `pip install 'ister[compression]'`")
     options = WriteOptions(
         broker=broker_of(form),
-        topic=form.parsed("topic", None, parse_topic),
+        topic=form.parsed("topic", None, lambda text: parse_topic(full_name(text))),
         partitions=form.parsed("partitions", 0, _partitions),
         create_topic=form.flag("createTopic", default=True),
         codec=codec,
@@ -157,6 +158,28 @@ def stage_rows(
         staging.drop()
         raise
     return Staged(tuple(staging.closed), encoder.rows)
+
+
+def ensure_topic(client: sync.Client, topic: str, *, partitions: int, create: bool) -> int:
+    """Return how many partitions a stream has, 0 without any; with `create`, make a missing one.
+
+    Raises `WrongKindError` for a topic that stores nothing.
+    """
+    # The name comes from a row: empty or with wildcards, it would stand for topics of others.
+    reports = client.topics(parse_topic(topic))
+    if not reports and create:
+        with suppress(TopicExistsError):  # Another task has made it in this very moment.
+            client.create_topic(topic, kind="stream", partitions=partitions)
+        reports = client.topics(topic)
+    for report in reports:
+        if report.kind != "stream":
+            raise WrongKindError(
+                topic,
+                report.kind,
+                "Spark writes to stream topics only; name another one, or delete it with "
+                f"`ister topics delete {topic}`",
+            )
+    return sum(1 for report in reports if report.topic != topic)
 
 
 def drop_stages(client: sync.Client, words: Iterable[str]) -> None:
@@ -242,7 +265,9 @@ class Topics:
         partitions, learned_s = self._known.get(topic, (0, -KNOWN_S))
         if now_s - learned_s < KNOWN_S:
             return partitions
-        partitions = _learn(client, options, topic)
+        partitions = ensure_topic(
+            client, topic, partitions=options.partitions, create=options.create_topic
+        )
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[topic] = partitions, now_s
@@ -256,21 +281,6 @@ class Topics:
 # For all tasks of a process, as the clients are: a micro-batch of one row must not wait for an
 # answer that the one before it got already.
 _topics: WeakKeyDictionary[sync.Client, Topics] = WeakKeyDictionary()
-
-
-def _learn(client: sync.Client, options: WriteOptions, topic: str) -> int:
-    # The name comes from a row: empty or with wildcards, it would stand for topics of others.
-    reports = client.topics(parse_topic(topic))
-    if not reports and options.create_topic:
-        try:
-            client.create_topic(topic, kind="stream", partitions=options.partitions)
-        except TopicExistsError:
-            pass  # Another task has made it in this very moment.
-        reports = client.topics(topic)
-    for report in reports:
-        if report.kind != "stream":
-            raise WrongKindError(topic, report.kind, "Spark writes to stream topics only")
-    return sum(1 for report in reports if report.topic != topic)
 
 
 def _partitions(text: str) -> int:

@@ -63,7 +63,6 @@ class Deliveries:
         "cursor",
         "epoch",
         "position",
-        "redelivered",
         "refused",
         "settings",
     )
@@ -80,8 +79,6 @@ class Deliveries:
         self.settings = settings
         # The next offset never handed out.
         self.position = cursor.floor
-        # Messages handed out after a failure.
-        self.redelivered = 0
         # Messages whose acknowledgement came too late.
         self.refused = 0
         # Counts `seek` and `clear`: what was read for an earlier epoch is not to be leased.
@@ -184,8 +181,6 @@ class Deliveries:
         """
         leased = OffsetSet.of(offsets)
         self._claim(leased)
-        if attempt > 1:
-            self.redelivered += leased.count
         lease = self._leases.open(
             leased,
             consumer=consumer,

@@ -9,6 +9,7 @@ Always true:
 
 import io
 import logging
+import os
 import sys
 from collections.abc import MutableMapping
 from typing import Any, TextIO
@@ -43,7 +44,8 @@ def configure_log(*, level: str, format: str, stream: TextIO | None = None) -> N
         processors.append(_escape_controls)
         processors.append(
             structlog.dev.ConsoleRenderer(
-                colors=is_terminal,
+                # https://no-color.org
+                colors=is_terminal and not os.environ.get("NO_COLOR"),
                 exception_formatter=_write_traceback,
                 pad_event_to=24,
             )

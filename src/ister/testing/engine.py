@@ -4,7 +4,7 @@ import asyncio
 import random
 from weakref import WeakSet
 
-from ister.base import Clock
+from ister.base import AutoCreate, Clock
 from ister.base.limits import Limits
 from ister.broker import (
     Broker,
@@ -40,6 +40,7 @@ class Engine:
         disk: Disk,
         registry: Registry,
         timelines: Store | None = None,
+        auto_create: str = "live",
     ) -> None:
         self._clock = clock
         self._disk = disk
@@ -51,6 +52,7 @@ class Engine:
             random_slot=random.Random(seed).randrange,
             open_local=self._open_vault,
             spooling=Spooling(new_spool=lambda: Spool(None), new_worker=_inline_worker),
+            auto_create=AutoCreate.parse(auto_create),
         )
         self.broker.guard_of = registry.guard
         registry.on_bound.append(self.broker.on_bound)

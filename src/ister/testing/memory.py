@@ -30,7 +30,8 @@ class MemoryBroker:
     MessageId(topic='/default/orders', offset=0)
 
     With `clock=VirtualClock()` the broker and its clients live by that clock: timeouts,
-    heartbeats and reconnects happen when the test says so.
+    heartbeats and reconnects happen when the test says so. `auto_create` is what `ister serve`
+    takes as `--auto-create`.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class MemoryBroker:
         name: str = "memory",
         seed: int = 0,
         disk: Disk | None = None,
+        auto_create: str = "live",
     ) -> None:
         self.name = name
         self.url = f"ister://{name}"
         self._clock = clock
         self._limits = limits or Limits()
         self._seed = seed
+        self._auto_create = auto_create
         # What streams, schemas and timelines are kept on: outlive a restart.
         self.disk = disk if disk is not None else MemoryDisk()
         self._metadata = MemoryMetadata()
@@ -77,12 +80,15 @@ class MemoryBroker:
         """The broker itself, to look into. Raises `ConnectionRefusedError` while it is stopped."""
         return self._running().broker
 
-    def connect(self, *, name: str = "", timeout: float = 30.0) -> Client:
+    def connect(
+        self, *, name: str = "", timeout: float = 30.0, connect_timeout: float | None = None
+    ) -> Client:
         """Return a client of this broker, as `ister.connect` does."""
         return connect(
             self.url,
             name=name,
             timeout=timeout,
+            connect_timeout=connect_timeout,
             busy_poll=0.0,
             clock=self.clock,
             connector=self.connector,
@@ -105,6 +111,7 @@ class MemoryBroker:
                 disk=self.disk,
                 registry=await Registry.open(self._metadata, now_ms=self.clock.now_ms),
                 timelines=self._timelines,
+                auto_create=self._auto_create,
             )
 
     async def stop(self) -> None:

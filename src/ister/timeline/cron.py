@@ -1,4 +1,4 @@
-"""Rules that make a message at every time of a cron expression in a zone.
+"""Rules that make a message at every time of a cron expression in a zone, or at an interval.
 
 A time at which a rule fires is a *slot*. Slots rise strictly, and follow from expression and zone
 alone: whoever asks, before or after a restart, gets the same. With `jitter_ms` a firing is due
@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import MESSAGE_ID_BYTES_MAX
+from ister.timeline.cron_interval import Interval, find_interval
 from ister.timeline.cron_pattern import Pattern, parse_pattern
 from ister.timeline.cron_zone import find_slot, get_zone
 from ister.timeline.deciding import check_name
@@ -54,11 +55,13 @@ class CronRule:
     jitter_ms: int
     catch_up_ms: int
     overlap: Overlap
-    _pattern: Pattern
+    _pattern: Pattern | Interval
     _zone: ZoneInfo
 
     def next_slot(self, after_ms: int) -> int | None:
         """Return the first slot behind `after_ms`. None: there is none in the next 41 years."""
+        if isinstance(self._pattern, Interval):
+            return self._pattern.next_slot(after_ms)
         return find_slot(self._pattern, self._zone, after_ms)
 
     def preview(self, after_ms: int, count: int) -> list[int]:
@@ -88,11 +91,14 @@ def parse_rule(
     zone: str = "UTC",
     *,
     jitter_ms: int = 0,
-    catch_up_ms: int = CATCH_UP_MS,
+    catch_up_ms: int | None = None,
     overlap: str = Overlap.SKIP,
 ) -> CronRule:
-    """Return a rule, or raise `BadRequestError` that names what is wrong."""
-    pattern = parse_pattern(expression)
+    """Return a rule, or raise `BadRequestError` that names what is wrong.
+
+    Without `catch_up_ms` it is an hour, or less when that has too many slots.
+    """
+    pattern = find_interval(expression) or parse_pattern(expression)
     # It is shown in listings: on one line.
     expression = " ".join(expression.split())
     if not 0 <= jitter_ms <= JITTER_MS_MAX:
@@ -100,6 +106,8 @@ def parse_rule(
             f"jitter is 0 to {JITTER_MS_MAX // 1000} seconds, not {jitter_ms / 1000:g}"
         )
     most_ms = min(_most_caught_up_ms(pattern), CATCH_UP_MS_MAX)
+    if catch_up_ms is None:
+        catch_up_ms = min(CATCH_UP_MS, most_ms)
     if not CATCH_UP_MS_MIN <= catch_up_ms <= most_ms:
         raise BadRequestError(
             f"the catch-up window of cron expression {expression!r} is {CATCH_UP_MS_MIN // 1000} "
@@ -135,11 +143,13 @@ def firing_id(id: str, slot_ms: int) -> str:
     return f"{id}@{slot.isoformat()}Z"
 
 
-def _most_caught_up_ms(pattern: Pattern) -> int:
+def _most_caught_up_ms(pattern: Pattern | Interval) -> int:
     """Return a time in which there are at most `CATCH_UP_SLOTS_MAX` slots, wherever it begins.
 
     But for an hour that is repeated.
     """
+    if isinstance(pattern, Interval):
+        return CATCH_UP_SLOTS_MAX * pattern.every_ms
     # A time of n days touches n + 1 of them; and a slot takes a minute at least.
     days = CATCH_UP_SLOTS_MAX // pattern.slots_a_day_max - 1
     return max(days * DAY_MS, CATCH_UP_SLOTS_MAX * MINUTE_MS)

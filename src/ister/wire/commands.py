@@ -5,16 +5,17 @@ or by `ErrorReply`. A command from the broker with sequence 0 is a notice. Decod
 type; names and ranges are checked by the broker, which knows the rules.
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from ister.base import (
     LATEST,
     AckSettings,
     BrokerReport,
     Position,
+    StreamChanges,
     StreamSettings,
     SubscriptionReport,
     TimelineSettings,
@@ -90,7 +91,10 @@ class GoingAway(Tagged):
 
 
 class CreateTopic(Tagged):
-    """Make a topic, or do nothing when it exists with the same settings."""
+    """Make a topic, or do nothing when it exists with the same settings.
+
+    With `exist_ok` false, a topic that exists is an error whatever its settings.
+    """
 
     topic: str
     kind: str = "live"
@@ -99,6 +103,14 @@ class CreateTopic(Tagged):
     stream: StreamSettings | None = None
     # Of a timeline or priority topic only; absent: the defaults.
     timeline: TimelineSettings | None = None
+    exist_ok: bool | UnsetType = UNSET
+
+
+class UpdateTopic(Tagged):
+    """Change settings of a stream topic, of all its partitions; the others stay as they are."""
+
+    topic: str
+    changes: StreamChanges
 
 
 class PurgeTopic(Tagged):
@@ -140,13 +152,15 @@ class OpenProducer(Tagged):
     """Use `channel` for publishing to `topic`, which is created when it does not exist.
 
     `partitions` is for a partition whose topic a restarted broker may have forgotten: the number
-    the client knows, so that the topic can be made again as it was.
+    the client knows, so that the topic can be made again as it was. `kind` is of a client that
+    comes back: a live topic is made again, a stream is not.
     """
 
     topic: str
     name: str
     channel: int
     partitions: int = 0
+    kind: Literal["live", "stream"] | UnsetType = UNSET
 
 
 class ProducerOpened(Tagged):
@@ -160,6 +174,8 @@ class ProducerOpened(Tagged):
     next_sequence: int = 0
     # `live` or `stream`.
     kind: str = "live"
+    # The topic did not exist, nobody is subscribed to it, and now it is there.
+    created: bool | UnsetType = UNSET
 
 
 class PublishedEach(Tagged):
@@ -175,6 +191,20 @@ class CloseProducer(Tagged):
     """Free a producer's channel."""
 
     channel: int
+
+
+class Chosen(msgspec.Struct, omit_defaults=True):
+    """What an application chose for a subscription on streams."""
+
+    # The names of the settings that an existing subscription gets, here, in the command and in its
+    # `acks`; its others stay.
+    given: Listed[str] = msgspec.field(default_factory=list)
+    # Of a pattern: whether it covers work queues, of which each has one subscription only.
+    work_queues: bool = False
+    # One that is not ends with its last consumer, as on live topics.
+    durable: bool = True
+    # It ends when it has had no consumers for so long; 0: never.
+    expire_after_ms: int = 0
 
 
 class Subscribe(Tagged):
@@ -196,6 +226,10 @@ class Subscribe(Tagged):
     # Of a client that comes back: the leases it still holds. What else it was sent got lost on
     # the way, and is delivered again at once. Absent: it does not say.
     held: Annotated[list[int], Meta(max_length=IN_FLIGHT_COUNT_MAX)] | None = None
+    # Absent: a client that does not say what the application chose.
+    chosen: Chosen | msgspec.UnsetType = msgspec.UNSET
+    # Of a client that comes back: see `OpenProducer`.
+    kind: Literal["live", "stream"] | UnsetType = UNSET
 
 
 class Subscribed(Tagged):
@@ -208,6 +242,8 @@ class Subscribed(Tagged):
     active: bool
     partitions: int = 0
     leases: int = 0
+    # The type of the subscription, when it is not the one in `subscribe`.
+    type: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CloseConsumer(Tagged):
@@ -227,6 +263,22 @@ class DeleteSubscription(Tagged):
 
     topic: str
     subscription: str
+
+
+class UpdateSubscription(Tagged):
+    """Change the settings of a durable subscription that are `given`, as in `Subscribe`.
+
+    Also while it has consumers; its type only without.
+    """
+
+    topic: str
+    subscription: str
+    chosen: Chosen
+    type: str = "exclusive"
+    policy: str = "least_loaded"
+    key_filters: Listed[str] = msgspec.field(default_factory=list)
+    filters: Mapped[str] = msgspec.field(default_factory=dict)
+    acks: AckSettings | None = None
 
 
 class Seek(Tagged):
@@ -449,6 +501,7 @@ Command: TypeAlias = (
     | ErrorReply
     | GoingAway
     | CreateTopic
+    | UpdateTopic
     | PurgeTopic
     | Purged
     | DeleteTopic
@@ -463,6 +516,7 @@ Command: TypeAlias = (
     | Subscribed
     | CloseConsumer
     | DeleteSubscription
+    | UpdateSubscription
     | Seek
     | SaveCursor
     | DropCursor

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ister.base import (
     compile_pattern,
     find_partition,
+    full_name,
     is_wildcard,
     matches,
     namespace_of,
@@ -218,3 +219,11 @@ def test_a_compiled_pattern_matches_as_the_rule_says(
     name = f"/{namespace}/" + ".".join(topic)
 
     assert bool(compile_pattern(wanted)(name)) is matches(wanted, name)
+
+
+def test_a_bare_name_is_in_the_default_namespace() -> None:
+    assert full_name("orders.eu") == "/default/orders.eu"
+    assert full_name(">") == "/default/>"
+    assert full_name("orders", "shop") == "/shop/orders"
+    for name in ("", "/default/orders", "default/orders", "/orders"):
+        assert full_name(name) == name

@@ -61,6 +61,18 @@ def test_a_message_goes_to_the_dead_letters_after_its_last_delivery(bench: Strea
     assert bench.report().cursor.dead_lettered == 1
 
 
+def test_counters_of_a_subscription_outlive_a_restart(bench: StreamBench) -> None:
+    bench.publish(b"bad")
+    member = bench.consume(acks={"max_deliveries": 3})
+    fail(member, 3)
+    bench.vault.checkpoint(lambda _: None)
+    bench.settle()
+    bench.restart()
+
+    cursor = bench.report().cursor
+    assert (cursor.redelivered, cursor.dead_lettered) == (2, 1)
+
+
 def test_a_dead_letter_tells_where_it_comes_from_and_why(bench: StreamBench) -> None:
     bench.publish(b"0", b"bad", keys=[None, "k"], attributes=[None, {"own": "yes"}], ids=["a", "b"])
     member = bench.consume(acks={"max_deliveries": 1})
@@ -295,7 +307,7 @@ def test_messages_that_die_one_after_the_other_while_storage_fails_are_all_burie
     bench.advance(5_000)
 
     assert sorted(payloads(bench)) == [b"0", b"1"]
-    assert member.durable.quarantine.dead_lettered == 2
+    assert member.durable.record.dead_lettered == 2
 
 
 def test_letters_of_many_places_do_not_keep_the_broker_busy_while_storage_fails() -> None:

@@ -1,10 +1,19 @@
 """Durable subscriptions on many topics: patterns, partitions, topics that come and go."""
 
-import pytest
-from tests.unit.broker.streambench import TOPIC, LeaseSink, StreamBench, saved
+from collections.abc import Iterator
 
-from ister.base import Position
-from ister.base.errors import BadRequestError, SubscriptionNotFoundError, TopicNotFoundError
+import pytest
+from tests.unit.broker.streambench import TOPIC, LeaseSink, Outcome, StreamBench, saved
+
+from ister.base import Origin, Position, StreamSettings
+from ister.base.errors import (
+    BadRequestError,
+    LimitReachedError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+    WrongKindError,
+)
+from ister.base.limits import COVERED_AT_ONCE_MAX, PARTITIONS_MAX
 from ister.codec import Batch, encode
 
 EU = "/default/orders.eu"
@@ -51,6 +60,30 @@ def test_a_stream_that_appears_while_nobody_is_there_is_covered(bench: StreamBen
     assert [m.topic for m in bench.consume(ALL).messages] == ["/default/orders.asia"]
 
 
+def test_a_topic_with_more_partitions_than_can_be_covered_at_once_is_not_created(
+    bench: StreamBench,
+) -> None:
+    for number in range(COVERED_AT_ONCE_MAX // PARTITIONS_MAX + 1):
+        bench.consume(ALL, f"s{number}", credit=0)
+    before = dict(bench.vault.topics)
+
+    with pytest.raises(LimitReachedError, match="covered_at_once_max"):
+        bench.create("/default/orders.asia", partitions=PARTITIONS_MAX)
+    assert bench.vault.topics == before
+    bench.create("/default/orders.asia", partitions=3)
+
+
+def test_cursors_of_deleted_topics_are_gone_after_a_restart(bench: StreamBench) -> None:
+    bench.consume(ALL, start="latest").leave()
+    bench.create("/default/orders.asia")
+    bench.broker.catalog.delete("/default/orders.asia")
+    bench.settle()
+    bench.restart("none")
+
+    [durable] = bench.broker.durables
+    assert list(durable.record.cursors) == list(bench.vault.topics)
+
+
 def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) -> None:
     members = [
         bench.subscribe("/default/new.*", "s", type="shared", owner=str(n)) for n in range(2)
@@ -66,6 +99,84 @@ def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) 
     assert all(sink.messages for sink in sinks)
     # What their leases belong to was told before.
     assert [sink.lives for sink in sinks] == [[a.life] for a in attachments]
+
+
+def test_a_stream_that_appears_while_a_start_is_looked_up_is_covered(bench: StreamBench) -> None:
+    bench.publish(b"old", topic=EU)
+    bench.advance(1_000)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms())
+    bench.publish(b"new", topic=EU)
+    sink, outcome = bench.subscribe(ALL, start=start)
+    bench.broker.create_topic("/default/orders.asia", Outcome(), kind="stream")
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    bench.publish(b"0", topic="/default/orders.asia")
+
+    assert [(m.topic, m.payload) for m in sink.messages] == [
+        (EU, b"new"),
+        ("/default/orders.asia", b"0"),
+    ]
+
+
+def test_a_partition_that_is_added_while_a_start_is_looked_up_is_covered(
+    bench: StreamBench,
+) -> None:
+    bench.create(TOPIC, partitions=1)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms())
+    sink, outcome = bench.subscribe(TOPIC, start=start)
+    bench.broker.catalog.grow(TOPIC, 2, kind="stream")
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    bench.publish(b"0", topic=f"{TOPIC}-part-1")
+
+    assert [m.payload for m in sink.messages] == [b"0"]
+
+
+def test_a_stream_that_appears_in_the_other_journal_before_that_is_asked_is_covered() -> None:
+    bench = StreamBench(objects=True)
+    bench.create(EU)
+    bench.create(US, durability="object")
+    bench.publish(b"old", topic=US)
+    sink, outcome = bench.subscribe(ALL, start="latest")
+    asia = StreamSettings(durability="object")
+    bench.broker.create_topic("/default/orders.asia", Outcome(), kind="stream", stream=asia)
+    bench.settle()
+    outcome.result.consumer.grant(100, 1 << 20)
+    for topic in (EU, US, "/default/orders.asia"):
+        bench.publish(b"0", topic=topic)
+
+    assert [(m.topic, m.offset) for m in sink.messages] == [
+        (EU, 0),
+        (US, 1),
+        ("/default/orders.asia", 0),
+    ]
+
+
+def test_a_topic_created_while_its_namesake_is_being_deleted_stays_covered(
+    bench: StreamBench,
+) -> None:
+    member = bench.consume(ALL)
+    blocked = True
+
+    def block() -> Iterator[None]:
+        while blocked:
+            yield
+
+    # Time passes, so that the deletion does not end before the creation begins.
+    bench.clock.tick_us = 1_000
+    bench.broker.streams.deletions.do(block())
+    bench.broker.catalog.delete(EU)
+    bench.settle()
+    bench.create(EU)
+    blocked = False
+    bench.clock.tick_us = 0
+    bench.advance(1_000)
+    bench.publish(b"0", topic=EU, name="q")
+
+    assert [m.payload for m in member.take()] == [b"0"]
+    assert bench.lag(ALL) == 1
+    assert bench.seek("earliest", ALL) is None
+    assert [m.payload for m in member.take()] == [b"0"]
 
 
 def test_consumers_of_live_topics_get_every_partition_that_appears(bench: StreamBench) -> None:
@@ -350,3 +461,118 @@ def test_a_seek_of_nothing_is_done_at_once() -> None:
 
     assert bench.seek(Position(origin="time", at=0), ALL) is None
     assert bench.seek("earliest", ALL) is None
+
+
+# Work queues
+
+JOBS = "/default/orders.jobs"
+
+
+def jobs(bench: StreamBench) -> None:
+    bench.create(JOBS, retention="workqueue")
+
+
+def test_a_pattern_passes_a_work_queue_by(bench: StreamBench) -> None:
+    jobs(bench)
+    dashboard = bench.consume(ALL)
+    worker = bench.consume(JOBS, "workers")
+    bench.publish(b"job", topic=JOBS)
+    bench.publish(b"order", topic=EU)
+
+    assert dashboard.payloads == [b"order"]
+    assert worker.payloads == [b"job"]
+
+
+def test_a_work_queue_of_others_is_no_hindrance_for_a_pattern(bench: StreamBench) -> None:
+    jobs(bench)
+    bench.consume(JOBS, "workers")
+
+    assert bench.consume(ALL).durable.covers(EU)
+
+
+@pytest.mark.parametrize("pattern", [ALL, "/default/*.jobs"])
+def test_a_pattern_passes_a_work_queue_by_that_is_made_later(
+    bench: StreamBench, pattern: str
+) -> None:
+    sink, _ = bench.subscribe(pattern)
+    jobs(bench)
+    bench.publish(b"job", topic=JOBS)
+
+    assert bench.consume(JOBS, "workers").payloads == [b"job"]
+    assert (sink.messages, sink.closed) == ([], [])
+
+
+def test_a_pattern_that_asks_for_work_queues_covers_them(bench: StreamBench) -> None:
+    jobs(bench)
+    member = bench.consume(ALL, work_queues=True)
+    bench.publish(b"job", topic=JOBS)
+
+    assert member.payloads == [b"job"]
+    with pytest.raises(WrongKindError, match="one subscription only, 's' on '/default/orders"):
+        bench.consume(JOBS, "workers")
+
+
+@pytest.mark.parametrize("pattern", [ALL, "/default/*.jobs"])
+def test_a_pattern_that_asks_for_work_queues_covers_one_that_is_made_later(
+    bench: StreamBench, pattern: str
+) -> None:
+    members = [bench.subscribe(pattern, name, work_queues=True) for name in ("first", "second")]
+    bench.settle()
+    for _, outcome in members:
+        outcome.result.consumer.grant(10, 1 << 20)
+    jobs(bench)
+    bench.publish(b"job", topic=JOBS)
+
+    # The second one has to pass it by, and is not closed for that.
+    assert [[m.payload for m in sink.messages] for sink, _ in members] == [[b"job"], []]
+    assert [sink.closed for sink, _ in members] == [[], []]
+    assert [d.name for d in bench.broker.durables if d.covers(JOBS)] == ["first"]
+
+
+def test_a_pattern_keeps_the_work_queues_that_it_covers(bench: StreamBench) -> None:
+    jobs(bench)
+    bench.consume(ALL, work_queues=True).leave()
+    bench.restart()
+    member = bench.consume(ALL)
+    bench.publish(b"job", topic=JOBS)
+    bench.create("/default/orders.more", partitions=2, retention="workqueue")
+
+    assert member.payloads == [b"job"]
+    assert member.durable.covers("/default/orders.more-part-1")
+
+
+def test_a_pattern_can_ask_for_work_queues_afterwards(bench: StreamBench) -> None:
+    jobs(bench)
+    bench.consume(ALL).leave()
+    bench.consume(ALL, work_queues=True).leave()
+    bench.restart()
+    bench.publish(b"job", topic=JOBS)
+
+    assert bench.consume(ALL).payloads == [b"job"]
+
+
+def test_new_partitions_of_a_work_queue_go_to_its_subscription(bench: StreamBench) -> None:
+    bench.create(JOBS, partitions=1, retention="workqueue")
+    worker = bench.consume(JOBS, "workers")
+    watcher = bench.consume(ALL, "watcher", work_queues=False)
+    settings = StreamSettings(retention="workqueue")
+    bench.broker.grow_topic(JOBS, 2, lambda _: None, kind="stream", stream=settings)
+    bench.settle()
+
+    assert worker.durable.covers(f"{JOBS}-part-1")
+    assert not watcher.durable.covers(f"{JOBS}-part-1")
+
+
+def test_a_work_queue_that_others_took_while_a_start_was_looked_up_is_passed_by(
+    bench: StreamBench,
+) -> None:
+    bench.publish(b"old", topic=EU)
+    start = Position(origin=Origin.TIME, at=bench.clock.now_ms() + 1)
+    _, outcome = bench.subscribe(ALL, start=start, work_queues=True)
+    settings = StreamSettings(retention="workqueue")
+    bench.broker.create_topic(JOBS, Outcome(), kind="stream", stream=settings)
+    _, workers = bench.subscribe(JOBS, "workers")
+    bench.settle()
+
+    assert workers.result.durables[0].covers(JOBS)
+    assert [d.covers(JOBS) for d in outcome.result.durables] == [False]

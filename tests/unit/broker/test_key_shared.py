@@ -332,7 +332,7 @@ def test_ordering_can_be_asked_for_later(bench: StreamBench) -> None:
     assert ordered.take_offsets() == [0, 2]
     ordered.leave()
 
-    assert join(bench, "a", acks={}).offsets == [0, 1, 2]
+    assert join(bench, "a", acks={}, given=["ordered"]).offsets == [0, 1, 2]
 
 
 def test_an_acknowledgement_far_beyond_what_is_leased_takes_no_time(bench: StreamBench) -> None:

@@ -33,6 +33,7 @@ from ister.broker.changes import (
     decode_changes,
     encode_changes,
 )
+from ister.broker.idwindow import key_of
 from ister.broker.ledger import Ledger
 from ister.broker.producers import RUNS_REMEMBERED, ProducerRecord, Producers
 from ister.broker.sharedbudget import SharedBudget
@@ -125,6 +126,16 @@ def test_the_ledger_says_what_the_changes_said() -> None:
     assert ledger.commits.find("word") == (1_000, [7, 8], {})
     assert list(ledger.series.items()) == [("other", (1, 1_500)), ("query", (4, 2_000))]
     assert (ledger.topic_number, ledger.subscription_number) == (2, 4)
+
+
+def test_long_message_ids_in_snapshots_of_the_first_versions_are_known() -> None:
+    ledger = ledger_of(CHANGES)
+    # As it is, not as its key.
+    ledger.topics[1].ids.add("i" * 255, 7, 1_000)
+    restored = Ledger()
+    restored.restore(ledger.encode())
+
+    assert restored.topics[1].ids.find(key_of("i" * 255), newer_than_ms=-1) == 7
 
 
 @pytest.mark.parametrize("start", range(len(CHANGES)))

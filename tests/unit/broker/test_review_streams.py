@@ -174,6 +174,19 @@ def test_a_checkpoint_beside_a_change_is_written_once_that_is_in_the_journal(
     assert bench.consume().payloads == []
 
 
+def test_a_checkpoint_syncs_the_journal_before_it_names_what_is_there(bench: StreamBench) -> None:
+    bench.create(durability="os")
+    bench.publish(b"a")
+    assert bench.vault.log.unsynced
+    written = Outcome()
+    bench.vault.checkpoint(written)
+    bench.settle()
+
+    assert written.result is None
+    bench.restart("none")
+    assert bench.stored(TOPIC)[0].payload == b"a"
+
+
 def test_a_reader_comes_to_the_end_of_a_compacted_topic(bench: StreamBench) -> None:
     bench.create(retention="compact")
     bench.publish(b"a", keys=["k"])
@@ -307,7 +320,7 @@ def test_a_data_folder_that_was_filled_meanwhile_is_taken_over_with_its_topics()
     assert outcome.result is None
     assert [t.next_offset for t in late.streams_of("/default/theirs")] == [1]
     other = Outcome()
-    with pytest.raises(IsterError, match="with durability fsync"):
+    with pytest.raises(IsterError, match="with durability 'fsync', not"):
         late.create_topic(
             "/default/theirs", other, kind="stream", stream=StreamSettings(durability="os")
         )

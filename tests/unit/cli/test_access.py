@@ -91,7 +91,8 @@ def invoke(*words: str, **environment: str) -> tuple[Result, list[str]]:
         seen.append(url)
 
     clean = dict.fromkeys(("ISTER_URL", "ISTER_TOKEN", *VARIABLES.values()))
-    return CliRunner().invoke(app, ["look", *words], env={**clean, **environment}), seen
+    line = words if "look" in words else ("look", *words)
+    return CliRunner().invoke(app, line, env={**clean, **environment}), seen
 
 
 def given(*words: str, **environment: str) -> BrokerUrl:
@@ -124,6 +125,36 @@ def test_a_command_that_is_told_nothing_has_no_token_and_no_tls() -> None:
     url = given()
 
     assert (url, url.token, url.tls) == (URL, None, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--url", "ister://b", "look"), ("look", "--url", "ister://b")],
+    ids=["before", "behind"],
+)
+def test_the_url_stands_before_the_command_or_behind_it(words: tuple[str, ...]) -> None:
+    assert given(*words, ISTER_URL="ister://variable") == "ister://b"
+
+
+def test_what_stands_behind_the_command_wins() -> None:
+    assert given("--url", "ister://before", "look", "--url", "ister://behind") == "ister://behind"
+
+
+def test_access_may_stand_before_the_command_and_wins_over_variables(file: str) -> None:
+    url = given(
+        "--url", "isters://b", "--tls-ca", "typed", "--token-file", file, "look",
+        ISTER_TLS_CA="variable", ISTER_TOKEN_FILE="/nowhere",
+    )  # fmt: skip
+
+    assert (url, url.tls, token_of(url)) == ("isters://b", Tls("typed"), TOKEN)
+
+
+@pytest.mark.parametrize("option", ["--url", "--token-file"])
+def test_a_command_that_talks_to_no_broker_takes_no_options_for_one(option: str) -> None:
+    result = CliRunner().invoke(make_app(["keys"]), [option, "x", "keys", "list"])
+
+    assert isinstance(result.exception, BadRequestError)
+    assert str(result.exception) == f"`ister keys` takes no {option}: leave it out"
 
 
 def test_the_options_go_along_with_the_url_in_any_order(file: str) -> None:
@@ -251,3 +282,24 @@ def test_a_token_does_not_go_to_another_machine_without_tls() -> None:
     with pytest.raises(BadRequestError, match="write isters://") as caught:
         connect(url)
     assert TOKEN not in str(caught.value)
+
+
+# Bare names of topics
+
+
+def test_every_topic_on_the_command_line_may_be_without_its_namespace() -> None:
+    named = {
+        words: one.name
+        for words, command in ALL.items()
+        for one in command.params
+        if one.name in ("topic", "pattern", "dead_letter_topic")
+    }
+
+    assert len(named) > 30
+    for words in named:
+        for one in ALL[words].params:
+            if one.name in ("topic", "pattern", "dead_letter_topic"):
+                assert one.callback(None, one, "orders.>") == "/default/orders.>"
+                assert one.callback(None, one, "/other/orders") == "/other/orders"
+                assert one.callback(None, one, "") == ""
+                assert one.callback(None, one, None) is None

@@ -3,11 +3,12 @@
 import pytest
 from typer.testing import CliRunner
 
-from ister.base import TopicReport
+from ister.base import DEFAULT_URL, TopicReport
 from ister.base.errors import BadRequestError, ConnectionLostError
 from ister.cli.app import make_app
-from ister.cli.produce import _rounds, _send, _Sent
-from ister.cli.terminal import parse_pairs
+from ister.cli.produce import _rounds, _send, _Sent, _splitter
+from ister.cli.serve import hints
+from ister.cli.terminal import counted, parse_pairs
 from ister.cli.top import Rates, rates_between
 from ister.testing import MemoryBroker, settle
 
@@ -28,6 +29,7 @@ COMMANDS = [
     ["subs", "list"],
     ["subs", "describe"],
     ["subs", "seek"],
+    ["subs", "update"],
     ["subs", "pause"],
     ["subs", "resume"],
     ["subs", "delete"],
@@ -204,3 +206,50 @@ async def test_produce_does_not_count_as_sent_what_was_lost() -> None:
 
         with pytest.raises(ConnectionLostError):
             await _send(producer, [b"b"], None, {}, sent)
+
+
+def test_the_hints_of_serve_reach_the_broker_that_shows_them() -> None:
+    url = "isters://127.0.0.1:7000"
+    commands = hints(DEFAULT_URL)
+
+    assert [line.split()[0] for line in commands] == ["ister", "ister", "ister"]
+    assert hints(url) == [f"export ISTER_URL={url}", *commands]
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(0, "0 entries"), (1, "1 entry"), (1_000, "1,000 entries")]
+)
+def test_one_thing_is_not_counted_as_several(count: int, told: str) -> None:
+    assert counted(count, "entry", "entries") == told
+
+
+def test_each_message_has_its_key_before_the_separator() -> None:
+    payloads, keys = _splitter(None, ":")([b"a:1", b"b:", b":2:3"])
+
+    assert (payloads, keys) == ([b"1", b"", b"2:3"], ["a", "b", ""])
+
+
+def test_a_tab_can_be_typed_as_a_separator() -> None:
+    assert _splitter(None, "\\t")([b"a\t1"]) == ([b"1"], ["a"])
+
+
+def test_one_key_is_that_of_every_message() -> None:
+    assert _splitter("k", None)([b"1", b"2"]) == ([b"1", b"2"], ["k", "k"])
+    assert _splitter(None, None)([b"1"]) == ([b"1"], None)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (b"no key" * 20, r"message 'no keyno.{32}' has no key: --key-separator ':' is not in it"),
+        (b"\xff:1", "is not UTF-8, as keys must be"),
+    ],
+)
+def test_a_message_without_a_good_key_is_refused(message: bytes, told: str) -> None:
+    with pytest.raises(BadRequestError, match=told):
+        _splitter(None, ":")([b"a:1", message])
+
+
+def test_a_separator_that_is_empty_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="--key-separator is empty"):
+        _splitter(None, "")

@@ -21,6 +21,8 @@ from ister.objects.remote import (
     SMALL_BYTES,
     Buffer,
     RemoteStore,
+    config_reason,
+    failure_reason,
     option_value,
 )
 
@@ -170,3 +172,45 @@ def test_every_option_of_the_client_is_one_of_the_library() -> None:
 
 def test_words_for_truth_become_truth() -> None:
     assert [option_value(text) for text in ("true", "False", "5s")] == [True, False, "5s"]
+
+
+METADATA = "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token: timeout"
+
+
+@pytest.mark.parametrize(
+    ("said", "environment", "told"),
+    [
+        (METADATA, {}, "no credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set"),
+        (
+            METADATA,
+            {"AWS_ACCESS_KEY_ID": "k"},
+            "no credentials: AWS_SECRET_ACCESS_KEY is not set",
+        ),
+        (
+            METADATA.replace("S3", "GCS"),
+            {},
+            "no credentials: GOOGLE_APPLICATION_CREDENTIALS is not set",
+        ),
+    ],
+)
+def test_a_failed_metadata_service_is_told_as_missing_variables(
+    said: str, environment: dict[str, str], told: str
+) -> None:
+    reason = failure_reason(said, environment)
+
+    assert reason.startswith(told)
+    assert said in reason
+
+
+def test_other_failures_are_told_as_they_are() -> None:
+    both = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+
+    assert failure_reason(METADATA, both) == METADATA
+    assert failure_reason("Generic S3 error: timeout", {}) == "Generic S3 error: timeout"
+
+
+def test_half_of_the_credentials_is_told_by_the_variable_that_is_missing() -> None:
+    said = "Generic S3 error: Missing SecretAccessKey"
+
+    assert config_reason(said) == "AWS_SECRET_ACCESS_KEY is not set"
+    assert config_reason("Generic S3 error: odd") == "Generic S3 error: odd"

@@ -104,6 +104,7 @@ NATIVE: dict[str, Act] = {
     "create timeline": lambda c: c.create_topic(NEW, kind="timeline"),
     "create cron": lambda c: c.create_topic(NEW, kind="cron"),
     "create what is there": lambda c: c.create_topic(OLD, kind="stream"),
+    "update": lambda c: c.update_topic(OLD, ttl=1),
     "delete": lambda c: c.delete_topic(OLD),
     "delete timeline": lambda c: c.delete_topic(DUE),
     "purge": lambda c: c.purge(OLD),
@@ -158,10 +159,12 @@ async def test_a_client_can_list_and_read_topics_in_system(broker: MemoryBroker)
 CHANGING = {
     "BindSchema", "ChangeCron", "ChangeTimeline", "CloseStage", "CommitTransaction",
     "ConsumeTimeline", "CreateTopic", "DeleteTopic", "OpenProducer", "PurgeTopic", "Subscribe",
+    "UpdateTopic",
 }  # fmt: skip
 # Of subscriptions and bindings: none can be made in `/system`, so there are none to change.
 OF_WHAT_CANNOT_BE = {
     "DeleteSubscription", "DropCursor", "PauseSubscription", "SaveCursor", "Seek", "UnbindSchema",
+    "UpdateSubscription",
 }  # fmt: skip
 READING = {
     "CountTimeline", "GetFromTimeline", "GetSchemaBinding", "ListCron", "ListSubscriptions",
@@ -185,17 +188,22 @@ def test_every_command_that_names_a_topic_is_tested() -> None:
 
 
 BODIES: dict[str, Any] = {
-    "put_topic": {"kind": "stream"},
-    "put_partitions": {"partitions": 4},
-    "publish": {"payload": "x"},
-    "put_subscription": {"type": "shared"},
-    "put_binding": {"subject": "orders"},
+    "create_topic": {"kind": "stream"},
+    "update_topic": {"ttl_ms": 1},
+    "grow_topic": {"partitions": 4},
+    "publish_message": {"payload": "x"},
+    "create_subscription": {"type": "shared"},
+    "bind_topic": {"subject": "orders"},
 }
 HTTP = [
     one
     for one in ROUTES.table
     if one.method != "GET" and ("{namespace}" in one.path and "{topic}" in one.path)
 ]
+
+
+def test_every_body_is_that_of_a_route() -> None:
+    assert set(BODIES) <= {one.name for one in HTTP}
 
 
 @pytest.mark.parametrize("topic", ["new", "old"])

@@ -134,7 +134,7 @@ def test_all_mistakes_are_reported_together() -> None:
     ("given", "word"),
     [
         ({}, "one of `topic`, `topics`"),
-        ({"topic": "orders"}, "a topic is '/namespace/topic'"),
+        ({"topic": "orders/eu"}, "a topic is '/namespace/topic'"),
         ({"topic": "/default/>"}, "give it as `pattern`"),
         ({"topics": "/default/a,/default/a-part-0"}, "is a partition of"),
         (TOPIC | {"startingOffsets": "earliest", "startingTimestamp": "0"}, "are both there"),

@@ -41,7 +41,7 @@ def test_options_are_read_in_the_case_that_spark_hands_them_over() -> None:
 
 def test_all_mistakes_are_told_together() -> None:
     given = {
-        "topic": "no-slash",
+        "topic": "one/slash",
         "partitions": "-1",
         "stageKeep": "2d",
         "producer": "x" * (NAME_BYTES_MAX + 1),

@@ -39,7 +39,6 @@ class Reference:
     floor: int = 0
     position: int = 0
     next_offset: int = 0
-    redelivered: int = 0
     refused: int = 0
     acked: set[int] = field(default_factory=set)
     failures: dict[int, int] = field(default_factory=dict)

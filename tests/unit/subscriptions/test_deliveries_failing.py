@@ -103,16 +103,6 @@ def test_a_message_that_is_due_waits_for_no_time() -> None:
     assert deliveries.next_due_ms() is None
 
 
-def test_messages_handed_out_after_a_failure_count_as_redelivered() -> None:
-    deliveries = deliveries_of()
-    number = lease(deliveries, range(4)).number
-    deliveries.nack(number, 0, 4, now_ms=0)
-
-    lease(deliveries, range(3), attempt=2)
-
-    assert deliveries.redelivered == 3
-
-
 def test_waiting_messages_are_unsettled_though_no_longer_in_flight() -> None:
     deliveries = deliveries_of()
     number = lease(deliveries, range(10)).number

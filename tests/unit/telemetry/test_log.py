@@ -112,3 +112,20 @@ def test_a_log_that_cannot_be_written_to_stops_nothing() -> None:
     stream.close()
 
     structlog.get_logger().info("event")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("variable", "has_colors"), [("", True), ("1", False)])
+def test_no_color_keeps_a_terminal_without_colors(
+    variable: str, has_colors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", variable)
+    stream = Terminal()
+    configure_log(level="info", format="auto", stream=stream)
+    structlog.get_logger("native").info("client_connected")
+
+    assert ("\x1b[" in stream.getvalue()) == has_colors

@@ -106,7 +106,7 @@ async def test_nobody_can_connect_to_a_stopped_broker() -> None:
     broker = MemoryBroker()
 
     with pytest.raises(NotConnectedError):
-        await broker.connect()
+        await broker.connect(connect_timeout=0)
 
 
 async def test_limits_are_those_of_the_test() -> None:

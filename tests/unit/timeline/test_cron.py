@@ -339,3 +339,40 @@ def test_slots_are_the_same_from_wherever_the_clock_is_read() -> None:
     for number, slot_ms in enumerate(whole[:-1]):
         assert rule.next_slot(slot_ms) == whole[number + 1]
         assert datetime.fromtimestamp(slot_ms / 1000, UTC).second == 0
+
+
+# Intervals
+
+
+@pytest.mark.parametrize(
+    ("expression", "after", "expected"),
+    [
+        ("@every 5s", 0, [5_000, 10_000, 15_000]),
+        ("@every 5s", 4_999, [5_000, 10_000, 15_000]),
+        (" @EVERY  7 ", 7_000, [14_000, 21_000, 28_000]),
+        ("@every 10m", 1, [600_000, 1_200_000, 1_800_000]),
+    ],
+)
+def test_slots_of_an_interval_are_its_multiples(
+    expression: str, after: int, expected: list[int]
+) -> None:
+    assert parse_rule(expression, "Europe/Vienna").preview(after, 3) == expected
+
+
+@pytest.mark.parametrize("span", ["", "0", "0.5", "1.5s", "999ms", "25h", "-1", "x", "5s 5s"])
+def test_an_interval_is_a_second_to_a_day_in_whole_seconds(span: str) -> None:
+    with pytest.raises(BadRequestError, match="interval of 1 to 86400 whole seconds"):
+        parse_rule(f"@every {span}")
+
+
+def test_an_interval_is_caught_up_with_for_a_thousand_slots_at_most() -> None:
+    assert parse_rule("@every 1s").catch_up_ms == 1_000_000
+    assert parse_rule("@every 5s").catch_up_ms == 3_600_000
+    with pytest.raises(BadRequestError, match="10 to 1000 seconds"):
+        parse_rule("@every 1s", catch_up_ms=3_600_000)
+
+
+def test_messages_of_an_interval_have_ids_of_their_own() -> None:
+    ids = {firing_id("a", ms) for ms in parse_rule("@every 1s").preview(0, 100)}
+
+    assert len(ids) == 100

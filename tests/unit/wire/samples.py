@@ -12,6 +12,7 @@ from ister.base import (
     SchemaBinding,
     SchemaSubject,
     SchemaVersion,
+    StreamChanges,
     StreamReport,
     StreamSettings,
     SubscriptionReport,
@@ -24,6 +25,7 @@ from ister.wire import (
     BindSchema,
     BrokerDescription,
     CheckSchema,
+    Chosen,
     CloseConsumer,
     CloseProducer,
     CloseReader,
@@ -92,6 +94,8 @@ from ister.wire import (
     Topics,
     TransactionCommitted,
     UnbindSchema,
+    UpdateSubscription,
+    UpdateTopic,
     WatchStreams,
     Welcome,
 )
@@ -244,6 +248,17 @@ COMMANDS: dict[str, Command] = {
     "create_topic": CreateTopic(
         topic="/default/orders", kind="stream", partitions=3, stream=STREAM_SETTINGS
     ),
+    "update_topic": UpdateTopic(
+        topic="/default/orders",
+        changes=StreamChanges(
+            durability="os",
+            max_age_ms=604_800_000,
+            max_bytes=1_000_000_000,
+            max_messages=1_000_000,
+            ttl_ms=60_000,
+            dedup_window_ms=120_000,
+        ),
+    ),
     "purge_topic": PurgeTopic(topic="/default/orders", before=1_000),
     "purged": Purged(messages=995),
     "delete_topic": DeleteTopic(topic="/default/orders"),
@@ -271,6 +286,13 @@ COMMANDS: dict[str, Command] = {
     "subscribed": Subscribed(active=True, partitions=3, leases=77),
     "close_consumer": CloseConsumer(channel=2),
     "delete_subscription": DeleteSubscription(topic="/default/orders", subscription="billing"),
+    "update_subscription": UpdateSubscription(
+        topic="/default/orders",
+        subscription="billing",
+        chosen=Chosen(given=["policy", "ack_timeout_ms"]),
+        policy="round_robin",
+        acks=ACK_SETTINGS,
+    ),
     "seek": Seek(
         topic="/default/orders",
         subscription="billing",

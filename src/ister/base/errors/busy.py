@@ -48,13 +48,17 @@ class ConnectionLostError(BusyError):
 
 @dataclass(eq=False)
 class NotConnectedError(BusyError):
-    """No broker could be reached."""
+    """No broker could be reached, or the connection to it failed before it was usable."""
 
     code: ClassVar[int] = 6004
     url: str
     reason: str
+    # Whether something accepted the connection, which failed later: TLS, say.
+    answered: bool = False
 
     def __str__(self) -> str:
+        if self.answered:
+            return f"no connection to {self.url}: {self.reason}"
         return f"no broker at {self.url} ({self.reason}): start one with `ister serve`"
 
 

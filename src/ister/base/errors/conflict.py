@@ -37,7 +37,7 @@ class SubscriptionTakenError(ConflictError):
 
 @dataclass(eq=False)
 class SubscriptionMismatchError(ConflictError):
-    """The subscription exists with another type, policy or filter."""
+    """The subscription exists with another type, or with other settings."""
 
     code: ClassVar[int] = 4003
     topic: str
@@ -45,10 +45,7 @@ class SubscriptionMismatchError(ConflictError):
     detail: str
 
     def __str__(self) -> str:
-        return (
-            f"subscription {self.subscription!r} on {self.topic!r} is in use with {self.detail}: "
-            "use the same settings, or another subscription name"
-        )
+        return f"subscription {self.subscription!r} on {self.topic!r} exists with {self.detail}"
 
 
 @dataclass(eq=False)

@@ -14,7 +14,10 @@ class TopicNotFoundError(NotFoundError):
     topic: str
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r} does not exist: create it with `ister topics create`"
+        return (
+            f"topic {self.topic!r} does not exist: create it with "
+            f"`ister topics create {self.topic}`, with `--kind stream` if it is to keep messages"
+        )
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from ister.client.aio.client import Client
 from ister.client.aio.connecting import connect
+from ister.client.aio.environment import token_from_environment
 from ister.client.aio.futures import BatchFuture, SendFuture
 from ister.client.aio.producer import Producer
 from ister.client.aio.reader import Reader
@@ -42,4 +43,5 @@ __all__ = [
     "connect",
     "connect_socket",
     "token_file",
+    "token_from_environment",
 ]

@@ -6,7 +6,7 @@ import msgspec
 
 from ister.base.errors import BadRequestError
 from ister.client.aio.link import BrokerLink
-from ister.client.session import Seconds, milliseconds
+from ister.client.session import Seconds, check_topic, milliseconds
 from ister.wire import (
     LocateStream,
     SegmentRow,
@@ -29,13 +29,14 @@ async def heads(
         raise BadRequestError(f"topics is a list of names, as [{topics!r}]")
     if not topics:
         return []  # The broker would not wait, and we would ask again and again.
-    known = dict(beyond or {})
+    names = [check_topic(name) for name in topics]
+    known = {check_topic(name): offset for name, offset in (beyond or {}).items()}
     watch_ms = min(WATCH_MS, int(link.timeout_s * 500))
     now_ms = link.clock.monotonic_ms
     deadline_ms = now_ms() + milliseconds(timeout, "timeout")
     while True:
         wait_ms = max(0, min(deadline_ms - now_ms(), watch_ms))
-        command = WatchStreams(topics=list(topics), beyond=known, wait_ms=wait_ms)
+        command = WatchStreams(topics=names, beyond=known, wait_ms=wait_ms)
         rows = (await link.call(command, StreamHeads)).rows
         is_new = any(row.next_offset > known.get(row.topic, -1) for row in rows)
         if is_new or now_ms() >= deadline_ms:

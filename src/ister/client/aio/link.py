@@ -28,40 +28,23 @@ from ister.base.errors import (
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
 from ister.client.aio.futures import Deadline
-from ister.client.aio.sockets import Address, Connector, closing_hint, tls_reason
+from ister.client.aio.repeatable import is_repeatable
+from ister.client.aio.sockets import (
+    Address,
+    Connector,
+    HandshakeError,
+    closing_hint,
+    has_answered,
+    reason_of,
+    tls_reason,
+)
 from ister.client.aio.tokens import TokenSource
 from ister.client.session import Access, Link, Session, backoff_s
 from ister.telemetry import library_logger
 from ister.wire import (
-    AskTime,
-    BindSchema,
-    CheckSchema,
     Command,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
     Seek,
-    SetSchemaMode,
     Wakefulness,
-    WatchStreams,
 )
 
 logger = library_logger("ister.client")
@@ -80,37 +63,6 @@ _own_random = random.Random()
 # Of a connection that ended without an error.
 CLOSED = "closed by the broker"
 
-
-# Questions, and wishes that are already fulfilled the second time.
-_REPEATABLE = (
-    AskTime,
-    BindSchema,
-    CheckSchema,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
-    Seek,
-    SetSchemaMode,
-    WatchStreams,
-)
 
 _R = TypeVar("_R")
 
@@ -157,6 +109,7 @@ class BrokerLink:
         # Why the link has ended for good, and why it is not connected yet.
         self._end: IsterError | None = None
         self._trouble = ""
+        self._trouble_answered = False
         self._supervisor: asyncio.Task[None] | None = None
         self._pulse_timer: Timer | None = None
         self._expiry_timer: Timer | None = None
@@ -167,22 +120,22 @@ class BrokerLink:
         self._paused = False
         self._sent_waiters: list[asyncio.Future[None]] = []
 
-    async def open(self) -> None:
-        """Connect, trying each address once; then stay connected until `close`."""
-        token = await self._tokens.get()
-        reasons = []
-        for address in self._access.addresses:
-            try:
-                await self._connect(address, token)
-                break
-            except (OSError, BusyError) as error:
-                self._abandon()
-                reasons.append(_reason(error))
-            except BaseException:
-                self._abandon()
-                raise
-        else:
-            raise NotConnectedError(self._access.shown(), "; ".join(reasons))
+    async def open(self, wait_s: float) -> None:
+        """Connect, trying the addresses for `wait_s`, then stay connected until `close`."""
+        deadline_ms = self.clock.monotonic_ms() + int(wait_s * 1000)
+        attempt = 0
+        while errors := await self._try_addresses():
+            left_s = (deadline_ms - self.clock.monotonic_ms()) / 1000
+            reasons = "; ".join(map(reason_of, errors))
+            # Another attempt would meet the same certificates.
+            if left_s <= 0 or all(isinstance(error, HandshakeError) for error in errors):
+                answered = any(map(has_answered, errors))
+                raise NotConnectedError(self._access.shown(), reasons, answered)
+            attempt += 1
+            logger.info("not_connected_yet", attempt=attempt, reason=reasons)
+            pause_s = min(left_s, backoff_s(attempt, _own_random.random()))
+            with suppress(RequestTimeoutError):
+                await self.wait_for(self._loop.create_future(), pause_s, "a connection")
         self._pulse()
         self._supervisor = asyncio.create_task(self._supervise())
 
@@ -215,7 +168,7 @@ class BrokerLink:
             try:
                 reply = await future
             except ConnectionLostError:
-                if isinstance(command, _REPEATABLE):
+                if is_repeatable(command):
                     continue
                 raise
             if not isinstance(reply, expect):
@@ -234,7 +187,8 @@ class BrokerLink:
                 await self.wait_for(waiter, timeout_s, "a connection")
             except RequestTimeoutError:
                 reason = f"reconnecting; {self._trouble}" if self._trouble else "reconnecting"
-                raise NotConnectedError(self._access.shown(), reason) from None
+                shown = self._access.shown()
+                raise NotConnectedError(shown, reason, self._trouble_answered) from None
             finally:
                 self._open_waiters.pop(waiter, None)
 
@@ -373,6 +327,22 @@ class BrokerLink:
 
     # Inner workings
 
+    async def _try_addresses(self) -> list[Exception]:
+        """Connect to the first address that answers; return what each said when none does."""
+        token = await self._tokens.get()
+        errors: list[Exception] = []
+        for address in self._access.addresses:
+            try:
+                await self._connect(address, token)
+            except BaseException as error:
+                self._abandon()
+                if not isinstance(error, OSError | BusyError):
+                    raise
+                errors.append(error)
+            else:
+                return []
+        return errors
+
     async def _connect(self, address: Address, token: str) -> None:
         self._lost = self._loop.create_future()
         self._failed = None
@@ -400,7 +370,9 @@ class BrokerLink:
         """Return why the connection that was just lost came to nothing."""
         if reason == CLOSED:
             reason = f"{CLOSED} without a word: {closing_hint(self._access.tls)}"
-        return self._failed or NotConnectedError(self._access.shown([address]), reason)
+        return self._failed or NotConnectedError(
+            self._access.shown([address]), reason, answered=True
+        )
 
     async def _supervise(self) -> None:
         attempt, connected, since_ms = 0, True, self.clock.monotonic_ms()
@@ -424,21 +396,21 @@ class BrokerLink:
                 token = await self._tokens.get()
             except Exception as error:  # noqa: BLE001 - the application's function
                 # What it asks may be back in a moment.
-                reason = _reason(error)
+                reason = reason_of(error)
                 logger.warning("token_failed", attempt=attempt, error=reason)
-                self._trouble = f"no token: {reason}"
+                self._trouble, self._trouble_answered = f"no token: {reason}", False
                 continue
             try:
                 await self._connect(address, token)
             except self._passing() as error:
                 logger.debug("reconnect_failed", attempt=attempt, error=str(error))
-                self._trouble = _reason(error)
+                self._trouble, self._trouble_answered = reason_of(error), has_answered(error)
                 self._abandon()
                 continue
             except IsterError as error:
                 self._stop(error)
                 return
-            self._trouble = ""
+            self._trouble, self._trouble_answered = "", False
             logger.info("reconnected", attempt=attempt, address=f"{address[0]}:{address[1]}")
             connected, since_ms = True, self.clock.monotonic_ms()
 
@@ -569,14 +541,6 @@ def finish(waiter: "asyncio.Future[None]") -> None:
     """Wake who waits, unless it has stopped waiting."""
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, NotConnectedError):
-        return error.reason
-    # Of others than ours and the system's nobody knows what their text has in it.
-    said = str(error) if isinstance(error, IsterError | OSError) else ""
-    return said or type(error).__name__
 
 
 def settler(future: "asyncio.Future[Command]") -> Callable[[Command | IsterError], None]:

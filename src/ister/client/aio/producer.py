@@ -40,6 +40,7 @@ from ister.client.session import (
     with_ttl,
 )
 from ister.codec import NO_SCHEMA, Attributes, Codec, ReplyAddress, SchemaRef
+from ister.telemetry import library_logger
 from ister.topics import Router
 from ister.wire import Command, ProducerOpened
 
@@ -54,6 +55,14 @@ else:
     ValueT = TypeVar("ValueT")
 
 _T = TypeVar("_T")
+
+logger = library_logger("ister.client")
+
+# Of a topic that a producer has made by its use.
+CREATED_HINT = (
+    "it did not exist and nobody is subscribed to it; make topics with `create_topic` or start "
+    "the broker with `--auto-create off` to have a wrong name refused"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +141,10 @@ class Producer(Generic[ValueT]):
     async def open(self) -> None:
         """Open the producer, and its topic if that does not exist.
 
-        Its schema, if it has one, is registered first, or looked for.
+        Its schema, if it has one, is registered first, or looked for. Harmless when open.
         """
+        if self._channels:
+            return
         if self._writing is not None:
             self._schema = await self._writing.reference()
         partitions = await self._open_channel(self.topic)
@@ -505,6 +516,8 @@ class Producer(Generic[ValueT]):
                     continue
                 raise
             assert isinstance(opened, ProducerOpened)
+            if opened.created is True:
+                logger.warning("topic_created", topic=topic, kind=opened.kind, hint=CREATED_HINT)
             if opened.partitions == 0:
                 self._channels.append(channel)
             return opened.partitions

@@ -74,7 +74,9 @@ class Reader:
         await self.close()
 
     async def open(self) -> None:
-        """Open it: what is to be read is known then, also where 'latest' is."""
+        """Open it: what is to be read is known then, also where 'latest' is. Harmless when open."""
+        if self._channels:
+            return
         partitions = await self._open_channel(self.topic)
         self._opened = True
         if not partitions:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ister.base import is_wildcard, matches
 from ister.base.errors import BadRequestError
 from ister.client.aio.subscription import Message
-from ister.client.session import check_count, check_text
+from ister.client.session import check_count, check_text, check_topic
 from ister.codec import Attributes
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
     """
     if count is not None:
         check_count(count, "count", least=1)
-    check_text(topic, "a topic")
+    topic = check_topic(topic)
     check_text(subscription, "a subscription")
     letters = await _letters_topic(client, topic, subscription)
     if not any(row.topic == letters for row in await client.topics(letters)):
@@ -87,6 +87,8 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
                     tx.ack(msg)
             moved += len(own)
             left -= len(some)
+        # Letters of other subscriptions were looked at, and nothing was wrong with them.
+        await sub.close(release=True)
     return moved
 
 

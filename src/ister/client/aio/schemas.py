@@ -13,7 +13,7 @@ from ister.base.errors import (
     SchemaNotFoundError,
 )
 from ister.client.aio.link import BrokerLink
-from ister.client.session import Values, definition_of, parsed, registration_of
+from ister.client.session import Values, check_topic, definition_of, parsed, registration_of
 from ister.codec import SchemaRef
 from ister.wire import (
     BindSchema,
@@ -180,7 +180,7 @@ class Schemas:
         names is looked at.
         """
         command = BindSchema(
-            topic=topic,
+            topic=check_topic(topic),
             subject=subject,
             policy=policy,
             validate_payload=validate_payload,
@@ -191,11 +191,12 @@ class Schemas:
 
     async def unbind(self, topic: str) -> None:
         """Let `topic` take anything again."""
-        await self._link().call(UnbindSchema(topic=topic), Done)
+        await self._link().call(UnbindSchema(topic=check_topic(topic)), Done)
 
     async def binding(self, topic: str) -> SchemaBinding:
         """Return what `topic` is bound to; raise `SchemaBindingNotFoundError`."""
-        return (await self._link().call(GetSchemaBinding(topic=topic), SchemaBound)).binding
+        command = GetSchemaBinding(topic=check_topic(topic))
+        return (await self._link().call(command, SchemaBound)).binding
 
     async def list(self) -> _Subjects:
         """Return all subjects, by name."""

@@ -15,7 +15,7 @@ from os import fspath
 from pathlib import Path
 from typing import Protocol
 
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, IsterError, NotConnectedError
 from ister.client.session import Access, Tls, check_token
 from ister.telemetry import library_logger
 
@@ -33,6 +33,10 @@ TOKEN_FILE_BYTES_MAX = 4_096
 _UNKNOWN_SIGNER = (18, 19, 20, 21)
 # What OpenSSL says of an answer that is none of TLS; since 3.2 it is the second.
 _NO_TLS = ("wrong version number", "record layer failure")
+
+
+class HandshakeError(ConnectionError):
+    """Something accepted the connection, and TLS failed: there is a broker, most likely."""
 
 
 class Connector(Protocol):
@@ -77,13 +81,13 @@ class TlsConnector:
                 protocol, *address, ssl=context, ssl_shutdown_timeout=SHUTDOWN_S
             )
         except ssl.SSLError as error:
-            raise ConnectionError(tls_reason(error)) from error
+            raise HandshakeError(tls_reason(error)) from error
         except ConnectionError as error:
             # Refused by the system it has a number; the end of a handshake has none, or that of a
             # connection which was there.
             if error.errno not in (None, errno.ECONNRESET, errno.EPIPE):
                 raise
-            raise ConnectionError("closed instead of a TLS handshake: is TLS on there?") from error
+            raise HandshakeError("closed instead of a TLS handshake: is TLS on there?") from error
         return transport
 
     def _load(self) -> ssl.SSLContext:
@@ -139,6 +143,22 @@ def tls_reason(error: ssl.SSLError) -> str:
     if "certificate required" in reason or "handshake failure" in reason:
         reason += "; it may want a certificate: `cert` and `key` of `ister.Tls`, or --tls-cert"
     return f"TLS: {reason}"
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a connection failed, for an error that says more."""
+    if isinstance(error, NotConnectedError):
+        return error.reason
+    # Of others than ours and the system's nobody knows what their text has in it.
+    said = str(error) if isinstance(error, IsterError | OSError) else ""
+    return said or type(error).__name__
+
+
+def has_answered(error: Exception) -> bool:
+    """Whether something accepted the connection that failed."""
+    if isinstance(error, NotConnectedError):
+        return error.answered
+    return isinstance(error, HandshakeError)
 
 
 def closing_hint(tls: Tls | None) -> str:

@@ -14,7 +14,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import STAGE_KEEP_MS_MAX, STAGE_KEEP_MS_MIN, STAGE_TOPICS_MAX
 from ister.client.aio.link import BrokerLink, settler
-from ister.client.session import Seconds, check_text, milliseconds
+from ister.client.session import Seconds, check_text, check_topic, milliseconds
 from ister.wire import (
     CloseStage,
     Command,
@@ -130,7 +130,8 @@ class Stage:
         welcome = self._link.session.welcome
         if welcome is not None and len(head) + len(body) > welcome.batch_bytes_max:
             raise BatchTooLargeError(len(head) + len(body), welcome.batch_bytes_max)
-        slot = self._slots.setdefault(check_text(topic, "a topic"), len(self._slots))
+        topic = check_topic(topic)
+        slot = self._slots.setdefault(topic, len(self._slots))
         if slot >= STAGE_TOPICS_MAX:
             del self._slots[topic]
             raise StageTooLargeError("topics", slot + 1, STAGE_TOPICS_MAX)

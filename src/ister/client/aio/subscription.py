@@ -158,7 +158,14 @@ class Subscription:
         await self.close()
 
     async def open(self) -> None:
-        """Attach to the broker; messages sent after this returns arrive."""
+        """Attach to the broker; messages sent after this returns arrive. Harmless when attached.
+
+        Raises `ClosedError`, or what else ended the subscription, when it has ended.
+        """
+        if self._opened:
+            if self._inbox.closed is not None:
+                raise self._inbox.closed
+            return
         link = self._client.link
         while True:
             await link.wait_open()
@@ -176,14 +183,15 @@ class Subscription:
             self._opened = True
             return
 
-    async def close(self) -> None:
+    async def close(self, *, release: bool = False) -> None:
         """Detach. The broker delivers messages that are not acknowledged to other consumers.
 
         A message of a stream that the application has received counts as an attempt, as after a
-        `nack`: a handler that fails on a message for good must not get it again for ever. What
-        still waits in the client does not count.
+        `nack`: a message whose handler always fails becomes a dead letter in the end. What still
+        waits in the client does not count. With `release` nothing counts.
         """
-        self._channel.nack_handed_out()
+        if not release:
+            self._channel.nack_handed_out()
         reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._client.link.session.receivers.unsubscribe(self._channel, settler(reply))
         try:
@@ -347,7 +355,7 @@ class Subscription:
         if not isinstance(given, BaseMessage):
             raise BadRequestError(f"a message is what this subscription yields, not {given!r}")
         lease, slot = msg.leased(), msg.slot
-        if self._channel.command.type not in ("exclusive", "failover"):
+        if self._channel.type not in ("exclusive", "failover"):
             raise BadRequestError(
                 f"subscription {self.name!r} is shared: acknowledge what this consumer was "
                 "delivered, message by message or by whole batches"

@@ -24,7 +24,9 @@ from ister.client.session import (
     check_list,
     check_no_rule,
     check_text,
+    check_topic,
     check_when,
+    cron_of,
     cut_changes,
     delete_change,
     due_ms_of,
@@ -122,7 +124,7 @@ class Timeline:
     """
 
     def __init__(self, link: BrokerLink, topic: str, group: str) -> None:
-        self.topic = check_text(topic, "a topic")
+        self.topic = topic = check_topic(topic)
         self.group = check_text(group, "a group")
         self._link = link
         self._box = ChangeBox(link.session, topic, group)
@@ -144,6 +146,7 @@ class Timeline:
         attributes: Attributes | None = None,
         priority: int = 0,
         cron: str | None = None,
+        every: Seconds | None = None,
         tz: str | None = None,
         jitter: Seconds | None = None,
         catch_up: Seconds | None = None,
@@ -156,10 +159,12 @@ class Timeline:
         `priority` is for priority topics: 0, which goes first, to 31.
 
         On a topic of kind cron: make a rule, which makes a message at every time of `cron` in the
-        zone `tz` ("UTC"), up to `jitter` seconds later (0). Times that nobody was there for are
-        caught up with for `catch_up` seconds (an hour). While the message before is not done,
-        `overlap` has the next one dropped ("skip"), has one wait ("buffer"), or made ("allow").
+        zone `tz` ("UTC"), or each `every` seconds (whole ones, up to a day), up to `jitter` seconds
+        later (0). Times that nobody was there for are caught up with for `catch_up` seconds (an
+        hour). While the message before is not done, `overlap` has the next one dropped ("skip"),
+        has one wait ("buffer"), or made ("allow").
         """
+        cron = cron_of(cron, every)
         if cron is not None:
             if at is not None or after is not None or priority:
                 raise BadRequestError("a rule is due when cron= says, and has no priority")
@@ -242,6 +247,7 @@ class Timeline:
         attributes: Attributes | None = None,
         version: int | None = None,
         cron: str | None = None,
+        every: Seconds | None = None,
         tz: str | None = None,
         jitter: Seconds | None = None,
         catch_up: Seconds | None = None,
@@ -249,8 +255,10 @@ class Timeline:
     ) -> MessageVersion:
         """Give a message another payload and other attributes.
 
-        So with a rule, of its messages to come; with `cron` it is replaced in all: see `put`.
+        So with a rule, of its messages to come; with `cron` or `every` it is replaced in all: see
+        `put`.
         """
+        cron = cron_of(cron, every)
         if cron is None:
             check_no_rule(tz, jitter, catch_up, overlap)
             return await self._change(update_change(self.topic, id, payload, attributes, version))

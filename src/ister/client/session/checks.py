@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from ister.base import full_name
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
     ATTRIBUTE_BYTES_MAX,
@@ -44,6 +45,11 @@ def check_text(value: object, what: str) -> str:
     except UnicodeEncodeError:
         raise BadRequestError(f"{what} {value!r} is no text that can be sent") from None
     return value
+
+
+def check_topic(value: object, what: str = "a topic") -> str:
+    """Return the full name of a topic or pattern, which has to be text: see `full_name`."""
+    return full_name(check_text(value, what))
 
 
 def check_timeout(timeout: object, what: str = "a timeout") -> float | None:
@@ -124,4 +130,7 @@ def _is_text(value: object, size_bytes_max: int) -> bool:
 
 def not_open(what: str, call: str) -> BadRequestError:
     """Return the error for what is used before it is open."""
-    return BadRequestError(f"the {what} is not open: `async with {call}`, or `await {call}`")
+    return BadRequestError(
+        f"the {what} is not open: `async with {call}`, or `await {call}`; "
+        f"with the blocking client, `with {call}`"
+    )

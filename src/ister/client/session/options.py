@@ -6,13 +6,16 @@ Raises `BadRequestError` for what makes no sense, before anything is sent.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
+
+from msgspec import UNSET
 
 from ister.base import (
     AckSettings,
     Origin,
     Position,
     Seconds,
+    StreamChanges,
     StreamSettings,
     Time,
     TimelineKind,
@@ -28,8 +31,8 @@ from ister.base.limits import (
     IN_FLIGHT_COUNT_MAX,
     MAX_DELIVERIES,
 )
-from ister.client.session.checks import check_count, check_text
-from ister.wire import CreateTopic
+from ister.client.session.checks import check_count, check_text, check_topic
+from ister.wire import Chosen, CreateTopic
 
 # A place in a stream: 'earliest', 'latest', an offset, a time. Of numbers a `float` is a time in
 # seconds since 1970, and an `int` an offset.
@@ -85,19 +88,21 @@ def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = 
     )
 
 
-def check_receiving(
-    filters: Mapping[str, str] | None,
-    key_filters: Sequence[str],
-    buffer_count: int,
-    buffer_bytes: int,
-) -> None:
+def check_filters(filters: Mapping[str, str] | None, key_filters: Sequence[str] | None) -> None:
     """Raise `BadRequestError` when no subscription can have these."""
-    check_list(key_filters, "key_filters", "globs")
+    if key_filters is not None:
+        check_list(key_filters, "key_filters", "globs")
     given: object = filters
     if given is not None and not (
         isinstance(given, Mapping) and all(isinstance(t, str) for i in given.items() for t in i)
     ):
-        raise BadRequestError(f"filters are text by text, not {given!r}")
+        raise BadRequestError(
+            f"filters must map attribute names to globs, e.g. {{'country': 'a*'}}; got {given!r}"
+        )
+
+
+def check_buffer(buffer_count: int, buffer_bytes: int) -> None:
+    """Raise `BadRequestError` when no subscription can have such a buffer."""
     sizes: tuple[object, ...] = (buffer_count, buffer_bytes)
     if not all(isinstance(size, int) and 0 < size <= CREDIT_MAX for size in sizes):
         raise BadRequestError(f"a buffer is 1 to {CREDIT_MAX} messages and bytes, in whole numbers")
@@ -109,16 +114,35 @@ def check_list(given: object, what: str, of: str) -> None:
         raise BadRequestError(f"{what} is a list of {of}, as [{given!r}]")
 
 
+class AckOptions(TypedDict, total=False):
+    """How a durable subscription treats messages: see `Client.subscribe`."""
+
+    ack_timeout: Seconds | None
+    max_deliveries: int | None
+    backoff: Sequence[Seconds] | None
+    dead_letter_topic: str | None
+    poison: PoisonName | None
+    ordered: bool | None
+    in_flight_max: int | None
+    in_flight_bytes_max: int | None
+
+
+class SubscriptionSettings(AckOptions, total=False):
+    """Settings of a durable subscription: see `Client.subscribe`."""
+
+    expire_after: Seconds | None
+
+
 def ack_settings(
     *,
-    ack_timeout: Seconds | None,
-    max_deliveries: int | None,
-    backoff: Sequence[Seconds] | None,
-    dead_letter_topic: str | None,
+    ack_timeout: Seconds | None = None,
+    max_deliveries: int | None = None,
+    backoff: Sequence[Seconds] | None = None,
+    dead_letter_topic: str | None = None,
     poison: str | None = None,
-    ordered: bool | None,
-    in_flight_max: int | None,
-    in_flight_bytes_max: int | None,
+    ordered: bool | None = None,
+    in_flight_max: int | None = None,
+    in_flight_bytes_max: int | None = None,
 ) -> AckSettings | None:
     """Return how a subscription treats acks; `None` when nothing was said about that."""
     said = (ack_timeout, max_deliveries, backoff, dead_letter_topic, poison, ordered)
@@ -130,7 +154,7 @@ def ack_settings(
         ack_timeout_ms=_or(ack_timeout, "ack_timeout", ACK_TIMEOUT_MS),
         max_deliveries=_count(max_deliveries, "max_deliveries", MAX_DELIVERIES),
         backoff_ms=tuple(milliseconds(step, "a backoff") for step in backoff or ()),
-        dead_letter_topic=dead_letter_topic or "",
+        dead_letter_topic=check_topic(dead_letter_topic or "", "dead_letter_topic"),
         poison=_word(poison, "poison", AckSettings().poison),
         ordered=bool(ordered),
         in_flight_max=_count(in_flight_max, "in_flight_max", IN_FLIGHT_COUNT_MAX),
@@ -138,6 +162,47 @@ def ack_settings(
     )
     settings.check()
     return settings
+
+
+def chosen_settings(
+    *,
+    type: str | None = None,
+    policy: str | None = None,
+    filters: Mapping[str, str] | None = None,
+    key_filters: Sequence[str] | None = None,
+    work_queues: bool = False,
+    durable: bool | None = None,
+    expire_after: Seconds | None = None,
+    **settings: Unpack[AckOptions],
+) -> dict[str, Any]:
+    """Return the fields of a command that say which settings a subscription is to have."""
+    check_filters(filters, key_filters)
+    if expire_after is not None and durable is False:
+        raise BadRequestError(
+            "expire_after is for durable subscriptions: this one ends with its last consumer"
+        )
+    chosen = {
+        "type": type and check_text(type, "type"),
+        "policy": policy and check_text(policy, "policy"),
+        "filters": None if filters is None else dict(filters),
+        "key_filters": None if key_filters is None else list(key_filters),
+    }
+    fields: dict[str, Any] = {name: given for name, given in chosen.items() if given is not None}
+    acks = [name for name, given in settings.items() if given is not None]
+    names = [*fields, *(_IN_MILLISECONDS.get(name, name) for name in acks)]
+    own = {"durable": durable, "expire_after_ms": expire_after}
+    fields["acks"] = ack_settings(**settings)
+    fields["chosen"] = Chosen(
+        given=[*names, *(name for name, given in own.items() if given is not None)],
+        work_queues=bool(work_queues),
+        durable=durable is not False,
+        expire_after_ms=_or(expire_after, "expire_after", 0),
+    )
+    return fields
+
+
+# What has another name on the wire.
+_IN_MILLISECONDS = {"ack_timeout": "ack_timeout_ms", "backoff": "backoff_ms"}
 
 
 def topic_command(
@@ -148,6 +213,7 @@ def topic_command(
     max_lease: Seconds | None = None,
     max_leases: int | None = None,
     dead_letter_topic: str | None = None,
+    exist_ok: bool = True,
     **stream: Any,
 ) -> CreateTopic:
     """Return the command that makes a topic; `stream` is what `stream_settings` takes."""
@@ -159,15 +225,50 @@ def topic_command(
             kind=kind,
             lease_ms_max=_or(max_lease, "max_lease", default.lease_ms_max),
             max_leases=_count(max_leases, "max_leases", default.max_leases),
-            dead_letters=_word(dead_letter_topic, "dead_letter_topic", ""),
+            dead_letters=check_topic(dead_letter_topic or "", "dead_letter_topic"),
         )
         timeline.check()
     elif any(one is not None for one in said):
         raise BadRequestError(f"a {kind} topic has no leases: say kind='timeline'")
     settings = stream_settings(kind, **stream)
     return CreateTopic(
-        topic=topic, kind=kind, partitions=partitions, stream=settings, timeline=timeline
+        topic=topic,
+        kind=kind,
+        partitions=partitions,
+        stream=settings,
+        timeline=timeline,
+        exist_ok=UNSET if exist_ok else False,
     )
+
+
+def stream_changes(
+    *,
+    durability: str | None,
+    max_age: Seconds | None,
+    max_bytes: int | None,
+    max_messages: int | None,
+    ttl: Seconds | None,
+    dedup_window: Seconds | None,
+) -> StreamChanges:
+    """Return what is to change about a stream; what is `None` stays as it is."""
+
+    def span(value: Seconds | None, what: str) -> int | None:
+        return None if value is None else milliseconds(value, what)
+
+    def count(value: int | None, what: str) -> int | None:
+        return None if value is None else check_count(value, what)
+
+    changes = StreamChanges(
+        durability=None if durability is None else check_text(durability, "durability"),
+        max_age_ms=span(max_age, "max_age"),
+        max_bytes=count(max_bytes, "max_bytes"),
+        max_messages=count(max_messages, "max_messages"),
+        ttl_ms=span(ttl, "ttl"),
+        dedup_window_ms=span(dedup_window, "dedup_window"),
+    )
+    # To the settings of some stream, for the bounds: the broker knows those of this one.
+    changes.apply(StreamSettings(durability=changes.durability or StreamSettings().durability))
+    return changes
 
 
 def stream_settings(
@@ -183,11 +284,22 @@ def stream_settings(
     min_compaction_lag: Seconds | None = None,
 ) -> StreamSettings | None:
     """Return how a stream keeps its messages; `None` for other kinds of topics."""
-    spans = (max_age, ttl, dedup_window, min_compaction_lag)
-    said = (durability, retention, max_bytes, max_messages, *spans)
+    given = {
+        "durability": durability,
+        "retention": retention,
+        "max_age": max_age,
+        "max_bytes": max_bytes,
+        "max_messages": max_messages,
+        "ttl": ttl,
+        "dedup_window": dedup_window,
+        "min_compaction_lag": min_compaction_lag,
+    }
     if kind != "stream":
-        if any(one is not None for one in said):
-            raise BadRequestError(f"a {kind} topic keeps nothing: say kind='stream'")
+        said = [name for name, value in given.items() if value is not None]
+        if said:
+            raise BadRequestError(
+                f"a {kind} topic takes no {' and no '.join(said)}: say kind='stream'"
+            )
         return None
     default = StreamSettings()
     settings = StreamSettings(

@@ -17,7 +17,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from ister.base.errors import (
     IsterError,
@@ -397,6 +399,13 @@ class ProducerChannel:
                 self._held = False
             if self._queue:
                 self.pump()
+
+    @property
+    def kind(self) -> Literal["live", "stream"] | UnsetType:
+        """The kind of the topic, once it was open: a broker that was restarted may not know it."""
+        if not self.producer_id:
+            return UNSET
+        return "stream" if self.stream else "live"
 
     def on_opened(self, producer_id: int, *, kind: str = "live", next_sequence: int = 0) -> None:
         """The broker is ready for this producer, and for message `next_sequence` of a stream."""

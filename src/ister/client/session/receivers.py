@@ -223,10 +223,13 @@ class Receivers:
     def leave(self) -> None:
         """Give back what is leased, before the connection is closed.
 
-        Others get it at once, and no attempt is counted.
+        As when each of the subscriptions is closed: what the application has received counts as an
+        attempt. Subscriptions that are not durable end.
         """
         for subscription in self.subscriptions.values():
             if subscription.leases.used:
+                subscription.nack_handed_out()
+            if subscription.leases.used or not subscription.is_durable:
                 self._session.call(CloseConsumer(channel=subscription.channel), ignore)
 
     def fail(self, error: IsterError) -> None:

@@ -447,6 +447,7 @@ class Session:
             name=producer.name,
             channel=producer.channel,
             partitions=producer.partitions,
+            kind=producer.kind,
         )
         self.call(command, on_opened)
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from ister.base.errors import IsterError
 from ister.client.session.inbox import Inbox
 from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases
@@ -64,6 +66,8 @@ class SubscriptionChannel:
         self.command = command
         self.channel = command.channel
         self.active = False
+        # As the broker has it: that of a subscription that exists stays unless one is asked for.
+        self.type = command.type
         self.dropped = 0
         self.inbox = Inbox(
             session,
@@ -87,6 +91,11 @@ class SubscriptionChannel:
         """The leases that a broker should know of when this consumer comes back."""
         return self.leases.held() if self._attached else None
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the subscription stays without consumers."""
+        return bool(self.command.chosen is UNSET or self.command.chosen.durable)
+
     def renumber(self, channel: int) -> None:
         """Use another channel from the next attachment on."""
         self.channel = self.command.channel = channel
@@ -104,11 +113,13 @@ class SubscriptionChannel:
     def on_subscribed(self, reply: Subscribed) -> None:
         """The broker has attached this consumer, for the first time or again."""
         self.active = reply.active
+        self.type = reply.type or self.command.type
         # Told to the broker the next time: it may have been started anew and know no topics.
         self.command.partitions = reply.partitions
         if self._attached:
             self._emit(Resumed(self.command.subscription))
         self._attached = True
+        self.command.kind = "stream" if reply.leases else "live"
         if reply.leases != self.life:
             self.life = reply.leases
             self.void()

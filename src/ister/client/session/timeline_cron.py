@@ -20,7 +20,9 @@ def check_no_rule(
     said = {"tz": tz, "jitter": jitter, "catch_up": catch_up, "overlap": overlap}
     for name, value in said.items():
         if value is not None:
-            raise BadRequestError(f"{name} is of a rule: say cron='0 9 * * MON-FRI' as well")
+            raise BadRequestError(
+                f"{name} is of a rule: say cron='0 9 * * MON-FRI' or every=5.0 as well"
+            )
 
 
 def rule_command(
@@ -53,6 +55,18 @@ def rule_command(
         payload=as_bytes(payload),
         attributes=packed_attributes(attributes),
     )
+
+
+def cron_of(cron: str | None, every: Seconds | None) -> str | None:
+    """Return the expression of a rule: as it is, or that of an interval in whole seconds."""
+    if every is None:
+        return cron
+    if cron is not None:
+        raise BadRequestError("a rule has cron= or every=, not both")
+    every_ms = milliseconds(every, "every", least_ms=1_000, most_ms=86_400_000)
+    if every_ms % 1000:
+        raise BadRequestError(f"every is in whole seconds, not {every!r}")
+    return f"@every {every_ms // 1000}s"
 
 
 def pausing_command(topic: str, group: str, kind: int, id: str, version: int | None) -> ChangeCron:

@@ -26,7 +26,13 @@ from ister.base.limits import (
     TRANSACTION_IDS_MAX,
     TRANSACTION_TOPICS_MAX,
 )
-from ister.client.session.checks import as_bytes, attributes_size, check_extras, check_schema
+from ister.client.session.checks import (
+    as_bytes,
+    attributes_size,
+    check_extras,
+    check_schema,
+    check_topic,
+)
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
 from ister.client.session.results import MessageIds, Stored, places_of
 from ister.codec import NO_SCHEMA, Attributes, SchemaRef, encode
@@ -108,8 +114,7 @@ class Draft:
     ) -> None:
         """Add a message. Raises what a producer would, and `LimitReachedError` when it is full."""
         self.check_open()
-        if not isinstance(topic, str):
-            raise BadRequestError(f"a topic is text, not {type(topic).__name__}")
+        topic = check_topic(topic)
         payload = as_bytes(payload)
         if len(payload) > message_bytes_max:
             raise MessageTooLargeError(topic, len(payload), message_bytes_max)

@@ -9,16 +9,17 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from ister.client.sync.thread import LoopThread
 
-_A = TypeVar("_A")
+# Covariant: what is made of a method of a base class is for its subclasses too.
+_A_co = TypeVar("_A_co", covariant=True)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _W = TypeVar("_W")
 
 
-class Blocking(Generic[_A]):
+class Blocking(Generic[_A_co]):
     """An object of the asyncio client, and the thread it lives in."""
 
-    def __init__(self, thread: LoopThread, inner: _A) -> None:
+    def __init__(self, thread: LoopThread, inner: _A_co) -> None:
         self._thread = thread
         self._inner = inner
 
@@ -27,32 +28,32 @@ class Blocking(Generic[_A]):
 
 
 def blocking(
-    method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _R]],
-) -> Callable[Concatenate[Blocking[_A], _P], _R]:
+    method: Callable[Concatenate[_A_co, _P], Coroutine[Any, Any, _R]],
+) -> Callable[Concatenate[Blocking[_A_co], _P], _R]:
     """Return the method that runs `method` on the loop and waits for its result."""
 
-    async def work(outer: Blocking[_A], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def work(outer: Blocking[_A_co], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         outer._before()  # noqa: SLF001 - of the class above
         return await method(outer._inner, *args, **kwargs)  # noqa: SLF001
 
     @wraps(method)
-    def call(outer: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(outer: Blocking[_A_co], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return outer._thread.run(work(outer, *args, **kwargs))  # noqa: SLF001
 
     return call
 
 
 def wrapping(
-    method: Callable[Concatenate[_A, _P], _R], wrap: Callable[[Any, _R], _W]
-) -> Callable[Concatenate[Blocking[_A], _P], _W]:
+    method: Callable[Concatenate[_A_co, _P], _R], wrap: Callable[[Any, _R], _W]
+) -> Callable[Concatenate[Blocking[_A_co], _P], _W]:
     """Return the method that calls `method` on the loop and wraps what it makes."""
 
-    async def work(outer: Blocking[_A], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def work(outer: Blocking[_A_co], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         outer._before()  # noqa: SLF001 - of the class above
         return method(outer._inner, *args, **kwargs)  # noqa: SLF001
 
     @wraps(method)
-    def call(outer: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _W:
+    def call(outer: Blocking[_A_co], /, *args: _P.args, **kwargs: _P.kwargs) -> _W:
         return wrap(outer, outer._thread.run(work(outer, *args, **kwargs)))  # noqa: SLF001
 
     return call

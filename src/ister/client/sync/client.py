@@ -5,7 +5,7 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from ister.base import DEFAULT_URL, Time
+from ister.base import Time
 from ister.base.limits import BATCH_BYTES_CEILING
 from ister.client import aio
 from ister.client.session import Lease, Link, Tls, Token
@@ -27,25 +27,35 @@ _Ack = tuple[Lease, int]
 
 
 def connect(
-    url: str = DEFAULT_URL,
+    url: str | None = None,
     *,
     token: Token | None = None,
     tls: Tls | None = None,
     name: str = "",
     timeout: float = 30.0,
+    connect_timeout: float | None = None,
 ) -> "Client":
     """Connect to the broker at `url` (`ister://host:port`, several joined by commas).
 
     Use it with `with`, or call `close()`. The client reconnects by itself; `timeout` bounds, in
-    seconds, how long calls wait for a connection and for their answers. `isters://` is TLS, for
-    which `tls` and `token` are as in `ister.connect`. Raises `NotConnectedError` when there is no
-    broker, and `UnauthenticatedError` when it does not know the token.
+    seconds, how long calls wait for a connection and for their answers. `isters://` is TLS. Without
+    a `url` the environment says where the broker is. For that, `tls`, `token` and
+    `connect_timeout` see `ister.connect`. Raises `NotConnectedError` when there is no broker, and
+    `UnauthenticatedError` when it does not know the token.
 
     >>> with ister.sync.connect(url) as client:
     ...     client.create_topic("/default/orders")
     """
     # No polling for answers: the loop would hold the interpreter that its own caller needs.
-    inner = aio.connect(url, token=token, tls=tls, name=name, timeout=timeout, busy_poll=0.0)
+    inner = aio.connect(
+        url,
+        token=token,
+        tls=tls,
+        name=name,
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        busy_poll=0.0,
+    )
     thread = LoopThread()
     try:
         thread.run(inner.open())
@@ -115,11 +125,14 @@ class Client(Blocking[aio.Client]):
     publish_stages = blocking(aio.Client.publish_stages)
     drop_stages = blocking(aio.Client.drop_stages)
     reader = wrapping(aio.Client.reader, Reader)
+    publish = blocking(aio.Client.publish)
     request = blocking(aio.Client.request)
     create_topic = blocking(aio.Client.create_topic)
+    update_topic = blocking(aio.Client.update_topic)
     purge = blocking(aio.Client.purge)
     delete_topic = blocking(aio.Client.delete_topic)
     delete_subscription = blocking(aio.Client.delete_subscription)
+    update_subscription = blocking(aio.Client.update_subscription)
     pause_subscription = blocking(aio.Client.pause_subscription)
     resume_subscription = blocking(aio.Client.resume_subscription)
     seek = blocking(aio.Client.seek)

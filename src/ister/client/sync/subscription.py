@@ -128,15 +128,15 @@ class Subscription(Blocking[aio.Subscription]):
     save_cursor = blocking(aio.Subscription.save_cursor)
     drop_cursor = blocking(aio.Subscription.drop_cursor)
 
-    def close(self) -> None:
+    def close(self, *, release: bool = False) -> None:
         """Detach. The broker delivers messages that are not acknowledged to other consumers.
 
         A message of a stream that the application has received counts as an attempt, as after a
-        `nack`: a handler that fails on a message for good must not get it again for ever. What
-        still waits in the client does not count.
+        `nack`: a message whose handler always fails becomes a dead letter in the end. What still
+        waits in the client does not count. With `release` nothing counts.
         """
         if not self._thread.closed:
-            self._thread.run(self._close())
+            self._thread.run(self._close(release=release))
 
     @property
     def active(self) -> bool:
@@ -202,7 +202,12 @@ class Subscription(Blocking[aio.Subscription]):
         """Yield whole batches, columns and all: `len(batch)`, `batch.payloads`, `.offsets`."""
         try:
             while True:
-                yield from self.fetch_batches()
+                # One at a time: those behind it have not been received when the loop ends here.
+                with self._turn(None) as left_s:
+                    ready = left_s is not None and self._pull(left_s())
+                    batch = self._take_arrived() if ready else None
+                if batch is not None:
+                    yield batch
         except ClosedError:
             return
 
@@ -290,9 +295,9 @@ class Subscription(Blocking[aio.Subscription]):
     async def _bring(self, timeout: float | None, count: int | None) -> None:
         self._arrived.extend(await self._inner.bring(timeout, count))
 
-    async def _close(self) -> None:
+    async def _close(self, *, release: bool) -> None:
         self._before()
-        await self._inner.close()
+        await self._inner.close(release=release)
 
     def _too_late(self, timeout: float | None) -> RequestTimeoutError:
         return RequestTimeoutError(f"subscription {self.name!r}", timeout or 0.0)

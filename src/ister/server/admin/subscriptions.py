@@ -1,6 +1,6 @@
 """Subscriptions: list, describe, make, remove, move, pause, set, redrive."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ister.base import (
     LATEST,
@@ -10,7 +10,11 @@ from ister.base import (
     is_wildcard,
     parse_pattern,
 )
-from ister.base.errors import SubscriptionNotFoundError, SubscriptionTakenError
+from ister.base.errors import (
+    SubscriptionMismatchError,
+    SubscriptionNotFoundError,
+    SubscriptionTakenError,
+)
 from ister.broker import Broker, SubscribeOptions
 from ister.server.admin import waiting
 from ister.server.admin.consuming import Inbox, attach
@@ -58,6 +62,8 @@ class Subscriptions:
         key_filters: Sequence[str] = (),
         start: Position = LATEST,
         acks: AckSettings | None = None,
+        work_queues: bool = False,
+        expire_after_ms: int = 0,
     ) -> None:
         """Make a durable subscription that nobody consumes yet, or find the same one there."""
         if not is_wildcard(parse_pattern(topic)):
@@ -72,12 +78,46 @@ class Subscriptions:
             key_filters=key_filters,
             start=start,
             acks=acks,
+            work_queues=work_queues,
+            expire_after_ms=expire_after_ms,
+            given=(),
         )
+        found = self.find(topic, name)
+        if found is not None:
+            _check_same(found, options)
         try:
             attachment = await attach(self._broker, options, Inbox())
         except SubscriptionTakenError:
             return  # By a consumer of the same subscription: it is there.
         self._broker.subscribers.unsubscribe(attachment)
+
+    async def update(
+        self,
+        topic: str,
+        name: str,
+        *,
+        given: Collection[str],
+        type: str = "exclusive",
+        policy: str = "least_loaded",
+        filters: dict[str, str] | None = None,
+        key_filters: Sequence[str] = (),
+        acks: AckSettings | None = None,
+        expire_after_ms: int = 0,
+    ) -> None:
+        """Change the settings of a durable subscription that are `given`, consumers or not."""
+        options = SubscribeOptions(
+            topic=topic,
+            subscription=name,
+            consumer="admin",
+            type=type,
+            policy=policy,
+            filters=filters or {},
+            key_filters=key_filters,
+            acks=acks,
+            expire_after_ms=expire_after_ms,
+            given=given,
+        )
+        await waiting.done(lambda done: self._broker.subscribers.update(options, done))
 
     async def delete(self, topic: str, name: str) -> None:
         """Remove a durable subscription with its position; its consumers are closed."""
@@ -122,4 +162,25 @@ class Subscriptions:
     async def _set_paused(self, topic: str, name: str, *, paused: bool) -> None:
         await waiting.done(
             lambda done: self._broker.durables.pause(topic, name, done, paused=paused)
+        )
+
+
+def _check_same(found: SubscriptionReport, options: SubscribeOptions) -> None:
+    """Raise `SubscriptionMismatchError` when a subscription has other settings than these."""
+    by_key = found.type == "key_shared"
+    acks = found.cursor.settings if found.cursor is not None else None
+    expire_after_ms = found.cursor.expire_after_ms if found.cursor is not None else 0
+    others = {
+        f"type {found.type!r}": found.type == options.type,
+        f"policy {found.policy!r}": found.policy == options.policy,
+        "other filters": found.filters == options.filters,
+        "other key filters": by_key or found.key_filters == list(options.key_filters),
+        "another expire_after_ms": (expire_after_ms or 0) == options.expire_after_ms,
+        "other ack settings": options.acks is None or acks is None or acks == options.acks,
+    }
+    detail = [what for what, is_same in others.items() if not is_same]
+    if detail:
+        way_out = "ask for the same, or change them"
+        raise SubscriptionMismatchError(
+            found.topic, found.subscription, f"{', '.join(detail)}: {way_out}"
         )

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from ister.base import (
     Pattern,
+    StreamChanges,
     StreamSettings,
     TimelineSettings,
     find_partition,
@@ -184,17 +185,13 @@ class Topics:
             )
         )
 
+    async def update(self, name: str, changes: StreamChanges) -> None:
+        """Change settings of a stream and of all its partitions."""
+        await waiting.done(lambda done: self._broker.update_topic(name, changes, done))
+
     def check_new(self, name: str) -> None:
         """Raise `TopicExistsError` when there is a topic, or a partition, of that name."""
-        if self.exists(name):
-            raise TopicExistsError(name, self._as_what(name))
-
-    def _as_what(self, name: str) -> str:
-        if self._is_timeline(name):
-            return f"as a {self._broker.timelines.settings(name).kind} topic"
-        kind = self._broker.catalog.get(name)[0].kind
-        count = self._broker.partition_count(name)
-        return f"as a {kind} topic" + (f" with {count} partitions" if count else "")
+        self._broker.catalog.check_new(name)
 
     async def add_partition(self, name: str, partition: int, *, kind: str) -> None:
         """Have a partitioned topic have one more partition: the next, making the first as well.

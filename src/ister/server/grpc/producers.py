@@ -274,10 +274,13 @@ class Producers:
             found.vault.committer.after(done)
         elif found is not None:
             done(None)
-        elif partition is not None:
-            broker.grow_topic(partition[0], partition[1] + 1, done, kind=kind)
         else:
-            broker.create_topic(topic, done, kind=kind)
+            # Of which kind it is the producer says, whether it may be made the broker.
+            broker.catalog.kind_to_make(topic)
+            if partition is not None:
+                broker.grow_topic(partition[0], partition[1] + 1, done, kind=kind)
+            else:
+                broker.create_topic(topic, done, kind=kind)
         await made
 
     def _adopt(self, client_id: int, topic: TopicName, name: str) -> Producer:

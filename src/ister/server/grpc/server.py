@@ -121,7 +121,7 @@ class GrpcServer:
                 count_max=self._handshakes_max,
                 on_failed=self._on_handshake_failed,
             )
-            make = partial(self._handshakes.protocol, partial(GrpcSession, self))
+            make = partial(self._handshakes.protocol, lambda _: GrpcSession(self))
         self._server = await loop.create_server(make, host, port, backlog=BACKLOG)
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         return int(self._server.sockets[0].getsockname()[1])

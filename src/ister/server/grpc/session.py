@@ -60,7 +60,7 @@ _NO_MESSAGE = (StatusCode.INVALID_ARGUMENT, "the request has no whole message")
 class GrpcSession(asyncio.Protocol):
     """See the module."""
 
-    def __init__(self, server: "GrpcServer", below: asyncio.Transport | None = None) -> None:
+    def __init__(self, server: "GrpcServer") -> None:
         self.server = server
         self.address = ""
         self.connection = Connection()
@@ -83,8 +83,6 @@ class GrpcSession(asyncio.Protocol):
         self._dirty = False
         # Whether frames wait for a later turn.
         self._waiting = False
-        # What TLS goes over.
-        self._below = below
         self._transport: asyncio.Transport | None = None
         # Calls that wait for room to write.
         self._blocked: dict[int, Call] = {}
@@ -184,12 +182,16 @@ class GrpcSession(asyncio.Protocol):
 
         The server bounds how long. Until then whatever comes is read and forgotten: if it were
         left to the kernel, closing would reset the connection, and the client would lose what is
-        still on its way to it.
+        still on its way to it. A client that has made no call has no answers to lose, and its
+        connection does not take up a file for longer.
         """
         self._begin_end()
         self.flush()
         transport = self._transport
         if transport is None or self._half_closed or transport.is_closing():
+            return
+        if not self.known:
+            transport.close()
             return
         self._half_closed = True
         if transport.can_write_eof():

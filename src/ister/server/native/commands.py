@@ -8,11 +8,15 @@ takes long returns its steps, between which others have their turn; its session 
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
 from ister.broker import (
     Attachment,
     Reader,
+    StreamTopic,
     SubscribeOptions,
+    Topic,
     Transaction,
     check_commit,
     open_reader,
@@ -31,6 +35,7 @@ from ister.wire import (
     AbortTransaction,
     BeginTransaction,
     BrokerDescription,
+    Chosen,
     CloseConsumer,
     CloseProducer,
     CloseReader,
@@ -63,6 +68,8 @@ from ister.wire import (
     Subscriptions,
     Topics,
     TransactionCommitted,
+    UpdateSubscription,
+    UpdateTopic,
     Welcome,
     accept_hello,
     control_frame,
@@ -150,6 +157,8 @@ def _done(reply: Reply) -> Callable[[IsterError | None], object]:
 
 
 def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) -> None:
+    if command.exist_ok is False:
+        session.broker.catalog.check_new(command.topic)
     session.broker.create_topic(
         command.topic,
         _done(reply),
@@ -158,6 +167,10 @@ def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) 
         stream=command.stream,
         timeline=command.timeline,
     )
+
+
+def _update_topic(session: "NativeSession", command: UpdateTopic, reply: Reply) -> None:
+    session.broker.update_topic(command.topic, command.changes, _done(reply))
 
 
 def _delete_topic(session: "NativeSession", command: DeleteTopic, reply: Reply) -> None:
@@ -204,7 +217,11 @@ def _delete_namespace(session: "NativeSession", command: DeleteNamespace, reply:
 def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply) -> None:
     check_channel(session, command.channel)
     session.check_room(len(session.producers), "producers_per_connection_max")
-    partitions = session.broker.partitions(command.topic, known=command.partitions)
+    came_back = bool(command.kind or command.partitions)
+    created = not came_back and not session.broker.catalog.is_taken(command.topic)
+    partitions = session.broker.partitions(
+        command.topic, known=command.partitions, kind=command.kind or ""
+    )
     if partitions:
         reply(ProducerOpened(topic=command.topic, producer_id=0, partitions=partitions))
         return
@@ -218,8 +235,14 @@ def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply
             partitions=0,
             next_sequence=stream.next_sequence(command.name) if stream is not None else 0,
             kind=producer.topic.kind,
+            created=True if created and not _is_heard(producer.topic) else UNSET,
         )
     )
+
+
+def _is_heard(topic: Topic | StreamTopic) -> bool:
+    """Whether a live topic has subscriptions: those with a wildcard have a new one at once."""
+    return isinstance(topic, Topic) and bool(topic.subscriptions)
 
 
 def _close_producer(session: "NativeSession", command: CloseProducer, reply: Reply) -> None:
@@ -251,8 +274,16 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
             return
         session.consumers[channel] = found
         partitions = session.broker.partition_count(command.topic)
-        reply(Subscribed(active=found.active, partitions=partitions, leases=found.life))
+        reply(
+            Subscribed(
+                active=found.active,
+                partitions=partitions,
+                leases=found.life,
+                type=UNSET if found.type == command.type else found.type,
+            )
+        )
 
+    chosen = Chosen() if command.chosen is UNSET else command.chosen
     options = SubscribeOptions(
         topic=command.topic,
         subscription=command.subscription,
@@ -262,9 +293,14 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
         key_filters=command.key_filters,
         filters=command.filters,
         partitions=command.partitions,
+        kind=command.kind or "",
         start=command.start,
         acks=command.acks,
         held=command.held,
+        work_queues=chosen.work_queues,
+        durable=chosen.durable,
+        expire_after_ms=chosen.expire_after_ms,
+        given=None if command.chosen is UNSET else chosen.given,
     )
     try:
         session.broker.subscribers.subscribe(
@@ -291,6 +327,24 @@ def _delete_subscription(
     session: "NativeSession", command: DeleteSubscription, reply: Reply
 ) -> None:
     session.broker.durables.delete(command.topic, command.subscription, _done(reply))
+
+
+def _update_subscription(
+    session: "NativeSession", command: UpdateSubscription, reply: Reply
+) -> None:
+    options = SubscribeOptions(
+        topic=command.topic,
+        subscription=command.subscription,
+        consumer="",
+        type=command.type,
+        policy=command.policy,
+        key_filters=command.key_filters,
+        filters=command.filters,
+        acks=command.acks,
+        expire_after_ms=command.chosen.expire_after_ms,
+        given=command.chosen.given,
+    )
+    session.broker.subscribers.update(options, _done(reply))
 
 
 def _seek(session: "NativeSession", command: Seek, reply: Reply) -> None:
@@ -452,6 +506,7 @@ def _describe_broker(session: "NativeSession", _: DescribeBroker, reply: Reply) 
 # Each action takes its own command type, which the table's key guarantees.
 _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     CreateTopic: _create_topic,
+    UpdateTopic: _update_topic,
     DeleteTopic: _delete_topic,
     PurgeTopic: _purge_topic,
     CreateNamespace: _create_namespace,
@@ -461,6 +516,7 @@ _ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     Subscribe: _subscribe,
     CloseConsumer: _close_consumer,
     DeleteSubscription: _delete_subscription,
+    UpdateSubscription: _update_subscription,
     Seek: _seek,
     SaveCursor: _save_cursor,
     DropCursor: _drop_cursor,

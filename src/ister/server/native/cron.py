@@ -15,7 +15,7 @@ from ister.server.native.timelines import (
     fitting,
     rule_rows,
 )
-from ister.timeline import CATCH_UP_MS, PREVIEW_COUNT_MAX, CronRule, RuleRow, parse_rule
+from ister.timeline import PREVIEW_COUNT_MAX, CronRule, RuleRow, parse_rule
 from ister.wire import (
     PAUSE_RULE,
     PUT_RULE,
@@ -106,12 +106,11 @@ def preview(session: "NativeSession", command: PreviewCron, reply: Reply) -> Non
 
 
 def _rule_of(command: ChangeCron) -> CronRule:
-    catch_up_ms = CATCH_UP_MS if command.catch_up_ms is None else command.catch_up_ms
     return parse_rule(
         command.expression,
         command.zone,
         jitter_ms=command.jitter_ms,
-        catch_up_ms=catch_up_ms,
+        catch_up_ms=command.catch_up_ms,
         overlap=command.overlap,
     )
 

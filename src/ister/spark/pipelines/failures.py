@@ -15,6 +15,10 @@ from ister.spark.pipelines.building import StepError
 # A text for a person: what is longer has a query's plan or half a program in it.
 TEXT_CHARACTERS_MAX = 2_000
 
+# Queries notice within seconds that their broker is away: each asks it for 150 ms at a time, and
+# reports after its batch.
+SAME_S = 10.0
+
 _CONDITION = re.compile(r"^\s*\[(?P<name>[A-Z0-9_.]+)\]\s*")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 _POSITION = re.compile(r"line (\d+),? pos(?:ition)? (\d+)", re.IGNORECASE)
@@ -61,6 +65,26 @@ class Failure:
     text: str
     can_pass: bool
     exit_code: int
+
+
+class News:
+    """Tells new failures from those that another sink has just had.
+
+    The sinks of a pipeline and its dead letters share a broker: when it is away all of them fail,
+    and the reason is worth one line.
+    """
+
+    def __init__(self) -> None:
+        self._sink = self._text = ""
+        self._at_s = 0.0
+
+    def is_new(self, sink: str, text: str, now_s: float) -> bool:
+        """Whether no other sink has failed with this text in the last `SAME_S` seconds."""
+        is_other = sink != self._sink
+        if is_other and text == self._text and now_s - self._at_s < SAME_S:
+            return False
+        self._sink, self._text, self._at_s = sink, text, now_s
+        return True
 
 
 def explained(error: BaseException) -> Failure:

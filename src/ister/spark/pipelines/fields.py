@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeVar
 
-from ister.base import parse_pattern, parse_topic
+from ister.base import full_name, parse_pattern, parse_topic
 from ister.base.errors import BadNameError
 from ister.spark.pipelines.positions import Node, Origin, Remark
 from ister.spark.pipelines.variables import Secret, missing_secrets, names_in, substituted
@@ -173,7 +173,7 @@ class Fields:
     def checked_topic(self, key: str, text: str) -> str | None:
         """Return a topic's name, or note what is wrong with it."""
         try:
-            return parse_topic(text)
+            return parse_topic(full_name(text))
         except BadNameError as error:
             hint = "; several topics by a wildcard are `pattern:`" if "*" in text else ""
             self.mistake(key, f"`{text}` is no topic: {error.reason}{hint}")
@@ -183,7 +183,7 @@ class Fields:
         """Return a pattern of topics."""
         text = self.text(key)
         try:
-            return None if text is None else parse_pattern(text)
+            return None if text is None else parse_pattern(full_name(text))
         except BadNameError as error:
             self.mistake(key, f"`{text}` is no pattern: {error.reason}")
             return None

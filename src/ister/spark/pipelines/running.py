@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from socketserver import BaseServer
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from ister.base.errors import BadRequestError, PipelineRunningError
 from ister.spark.pipelines import metrics, state
 from ister.spark.pipelines.building import DEAD_LETTERS, Flow, build
 from ister.spark.pipelines.definition import Definition, RunOptions, hidden, reveal
-from ister.spark.pipelines.failures import Failure, explained
+from ister.spark.pipelines.failures import Failure, News, explained
 from ister.spark.pipelines.progress import (
     BatchReport,
     Board,
@@ -40,6 +41,7 @@ from ister.spark.pipelines.progress import (
     View,
     parsed,
 )
+from ister.spark.pipelines.sink_topics import make_topics
 from ister.spark.pipelines.sinks import start
 from ister.spark.pipelines.upgrade import (
     SHUFFLE_PARTITIONS,
@@ -90,6 +92,12 @@ def run(definition: Definition, options: RunOptions) -> int:
         log = log_path(definition.name)
         # From now on `list` and `stop` know of it: Spark takes ten seconds to start.
         claim.write(_running(definition, options, log=log))
+        if (failure := make_topics(definition)) is not None:
+            goes_on = failure.can_pass and options.restart
+            later = "; the topics of its sinks are created once it answers" if goes_on else ""
+            view.say(hidden(f"pipeline {definition.name}: {failure.text}{later}", definition))
+            if not goes_on:
+                return failure.exit_code
         with _diverted(log):
             spark = _session(definition, options)
         stack.callback(_stop_session, spark)
@@ -189,6 +197,7 @@ class Runner:
         # Batches that were counted and not shown yet, by sink.
         self._fresh: dict[str, list[BatchReport]] = {}
         self._written_s = 0.0
+        self._news = News()
         self.board = Board(definition.name, [sink.name for sink in definition.sinks])
         # Told what to show others of this pipeline, every `WRITE_S`.
         self.publish: Callable[[Mapping[str, object]], None] = lambda _progress: None
@@ -305,7 +314,8 @@ class Runner:
         track.retry_s = time.monotonic() + wait_s
         meter.restarts += 1
         meter.status = "waiting"
-        self._view.say(f"{meter.sink}: {failure.text}; again in {wait_s:.0f} s")
+        if self._news.is_new(meter.sink, failure.text, time.monotonic()):
+            self._view.say(f"{meter.sink}: {failure.text}; again in {wait_s:.0f} s")
         return None
 
     def _may_retry(self, failure: Failure, count: int) -> bool:
@@ -513,9 +523,7 @@ def _diverted(log: Path) -> Iterator[None]:
 
 
 def _session(definition: Definition, options: RunOptions) -> "SparkSession":
-    # What PySpark writes about errors in SQL is told by us, in fewer words.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    _quiet_loggers()
     settings = {name: reveal(value) for name, value in definition.settings.items()}
     master = options.master or "local[*]"
     spark = session(
@@ -526,7 +534,23 @@ def _session(definition: Definition, options: RunOptions) -> "SparkSession":
     from ister.spark.source import IsterSource
 
     spark.dataSource.register(IsterSource)
+    silence(spark.sparkContext._accumulatorServer)  # noqa: SLF001 (nothing else has it)
     return spark
+
+
+def silence(server: BaseServer) -> None:
+    """Keep a server of PySpark from printing a traceback when Java ends first, as by Ctrl-C."""
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+
+
+def _quiet_loggers() -> None:
+    """Keep Spark's own words for an error from the terminal: the pipeline says it in fewer.
+
+    PySpark logs mistakes in SQL; Py4J logs what a batch raises, with the stack traces of Python and
+    Java, before the query reports it. All of it is in the pipeline's log.
+    """
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _stop_session(spark: "SparkSession") -> None:

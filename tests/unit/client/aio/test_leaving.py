@@ -88,3 +88,25 @@ async def test_an_acknowledgement_right_before_the_end_counts() -> None:
             await (await sub.receive(timeout=1.0)).ack()
 
         assert await attempts(client, 1) == [(b"b", 1)]
+
+
+async def test_a_message_counts_as_an_attempt_when_only_the_client_is_closed() -> None:
+    async with MemoryBroker() as broker:
+        async with broker.connect() as client:
+            await publish(client, b"poison", b"fine")
+            sub = await client.subscribe(TOPIC, "workers", type="shared", start="earliest")
+            assert (await sub.receive(timeout=1.0)).payload == b"poison"
+
+        async with broker.connect() as client:
+            assert await attempts(client, 2) == [(b"fine", 1), (b"poison", 2)]
+
+
+async def test_a_subscription_that_is_closed_with_release_counts_no_attempt() -> None:
+    async with MemoryBroker() as broker, broker.connect() as client:
+        await publish(client, b"a", b"b")
+        for _ in range(6):
+            sub = await client.subscribe(TOPIC, "workers", type="shared", start="earliest")
+            assert len(await sub.fetch(2, timeout=1.0)) == 2
+            await sub.close(release=True)
+
+        assert await attempts(client, 2) == [(b"a", 1), (b"b", 1)]

@@ -15,6 +15,7 @@ from ister.base.errors import (
     NotConnectedError,
     VersionError,
 )
+from ister.client.aio.sockets import HandshakeError
 from ister.testing import MemoryBroker, MemoryTransport, VirtualClock, connect_pair, settle
 from ister.wire import Welcome, control_frame
 
@@ -60,17 +61,28 @@ class Network:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.attempts: list[str] = []
+        # Nobody listens before.
+        self.opens_ms = 0
         self.server: Callable[[], asyncio.BaseProtocol] = MuteBroker
 
-    def connect(self, url: str = "ister://somewhere") -> ister.Client:
+    def connect(
+        self, url: str = "ister://somewhere", connect_timeout: float | None = 0
+    ) -> ister.Client:
         """Return a client in this network."""
-        return ister.connect(url, clock=self.clock, connector=self._connector, busy_poll=0.0)
+        return ister.connect(
+            url,
+            timeout=10.0,
+            connect_timeout=connect_timeout,
+            clock=self.clock,
+            connector=self._connector,
+            busy_poll=0.0,
+        )
 
     async def _connector(
         self, protocol: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]
     ) -> MemoryTransport:
         self.attempts.append(address[0])
-        if address[0] == "nowhere":
+        if address[0] == "nowhere" or self.clock.monotonic_ms() < self.opens_ms:
             raise ConnectionRefusedError("nobody listens")
         return connect_pair(protocol, self.server)
 
@@ -100,17 +112,65 @@ async def test_no_broker_anywhere_is_told_with_every_reason(network: Network) ->
 
     assert caught.value.url == "ister://nowhere:6655,nowhere:1"
     assert caught.value.reason == "nobody listens; nobody listens"
+    assert str(caught.value).startswith("no broker at ister://nowhere:6655,nowhere:1 (")
 
 
-async def test_a_connection_that_is_closed_at_once_is_no_broker(network: Network) -> None:
+async def test_a_broker_that_starts_later_is_reached(network: Network) -> None:
+    network.opens_ms = network.clock.monotonic_ms() + 1_000
+    client = network.connect(connect_timeout=None)
+    opening = asyncio.ensure_future(client.open())
+
+    await network.clock.elapse(0.999)
+    assert not opening.done()
+    await network.clock.elapse(9.0)
+
+    await opening
+    assert client.connected
+    await client.close()
+
+
+async def test_the_first_connection_is_tried_for_the_timeout_and_then_told(
+    network: Network,
+) -> None:
+    opening = asyncio.ensure_future(network.connect("ister://nowhere", connect_timeout=None).open())
+
+    await network.clock.elapse(9.9)
+    assert not opening.done()
+    await network.clock.elapse(0.2)
+
+    with pytest.raises(NotConnectedError, match="nobody listens"):
+        await opening
+    assert len(network.attempts) > 3
+
+
+async def test_a_certificate_that_is_not_trusted_is_told_at_once(network: Network) -> None:
+    async def connector(
+        protocol: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]
+    ) -> MemoryTransport:
+        network.attempts.append("")
+        raise HandshakeError("its certificate is not to be trusted")
+
+    client = ister.connect("ister://x", clock=network.clock, connector=connector)
+
+    with pytest.raises(NotConnectedError, match="not to be trusted"):
+        await client.open()
+    assert len(network.attempts) == 1
+
+
+async def test_a_connection_that_is_closed_at_once_is_not_called_a_missing_broker(
+    network: Network,
+) -> None:
     class Closing(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             cast("MemoryTransport", transport).abort()
 
     network.server = Closing
 
-    with pytest.raises(NotConnectedError):
+    with pytest.raises(NotConnectedError) as caught:
         await network.connect()
+    assert caught.value.answered
+    assert str(caught.value).startswith("no connection to ister://")
+    assert "no broker" not in str(caught.value)
 
 
 async def test_a_broker_of_another_version_is_not_tried_again(network: Network) -> None:

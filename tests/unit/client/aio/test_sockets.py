@@ -14,11 +14,13 @@ from ister.base.errors import BadRequestError
 from ister.base.limits import TOKEN_CHARACTERS_MAX
 from ister.client.aio.sockets import (
     TOKEN_FILE_BYTES_MAX,
+    HandshakeError,
     TlsConnector,
     closing_hint,
     connect_socket,
     connector_of,
     context_of,
+    has_answered,
     tls_reason,
     token_file,
 )
@@ -278,15 +280,25 @@ def test_a_connection_that_ends_without_a_word_has_a_hint() -> None:
 async def test_the_end_of_a_handshake_is_told_as_one(
     monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
-    with pytest.raises(ConnectionError, match="closed instead of a TLS handshake: is TLS on"):
+    with pytest.raises(HandshakeError, match="closed instead of a TLS handshake: is TLS on") as got:
         await failing_with(error, monkeypatch)
+    assert has_answered(got.value)
 
 
 async def test_a_refused_connection_is_told_as_the_system_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(ConnectionRefusedError, match="nobody"):
+    with pytest.raises(ConnectionRefusedError, match="nobody") as caught:
         await failing_with(ConnectionRefusedError(errno.ECONNREFUSED, "nobody"), monkeypatch)
+    assert not has_answered(caught.value)
+
+
+async def test_a_certificate_that_is_not_trusted_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(HandshakeError) as caught:
+        await failing_with(ssl.SSLError("untrusted"), monkeypatch)
+    assert has_answered(caught.value)
 
 
 async def failing_with(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,3 +285,50 @@ async def test_a_cron_topic_is_made_again_only_as_it_is(client: ister.Client) ->
     await client.delete_topic(TOPIC)
     await client.create_topic(TOPIC, kind="cron")
     assert [message async for message in client.timeline(TOPIC).rules()] == []
+
+
+async def test_a_rule_fires_at_an_interval_below_a_minute(
+    jobs: ister.Timeline, clock: VirtualClock
+) -> None:
+    await jobs.put(b"go", every=5.0, id="tick")
+    due: list[datetime] = []
+    async with jobs.consume("worker-1") as leases:
+        for _ in range(4):
+            await clock.elapse(5.0)
+            lease = await leases.receive(timeout=1.0)
+            due.append(lease.due)
+            await lease.done()
+
+    assert [one - due[0] for one in due] == [timedelta(seconds=5 * n) for n in range(4)]
+    assert due[0].second % 5 == 0
+    rule = rule_in(await jobs.get("tick"))
+    assert (rule.expression, rule.skipped, rule.missed) == ("@every 5s", 0, 0)
+
+
+async def test_an_interval_that_is_not_done_in_time_is_skipped(
+    jobs: ister.Timeline, clock: VirtualClock
+) -> None:
+    await jobs.put(b"go", every=timedelta(seconds=1), id="tick")
+    async with jobs.consume("worker-1") as leases:
+        await clock.elapse(1.5)
+        lease = await leases.receive(timeout=1.0)
+        await clock.elapse(3.0)
+        await lease.done()
+        await clock.elapse(1.0)
+        again = await leases.receive(timeout=1.0)
+
+    assert again.due - lease.due > timedelta(seconds=2)
+    assert rule_in(await jobs.get("tick")).skipped >= 2
+
+
+async def test_intervals_are_whole_seconds_and_no_expression_beside_them(
+    jobs: ister.Timeline,
+) -> None:
+    for every, reason in ((0.5, "1 to 86400"), (1.5, "whole seconds"), ("5", "not '5'")):
+        with pytest.raises(BadRequestError, match=reason):
+            await jobs.put(b"x", every=every)  # type: ignore[arg-type]
+    with pytest.raises(BadRequestError, match="not both"):
+        await jobs.put(b"x", cron="* * * * *", every=5.0)
+    await jobs.put(b"x", every=5.0, id="a")
+    await jobs.update("a", b"y", every=60.0)
+    assert rule_in(await jobs.get("a")).expression == "@every 60s"

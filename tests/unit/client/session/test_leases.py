@@ -428,7 +428,7 @@ def test_a_closed_consumer_hands_out_no_leased_messages(
     assert sub.leases.refused == 1
 
 
-def test_a_client_that_leaves_gives_its_leases_back(end: WireEnd) -> None:
+def test_a_client_that_leaves_nacks_what_was_received_and_gives_the_rest_back(end: WireEnd) -> None:
     streams, _live = end.subscribe(), end.subscribe()
     one = lease(end, streams)
     one.ack(0, 1)
@@ -437,4 +437,4 @@ def test_a_client_that_leaves_gives_its_leases_back(end: WireEnd) -> None:
     end.session.receivers.leave()
     frames = end.frames()
 
-    assert [opcode for opcode, _, _, _ in frames] == [Opcode.ACK, Opcode.CONTROL]
+    assert [opcode for opcode, _, _, _ in frames] == [Opcode.ACK, Opcode.NACK, Opcode.CONTROL]

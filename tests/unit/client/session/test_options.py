@@ -99,3 +99,5 @@ def test_a_live_topic_has_no_settings() -> None:
     assert stream_settings("live", **NO_SETTINGS) is None
     with pytest.raises(BadRequestError):
         stream_settings("live", **(NO_SETTINGS | {"max_age": 1.0}))
+    with pytest.raises(BadRequestError, match="a live topic takes no max_bytes and no ttl"):
+        stream_settings("live", **(NO_SETTINGS | {"ttl": 1.0, "max_bytes": 1}))

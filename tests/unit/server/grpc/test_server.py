@@ -245,6 +245,15 @@ async def test_nothing_that_comes_after_the_end_is_acted_on() -> None:
     assert not caller.transport.closed
 
 
+async def test_connection_without_a_call_is_closed_without_waiting_for_its_client() -> None:
+    caller = Desk.open().caller()
+    caller.transport.stubborn = True
+
+    caller.session.close()
+
+    assert caller.transport.closed
+
+
 async def test_client_that_does_not_end_its_half_is_cut_off_after_a_while() -> None:
     desk = Desk.open()
     caller = end_stubborn(desk)

@@ -122,6 +122,22 @@ async def test_a_topic_that_exists_otherwise_is_a_conflict(call: Caller) -> None
     assert answer.json["error"]["fields"]["topic"] == "/default/orders"
 
 
+async def test_settings_of_a_stream_are_changed_and_the_others_stay(call: Caller) -> None:
+    await call("PUT", f"{TOPICS}/orders", {"kind": "stream", "max_bytes": 7, "ttl_ms": 9})
+
+    answer = await call("PATCH", f"{TOPICS}/orders", {"max_age_ms": 60_000, "ttl_ms": 0})
+
+    settings = answer.json["settings"]
+    assert (settings["max_age_ms"], settings["max_bytes"], settings["ttl_ms"]) == (60_000, 7, 0)
+    assert (await call("GET", f"{TOPICS}/orders")).json["settings"] == settings
+    object_ = await call("PATCH", f"{TOPICS}/orders", {"durability": "object"})
+    assert object_.error == (400, 1007, "BadRequestError")
+    unknown = await call("PATCH", f"{TOPICS}/orders", {"retention": "compact"})
+    assert unknown.error[0] == 400
+    await call("PUT", f"{TOPICS}/live", {"kind": "live"})
+    assert (await call("PATCH", f"{TOPICS}/live", {"ttl_ms": 1})).error[2] == "WrongKindError"
+
+
 async def test_a_topic_in_no_namespace_is_not_made(call: Caller) -> None:
     answer = await call("PUT", f"{API}/namespaces/none/topics/a", {"kind": "live"})
 
@@ -143,6 +159,8 @@ async def test_topics_are_listed_by_page_kind_pattern_and_namespace(call: Caller
     assert await listed("/topics?kind=stream&after=/default/orders.us") == ["/default/prices"]
     assert await listed("/namespaces/shop/topics") == ["/shop/orders.eu"]
     assert await listed("/namespaces/default/topics?pattern=/default/orders.*") == streams
+    assert await listed("/topics?pattern=orders.*") == streams
+    assert await listed("/namespaces/shop/topics?pattern=orders.*") == ["/shop/orders.eu"]
     none = await call("GET", f"{API}/namespaces/none/topics")
     assert none.error == (404, 3002, "NamespaceNotFoundError")
 
@@ -407,3 +425,19 @@ async def test_a_timeline_is_nothing_else(
     answer = await call(method, f"{TOPICS}/later{path}", body)
 
     assert answer.error == (400, 1013, "WrongKindError")
+
+
+async def test_settings_of_a_subscription_change_and_the_others_stay(
+    call: Caller, billing: None
+) -> None:
+    before = (await call("GET", BILLING)).json
+    body = {"filters": {"a": "1"}, "policy": "random", "settings": {"max_deliveries": 9}}
+    answer = await call("PATCH", BILLING, body)
+
+    assert answer.status == 200
+    after = (await call("GET", BILLING)).json
+    assert (after["filters"], after["policy"]) == ({"a": "1"}, "random")
+    assert after["cursor"]["settings"] == before["cursor"]["settings"] | {"max_deliveries": 9}
+    assert (await call("PATCH", BILLING, {"policy": "fair"})).status == 400
+    missing = f"{BILLING}-not-there"
+    assert (await call("PATCH", missing, {})).error == (404, 3004, "SubscriptionNotFoundError")

@@ -243,7 +243,7 @@ def test_a_module_that_is_no_python_is_told_with_its_line(tmp_path: Path) -> Non
         ("broker: localhost", "`localhost` is no broker: write ister://host:port"),
         ("trigger: 5 parsecs", "or `available_now`"),
         ("settings: {shuffle: 4}", "`shuffle` is no setting of Spark"),
-        ("dead_letters: dead", "`dead` is no topic"),
+        ("dead_letters: dead/x", "`dead/x` is no topic"),
         ("checkpoint: 5", "`checkpoint` is a text; this is a number: put it in quotes"),
         ("checkpoint: ${env:HOME}", "`checkpoint` takes no secret"),
         ("broker: ${env:ISTER_NOT_SET}", "refers to a secret that is not here"),

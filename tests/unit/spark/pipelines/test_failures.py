@@ -4,7 +4,7 @@ import pytest
 
 from ister.base.errors import NotConnectedError
 from ister.spark.pipelines.building import StepError
-from ister.spark.pipelines.failures import Failure, explained, explained_text
+from ister.spark.pipelines.failures import SAME_S, Failure, News, explained, explained_text
 from ister.spark.pipelines.positions import Origin
 from ister.spark.pipelines.running import BACKOFF_S_MAX, backoff_s
 
@@ -138,3 +138,19 @@ def test_waits_grow_up_to_a_limit() -> None:
     assert [backoff_s(count) for count in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, 8.0]
     assert backoff_s(7) == BACKOFF_S_MAX
     assert backoff_s(10_000) == BACKOFF_S_MAX
+
+
+def test_sinks_that_fail_together_report_it_once() -> None:
+    news = News()
+
+    assert news.is_new("totals", "no broker", 100.0)
+    assert not news.is_new("dead_letters", "no broker", 100.0 + SAME_S - 0.1)
+    assert news.is_new("dead_letters", "no broker", 100.0 + SAME_S)
+
+
+def test_each_attempt_of_one_sink_is_reported_and_each_reason() -> None:
+    news = News()
+
+    assert news.is_new("totals", "no broker", 100.0)
+    assert news.is_new("totals", "no broker", 101.0)
+    assert news.is_new("dead_letters", "disk full", 101.0)

@@ -158,6 +158,15 @@ def test_a_line_says_everything_that_is_known() -> None:
     assert line(Meter(sink="other")) == "other: starting"
 
 
+def test_one_row_and_one_restart_are_not_several() -> None:
+    meter = Meter(sink="out")
+    meter.add("run", [report(0, rows=1)])
+    meter.restarts = 1
+
+    assert ", 1 row, " in line(meter)
+    assert line(meter).endswith(", 1 restart")
+
+
 def test_lines_come_with_the_first_batch_at_intervals_and_at_the_end_and_never_twice() -> None:
     out = io.StringIO()
     view = LinesView(out, interval_s=1_000.0)

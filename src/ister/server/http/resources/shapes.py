@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ister.base import Origin, Position, check_milliseconds
+from ister.base import Origin, Position, check_milliseconds, full_name
 from ister.base.limits import (
     ACK_TIMEOUT_MS_MAX,
     ACK_TIMEOUT_MS_MIN,
@@ -183,7 +183,7 @@ class AckChanges(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[
             str,
             Meta(
-                pattern=r"^(/[\w-]+/[\w-]+(\.[\w-]+)*)?$",
+                pattern=r"^((/[\w-]+/)?[\w-]+(\.[\w-]+)*)?$",
                 description="Empty: `<topic>-<subscription>-dlq`.",
             ),
         ]
@@ -208,4 +208,6 @@ class AckChanges(Struct, frozen=True, forbid_unknown_fields=True):
         steps = found["backoff_ms"]
         if steps is not None:
             found["backoff_ms"] = tuple(steps)
+        if self.dead_letter_topic is not None:
+            found["dead_letter_topic"] = full_name(self.dead_letter_topic)
         return {name: value for name, value in found.items() if value is not None}

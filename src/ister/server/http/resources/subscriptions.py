@@ -42,6 +42,18 @@ _OF_TOPIC = "/namespaces/{namespace}/topics/{topic}/subscriptions"
 _ONE = f"{_OF_TOPIC}/{{subscription}}"
 
 Glob = Annotated[str, Meta(min_length=1, max_length=255)]
+Filters = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=255)], Glob],
+    Meta(max_length=FILTERS_MAX // 2, description="A glob for each attribute to look at."),
+]
+KeyFilters = Annotated[
+    list[Glob],
+    Meta(max_length=FILTERS_MAX // 2, description="Globs; a key that one fits is taken."),
+]
+ExpireAfter = Annotated[
+    int,
+    Meta(ge=0, lt=2**53, description="It ends after so long without consumers; 0: never."),
+]
 
 
 class NewSubscription(Struct, forbid_unknown_fields=True):
@@ -49,15 +61,30 @@ class NewSubscription(Struct, forbid_unknown_fields=True):
 
     type: Literal["exclusive", "shared", "failover", "key_shared"] = "exclusive"
     policy: Literal["least_loaded", "round_robin", "random"] = "least_loaded"
-    filters: Annotated[
-        dict[Annotated[str, Meta(min_length=1, max_length=255)], Glob],
-        Meta(max_length=FILTERS_MAX // 2, description="A glob for each attribute to look at."),
-    ] = {}
-    key_filters: Annotated[
-        list[Glob],
-        Meta(max_length=FILTERS_MAX // 2, description="Globs; a key that one fits is taken."),
-    ] = []
+    filters: Filters = {}
+    key_filters: KeyFilters = []
     start: Start = Latest()
+    work_queues: Annotated[
+        bool, Meta(description="Whether a pattern covers work queues: each has one subscription.")
+    ] = False
+    expire_after_ms: ExpireAfter = 0
+    settings: AckChanges = AckChanges()
+
+
+class SubscriptionChanges(Struct, forbid_unknown_fields=True):
+    """Settings of a durable subscription; what is left out stays as it is."""
+
+    type: (
+        Annotated[
+            Literal["exclusive", "shared", "failover", "key_shared"],
+            Meta(description="Only while the subscription has no consumers."),
+        ]
+        | None
+    ) = None
+    policy: Literal["least_loaded", "round_robin", "random"] | None = None
+    filters: Filters | None = None
+    key_filters: KeyFilters | None = None
+    expire_after_ms: ExpireAfter | None = None
     settings: AckChanges = AckChanges()
 
 
@@ -141,9 +168,38 @@ async def create_subscription(
         filters=body.filters,
         key_filters=body.key_filters,
         start=position_of(body.start),
+        work_queues=body.work_queues,
+        expire_after_ms=body.expire_after_ms,
         acks=_changed(AckSettings(), body.settings) if body.settings.changed() else None,
     )
     return Made(admin.subscriptions.get(where.name, where.subscription), is_new)
+
+
+@SUBSCRIPTIONS.route(
+    "PATCH",
+    _ONE,
+    BadNameError,
+    SubscriptionNotFoundError,
+    SubscriptionMismatchError,
+    StorageFailedError,
+    StorageUncertainError,
+)
+async def update_subscription(
+    admin: Admin, where: SubscriptionPath, body: SubscriptionChanges
+) -> SubscriptionReport:
+    """Change settings of a durable subscription, consumers or not; what is left out stays."""
+    names = ("type", "policy", "filters", "key_filters", "expire_after_ms")
+    own = {name: getattr(body, name) for name in names}
+    own = {name: value for name, value in own.items() if value is not None}
+    acks = body.settings.changed()
+    await admin.subscriptions.update(
+        where.name,
+        where.subscription,
+        given=[*own, *acks],
+        acks=_changed(AckSettings(), body.settings),
+        **own,
+    )
+    return admin.subscriptions.get(where.name, where.subscription)
 
 
 @SUBSCRIPTIONS.route(

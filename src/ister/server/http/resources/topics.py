@@ -3,8 +3,16 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
-from ister.base import StreamSettings, TimelineSettings, TopicReport
+from ister.base import (
+    DEFAULT_NAMESPACE,
+    StreamChanges,
+    StreamSettings,
+    TimelineSettings,
+    TopicReport,
+    full_name,
+)
 from ister.base.errors import (
     BadNameError,
     LimitReachedError,
@@ -46,8 +54,9 @@ Kind = Annotated[
 PatternText = Annotated[
     str,
     Meta(
-        pattern=r"^(/[\w-]+/(>|(\*|[\w-]+)(\.(\*|[\w-]+))*(\.>)?))?$",
-        description="Only topics that this pattern covers, as in `/default/orders.*`.",
+        pattern=r"^((/[\w-]+/)?(>|(\*|[\w-]+)(\.(\*|[\w-]+))*(\.>)?))?$",
+        description="Only topics that this pattern covers, as in `/default/orders.*`. Without a "
+        "namespace it is in the one that is listed, or in `default`.",
     ),
 ]
 Partitions = Annotated[
@@ -102,6 +111,17 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
         )
 
 
+class TopicChanges(Struct, forbid_unknown_fields=True):
+    """What is to change about a stream; what is left out stays as it is, and 0 is no limit."""
+
+    durability: Literal["memory", "os", "fsync", "object"] | None = None
+    max_age_ms: Milliseconds | None = None
+    max_bytes: Count | None = None
+    max_messages: Count | None = None
+    ttl_ms: Milliseconds | None = None
+    dedup_window_ms: Annotated[int, Meta(ge=0, le=DEDUP_WINDOW_MS_MAX)] | None = None
+
+
 class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
     """What a topic of messages at a point in time can be told."""
 
@@ -120,7 +140,7 @@ class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
     dead_letter_topic: Annotated[
         str,
         Meta(
-            pattern=r"^(/[\w-]+/[\w-]+(\.[\w-]+)*)?$",
+            pattern=r"^((/[\w-]+/)?[\w-]+(\.[\w-]+)*)?$",
             max_length=NAME_BYTES_MAX,
             description="A topic of the same kind; empty: `<topic>-dlq`.",
         ),
@@ -132,7 +152,7 @@ class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
             kind=kind,
             lease_ms_max=self.max_lease_ms,
             max_leases=self.max_leases,
-            dead_letters=self.dead_letter_topic,
+            dead_letters=full_name(self.dead_letter_topic),
         )
 
 
@@ -215,6 +235,24 @@ async def create_topic(
     return Made(admin.topics.describe(where.name), is_new)
 
 
+@TOPICS.route(
+    "PATCH",
+    "/namespaces/{namespace}/topics/{topic}",
+    BadNameError,
+    TopicNotFoundError,
+    WrongKindError,
+    StorageFailedError,
+    StorageUncertainError,
+)
+async def update_topic(admin: Admin, where: TopicPath, body: TopicChanges) -> TopicDescription:
+    """Change settings of a stream and of all its partitions.
+
+    Retention obeys the new limits within seconds, and drops what is beyond them.
+    """
+    await admin.topics.update(where.name, StreamChanges(**asdict(body)))
+    return admin.topics.describe(where.name)
+
+
 @TOPICS.route("DELETE", "/namespaces/{namespace}/topics/{topic}", BadNameError, TopicNotFoundError)
 async def delete_topic(admin: Admin, where: TopicPath) -> None:
     """Remove a topic with its partitions and everything in them."""
@@ -271,7 +309,7 @@ async def grow_topic(admin: Admin, where: TopicPath, body: PartitionCount) -> Pa
 def _page(admin: Admin, query: TopicQuery, namespace: str) -> TopicPage:
     return admin.topics.page(
         namespace=namespace,
-        pattern=query.pattern,
+        pattern=full_name(query.pattern, namespace or DEFAULT_NAMESPACE),
         kind=query.kind,
         after=query.after,
         limit=query.limit,

@@ -1,0 +1,8 @@
+"""Names of the environment variables that say where a broker is, and what it wants to see."""
+
+URL_VARIABLE = "ISTER_URL"
+TOKEN_VARIABLE = "ISTER_TOKEN"
+TOKEN_FILE_VARIABLE = "ISTER_TOKEN_FILE"
+TLS_CA_VARIABLE = "ISTER_TLS_CA"
+TLS_CERT_VARIABLE = "ISTER_TLS_CLIENT_CERT"
+TLS_KEY_VARIABLE = "ISTER_TLS_CLIENT_KEY"

@@ -1,0 +1,26 @@
+"""Errors of the SDK in the words of the command line: options instead of Python arguments."""
+
+import re
+
+# Arguments whose options have the same name; the unit of a setting on the wire is dropped.
+_ARGUMENT = re.compile(
+    r"(?<![\w/.'\"`-])(max_age|max_bytes|max_messages|ttl|dedup_window|max_leases?"
+    r"|dead_letter_topic|deliver_at|deliver_after|catch_up|ack_timeout|max_deliveries)(?:_ms)?"
+    r"(?![\w'\"`/.-]*[/'\"`])\b"
+)
+# `kind='stream'`, as it would be written in Python.
+_SETTING = re.compile(r"(?<![\w/.'\"`-])(kind|type|policy|durability|retention|start)='([\w-]+)'")
+_PHRASES = {
+    "`ca` of `ister.Tls`, or --tls-ca": "--tls-ca",
+    "`cert` and `key` of `ister.Tls`, or --tls-cert": "--tls-cert and --tls-key",
+    "`client.timeline`": "`ister timeline`",
+    "send again, or open the producer with `resend=True`": "send it again",
+}
+
+
+def in_options(text: str) -> str:
+    """Return the text of an error with the options that it is about."""
+    for said, words in _PHRASES.items():
+        text = text.replace(said, words)
+    text = _SETTING.sub(r"--\1 \2", text)
+    return _ARGUMENT.sub(lambda found: "--" + found[1].replace("_", "-"), text)

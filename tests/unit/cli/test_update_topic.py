@@ -1,0 +1,46 @@
+"""`ister topics update`, over a real broker in a thread; the topic has no namespace in front."""
+
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import ister
+from ister.base import StreamSettings
+from ister.cli.app import make_app
+from ister.testing import ThreadedBroker
+
+
+@pytest.fixture
+def client() -> Iterator[ister.sync.Client]:
+    with ThreadedBroker() as broker, ister.sync.connect(broker.url) as client:
+        client.create_topic("orders", kind="stream", max_bytes=7)
+        yield client
+
+
+def update(client: ister.sync.Client, *words: str) -> Result:
+    command = ["topics", "update", "orders", "--url", client.url, *words]
+    return CliRunner().invoke(make_app(["topics"]), command)
+
+
+def settings(client: ister.sync.Client) -> StreamSettings:
+    [row] = client.topics("orders")
+    assert row.stream is not None
+    return row.stream.settings
+
+
+def test_what_may_drop_messages_is_said_first_and_asks(client: ister.sync.Client) -> None:
+    refused = update(client, "--max-age", "7d")
+
+    assert refused.exit_code == 2
+    assert "messages of /default/orders that are beyond --max-age 7d" in refused.stderr
+    assert settings(client).max_age_ms == 0
+
+
+def test_what_is_given_changes(client: ister.sync.Client) -> None:
+    assert update(client, "--max-age", "7d", "--yes").exit_code == 0
+    changed = update(client, "--max-bytes", "0", "--durability", "os")
+
+    assert changed.exit_code == 0
+    assert "topic /default/orders is changed" in changed.stderr
+    assert settings(client) == StreamSettings(durability="os", max_age_ms=604_800_000)
