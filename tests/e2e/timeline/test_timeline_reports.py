@@ -80,7 +80,7 @@ async def test_a_lost_lease_and_a_dead_letter_are_counted(broker: BrokerProcess)
         await client.create_topic(TOPIC, kind="timeline", max_leases=2)
         timeline = client.timeline(TOPIC)
         await timeline.put(b"x", id="m")
-        async with timeline.consume("w", lease=0.05, max_renewal=0.0) as leases:
+        async with timeline.consume("w", lease=0.5, max_renewal=0.0) as leases:
             await leases.receive(timeout=WAIT_S)
             again = await leases.receive(timeout=WAIT_S)
             lost = await asyncio.to_thread(scrape, broker)
