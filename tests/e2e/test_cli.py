@@ -228,6 +228,7 @@ def test_settings_of_a_subscription_are_updated(shell: Shell) -> None:
         assert setting in text
 
 
+@pytest.mark.usefixtures("live_topic")
 def test_interrupting_produce_does_not_wait_for_its_stdin(shell: Shell, topic: str) -> None:
     consumer = shell.start("consume", topic, "--count", "1")
     producer = subprocess.Popen(
