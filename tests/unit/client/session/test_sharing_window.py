@@ -145,6 +145,12 @@ def test_a_consumer_that_does_not_share_by_load_has_the_usual_window_at_once(
     assert counts(end) == [CREDIT_COUNT]
 
 
+def test_the_type_that_the_broker_says_decides(end: WireEnd) -> None:
+    end.subscribe(count=None, type="exclusive", found_type="shared")
+
+    assert counts(end) == [FIRST]
+
+
 def test_a_window_that_was_asked_for_stays_as_it_is(end: WireEnd) -> None:
     sub = end.subscribe(count=10, type="shared")
     first = counts(end)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from ister.base.errors import IsterError
 from ister.client.session import Event, ProducerChannel, Sent, Session, SubscriptionChannel
 from ister.codec import Batch, Codec, encode
@@ -176,6 +178,7 @@ class WireEnd:
         size_bytes: int = 1_000_000,
         type: str = "exclusive",
         policy: str = "least_loaded",
+        found_type: str | UnsetType = UNSET,
         events: list[Event] | None = None,
         pull: bool = False,
         max_renewal_ms: int = 600_000,
@@ -200,7 +203,7 @@ class WireEnd:
         )
         self.session.receivers.subscribe(subscription, lambda _: None)
         [(sequence, _)] = self.commands()
-        self.tell(Subscribed(active=True), sequence=sequence)
+        self.tell(Subscribed(active=True, type=found_type), sequence=sequence)
         self.tell(TopicNumber(number=TOPIC_NUMBER, topic=TOPIC))
         return subscription
 
