@@ -100,10 +100,12 @@ class StreamChanges:
     max_messages: int | None = None
     ttl_ms: int | None = None
     dedup_window_ms: int | None = None
+    # Unset where it stays: see `StreamSettings`.
+    min_compaction_lag_ms: int | UnsetType | None = UNSET
 
     def apply(self, settings: StreamSettings) -> StreamSettings:
         """Return `settings` with these changes, or raise `BadRequestError`."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
+        given = {name: value for name, value in asdict(self).items() if value not in (None, UNSET)}
         if not given:
             raise BadRequestError("no setting is given: say what is to change")
         changed = replace(settings, **given)

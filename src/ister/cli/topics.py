@@ -211,6 +211,10 @@ def update_topic(
     dedup_window: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long message ids are known.")
     ] = None,
+    min_compaction_lag: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With retention compact: drop no younger message."),
+    ] = None,
     yes: YesOption = False,
 ) -> None:
     """Change settings of a stream and of all its partitions; the others stay as they are.
@@ -247,6 +251,7 @@ def update_topic(
                 max_messages=max_messages,
                 ttl=asked_ttl,
                 dedup_window=asked_window,
+                min_compaction_lag=parse_span_option(min_compaction_lag, "--min-compaction-lag"),
             )
 
     run(update())

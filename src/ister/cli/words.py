@@ -5,6 +5,7 @@ import re
 # Arguments whose options have the same name; the unit of a setting on the wire is dropped.
 _ARGUMENT = re.compile(
     r"(?<![\w/.'\"`-])(max_age|max_bytes|max_messages|ttl|dedup_window|max_leases?"
+    r"|min_compaction_lag"
     r"|dead_letter_topic|deliver_at|deliver_after|catch_up|ack_timeout|max_deliveries)(?:_ms)?"
     r"(?![\w'\"`/.-]*[/'\"`])\b"
 )

@@ -5,6 +5,7 @@ Raises `BadRequestError` for what makes no sense, before anything is sent.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -14,6 +15,7 @@ from ister.base import (
     AckSettings,
     Origin,
     Position,
+    Retention,
     Seconds,
     StreamChanges,
     StreamSettings,
@@ -249,6 +251,7 @@ def stream_changes(
     max_messages: int | None,
     ttl: Seconds | None,
     dedup_window: Seconds | None,
+    min_compaction_lag: Seconds | None = None,
 ) -> StreamChanges:
     """Return what is to change about a stream; what is `None` stays as it is."""
 
@@ -265,9 +268,13 @@ def stream_changes(
         max_messages=count(max_messages, "max_messages"),
         ttl_ms=span(ttl, "ttl"),
         dedup_window_ms=span(dedup_window, "dedup_window"),
+        min_compaction_lag_ms=UNSET
+        if min_compaction_lag is None
+        else milliseconds(min_compaction_lag, "min_compaction_lag"),
     )
     # To the settings of some stream, for the bounds: the broker knows those of this one.
-    changes.apply(StreamSettings(durability=changes.durability or StreamSettings().durability))
+    some = StreamSettings(retention=Retention.COMPACT)
+    changes.apply(replace(some, durability=changes.durability or some.durability))
     return changes
 
 

@@ -137,6 +137,25 @@ async def test_a_topic_keeps_its_past_for_its_compaction_lag(
         assert await past.count_refused(client) > 0
 
 
+async def test_the_compaction_lag_of_a_topic_can_be_changed(
+    broker: MemoryBroker, clock: VirtualClock
+) -> None:
+    past = Past(clock, Random(2))
+    async with broker.connect() as client:
+        await client.create_topic(TOPIC, kind="stream", retention="compact")
+        await client.create_topic("/default/limits", kind="stream")
+        await client.update_topic(TOPIC, min_compaction_lag=60.0)
+        await past.publish(client)
+        await clock.elapse(30.0)
+        assert await past.count_refused(client) == 0
+
+        await client.update_topic(TOPIC, min_compaction_lag=0)
+        await clock.elapse(10.0)
+        assert await past.count_refused(client) > 0
+        with pytest.raises(BadRequestError, match="min_compaction_lag is for retention 'compact'"):
+            await client.update_topic("/default/limits", min_compaction_lag=60.0)
+
+
 async def test_a_past_of_which_nothing_is_left_is_refused(
     broker: MemoryBroker, clock: VirtualClock
 ) -> None:

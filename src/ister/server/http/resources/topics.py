@@ -120,6 +120,7 @@ class TopicChanges(Struct, forbid_unknown_fields=True):
     max_messages: Count | None = None
     ttl_ms: Milliseconds | None = None
     dedup_window_ms: Annotated[int, Meta(ge=0, le=DEDUP_WINDOW_MS_MAX)] | None = None
+    min_compaction_lag_ms: Milliseconds | None = None
 
 
 class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
