@@ -100,8 +100,9 @@ def known(found: Found) -> dict[str, object]:
     del ledger["topic_number"], ledger["subscription_number"]
     ledger["topics"].sort(key=str)
     # One on nothing is as good as deleted: the next start does so.
+    # What was counted of redeliveries and dead letters since the last checkpoint is missing.
     ledger["subscriptions"] = sorted(
-        (row for row in ledger["subscriptions"] if row[2] or "*" in row[0][2]), key=str
+        (row[:-2] for row in ledger["subscriptions"] if row[2] or "*" in row[0][2]), key=str
     )
     return {"stored": found.topics, "there": found.namespaces, **ledger}
 

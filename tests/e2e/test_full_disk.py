@@ -193,7 +193,7 @@ async def use_databases(client: ister.Client, number: int) -> set[str]:
                 await stage.add(TOPIC, encode([PAYLOAD] * 10))
 
     calls = {
-        "timeline": timeline.put(b"x" * 50_000, 3_600.0, id=f"id-{number}"),
+        "timeline": timeline.put(b"x" * 50_000, after=3_600.0, id=f"id-{number}"),
         "schema": client.schemas.register("subject", schema, mode="none"),
         "stage": stage(),
     }
@@ -276,7 +276,7 @@ async def test_a_timeline_on_a_full_disk_delivers_what_it_has_and_then_takes_mes
             # Somebody else takes all that was let go of, and all of this is done.
             fill_disk(disk)
             await timeline.delete("id-0")
-            await timeline.move("id-1", 3_600.0)
+            await timeline.move("id-1", after=3_600.0)
             done = await finish_some(timeline, 100)
             fill_disk(disk)
             done |= await finish_some(timeline, 100)

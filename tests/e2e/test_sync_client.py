@@ -285,7 +285,7 @@ def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> 
 def test_batches_behind_the_one_that_ends_the_loop_cost_no_attempt(ister_url: str) -> None:
     with sync.connect(ister_url) as client:
         client.create_topic("/default/jobs", kind="stream")
-        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+        with client.subscribe("/default/jobs", "workers", buffer_count=3) as sub:
             with client.producer("/default/jobs") as producer:
                 for number in range(3):
                     producer.send_batch([b"%d" % number])
@@ -295,6 +295,6 @@ def test_batches_behind_the_one_that_ends_the_loop_cost_no_attempt(ister_url: st
                     break
             assert next(sub.batches()).payloads == [b"0"]
 
-        with client.subscribe("/default/jobs", "workers", type="shared") as sub:
+        with client.subscribe("/default/jobs", "workers") as sub:
             found = [sub.receive(1.0) for _ in range(3)]
         assert sorted((m.payload, m.attempt) for m in found) == [(b"0", 2), (b"1", 1), (b"2", 1)]

@@ -74,6 +74,6 @@ def test_a_folder_that_has_timelines_alone_is_checked(tmp_path: Path) -> None:
     taken = shell.run("storage", "check", str(tmp_path), code=73)
     store.close()
     assert b"timelines.db is in use by a broker" in taken.stderr
-    assert b"no problems in 1 files" in shell.run("storage", "check", str(tmp_path)).stderr
+    assert b"no problems in 1 file," in shell.run("storage", "check", str(tmp_path)).stderr
     (tmp_path / FILE_NAME).unlink()
     assert b"is not a data folder" in shell.run("storage", "check", str(tmp_path), code=64).stderr
