@@ -100,10 +100,13 @@ class StreamChanges:
     max_messages: int | None = None
     ttl_ms: int | None = None
     dedup_window_ms: int | None = None
+    # Unset, never `None`, where it is left as it is: so the command travels as it did before.
+    min_compaction_lag_ms: int | UnsetType = UNSET
 
     def apply(self, settings: StreamSettings) -> StreamSettings:
         """Return `settings` with these changes, or raise `BadRequestError`."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
+        unsaid = (None, UNSET)
+        given = {name: value for name, value in asdict(self).items() if value not in unsaid}
         if not given:
             raise BadRequestError("no setting is given: say what is to change")
         changed = replace(settings, **given)

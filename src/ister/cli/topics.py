@@ -211,12 +211,14 @@ def update_topic(
     dedup_window: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long message ids are known.")
     ] = None,
+    min_compaction_lag: MinCompactionLagOption = None,
     yes: YesOption = False,
 ) -> None:
     """Change settings of a stream and of all its partitions; the others stay as they are.
 
     0 takes a limit away. New limits count within seconds, and messages beyond them are dropped. A
-    new durability and dedup window count from the next message on, a ttl for all deliveries.
+    new durability and dedup window count from the next message on, a ttl for all deliveries, a
+    compaction lag for what is not compacted yet.
 
     \b
     Examples:
@@ -224,6 +226,7 @@ def update_topic(
       ister topics update /default/orders --max-bytes 0 --durability os
     """
     asked = _durability(durability)
+    asked_lag = parse_span_option(min_compaction_lag, "--min-compaction-lag")
     asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
     asked_window = parse_span_option(dedup_window, "--dedup-window")
     asked_bytes = parse_size_option(max_bytes, "--max-bytes")
@@ -247,6 +250,7 @@ def update_topic(
                 max_messages=max_messages,
                 ttl=asked_ttl,
                 dedup_window=asked_window,
+                min_compaction_lag=asked_lag,
             )
 
     run(update())

@@ -125,14 +125,16 @@ class Administration:
         max_messages: int | None = None,
         ttl: Seconds | None = None,
         dedup_window: Seconds | None = None,
+        min_compaction_lag: Seconds | None = None,
     ) -> None:
         """Change settings of a stream and of all its partitions; what is not given stays.
 
         0 takes a limit away. Retention obeys the new limits within seconds: what is beyond them is
         dropped, and what was dropped before stays so. `ttl` counts for deliveries from now on,
         `dedup_window` and `durability` from the next message on; a longer window knows the ids
-        that the shorter one still knew. 'object' cannot become another durability, nor another one
-        'object'. When this returns, the change survives a restart.
+        that the shorter one still knew. `min_compaction_lag`, of a topic with retention 'compact',
+        counts for what is not compacted yet. 'object' cannot become another durability, nor
+        another one 'object'. When this returns, the change survives a restart.
         """
         changes = stream_changes(
             durability=durability,
@@ -141,6 +143,7 @@ class Administration:
             max_messages=max_messages,
             ttl=ttl,
             dedup_window=dedup_window,
+            min_compaction_lag=min_compaction_lag,
         )
         await self.link.call(UpdateTopic(topic=check_topic(topic), changes=changes), Done)
 

@@ -14,6 +14,7 @@ from ister.base import (
     AckSettings,
     Origin,
     Position,
+    Retention,
     Seconds,
     StreamChanges,
     StreamSettings,
@@ -249,6 +250,7 @@ def stream_changes(
     max_messages: int | None,
     ttl: Seconds | None,
     dedup_window: Seconds | None,
+    min_compaction_lag: Seconds | None = None,
 ) -> StreamChanges:
     """Return what is to change about a stream; what is `None` stays as it is."""
 
@@ -265,9 +267,15 @@ def stream_changes(
         max_messages=count(max_messages, "max_messages"),
         ttl_ms=span(ttl, "ttl"),
         dedup_window_ms=span(dedup_window, "dedup_window"),
+        min_compaction_lag_ms=UNSET
+        if min_compaction_lag is None
+        else milliseconds(min_compaction_lag, "min_compaction_lag"),
     )
     # To the settings of some stream, for the bounds: the broker knows those of this one.
-    changes.apply(StreamSettings(durability=changes.durability or StreamSettings().durability))
+    some = StreamSettings(
+        durability=changes.durability or StreamSettings().durability, retention=Retention.COMPACT
+    )
+    changes.apply(some)
     return changes
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from ister.base import (
@@ -120,6 +120,7 @@ class TopicChanges(Struct, forbid_unknown_fields=True):
     max_messages: Count | None = None
     ttl_ms: Milliseconds | None = None
     dedup_window_ms: Annotated[int, Meta(ge=0, le=DEDUP_WINDOW_MS_MAX)] | None = None
+    min_compaction_lag_ms: Milliseconds | UnsetType = UNSET
 
 
 class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
