@@ -437,12 +437,14 @@ class Broker:
             return None
         return check
 
-    def stage(self, transaction: Transaction, slot: int, batch: Batch) -> None:
-        """Check a batch and add it to a transaction."""
+    def stage(
+        self, transaction: Transaction, slot: int, batch: Batch, *, expects: bool = False
+    ) -> None:
+        """Check a batch and add it to a transaction; if it `expects`, at its base offset or not."""
         self._check_batch("(transaction)", batch, None)
         if batch.columns & Column.REPLY:
             raise BadBatchError("requests are not for transactions")
-        transaction.stage(slot, batch)
+        transaction.stage(slot, batch, expects=expects)
 
     def commit(
         self,

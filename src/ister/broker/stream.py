@@ -10,6 +10,7 @@ Always true:
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from ister.base import Durability, Retention, StreamReport, StreamSettings, TopicReport
@@ -205,6 +206,18 @@ class StreamTopic:
         if rest is not None:
             self._expect_ids([keys[slot] for slot in new])
         return rest, offsets
+
+    def plan_offsets(self, batches: Sequence[Batch]) -> list[int]:
+        """Return the offset of the first new message of each of some batches, stored in turn."""
+        keys: list[str | None] = []
+        starts = [0]
+        for batch in batches:
+            has_ids = batch.columns & Column.ID and self.record.settings.dedup_window_ms
+            keys += keys_of(batch.ids or ()) if has_ids else [None] * batch.count
+            starts.append(len(keys))
+        counts = accumulate((o is None for o in self._known_offsets(keys)), initial=self.appended)
+        offsets = list(counts)
+        return [offsets[start] for start in starts[:-1]]
 
     def is_repeated(self, name: str, batch: Batch) -> bool:
         """Whether a batch of a producer was stored before, or is about to be."""

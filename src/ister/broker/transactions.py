@@ -5,14 +5,15 @@
 
 Always true:
 - nothing of a transaction is visible before all of it is in the journal;
-- an acknowledgement whose lease is over aborts all of it, which fences a zombie;
+- an acknowledgement whose lease is over aborts all of it, which fences a zombie; so does a batch
+  that would not get the offset it expects;
 - a message that is acknowledged belongs to the transaction, and to nobody else, until the journal
   has it or has refused it. So two transactions cannot acknowledge one message;
 - a commit repeated under the same word is answered as the first one was, also while that is on
   its way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from ister.base.errors import (
     BadRequestError,
     IsterError,
     LimitReachedError,
+    OffsetMismatchError,
     TransactionError,
 )
 from ister.base.limits import (
@@ -64,6 +66,8 @@ class Transaction:
     # Whose answer it is: how many are kept for one client is limited. An id alone does not
     # suffice, because another client with the same id could fill the limit.
     client: str = ""
+    # The offsets that batches are to be stored at, by their place in `batches`.
+    expected: dict[int, int] = field(default_factory=dict)
     # Messages with ids, and all messages of the batches they are in.
     ids: int = 0
     beside_ids: int = 0
@@ -81,8 +85,11 @@ class Transaction:
         self.error = error
         self.batches.clear()
 
-    def stage(self, slot: int, batch: Batch) -> None:
-        """Add a checked batch for the topic that will be listed at `slot`."""
+    def stage(self, slot: int, batch: Batch, *, expects: bool = False) -> None:
+        """Add a checked batch for the topic that will be listed at `slot`.
+
+        One that `expects` is to be stored at the base offset that it came with.
+        """
         self.size_bytes += batch.size_bytes
         if self.size_bytes > TRANSACTION_BYTES_MAX:
             raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
@@ -95,6 +102,8 @@ class Transaction:
             self.ids += batch.count - (batch.ids or []).count(None)
             if self.ids > TRANSACTION_IDS_MAX:
                 raise LimitReachedError("transaction_ids_max", TRANSACTION_IDS_MAX)
+        if expects:
+            self.expected[len(self.batches)] = batch.base_offset
         self.batches.append((slot, batch.detached()))
 
 
@@ -160,6 +169,7 @@ class Transactions:
                 # an earlier attempt may still be found by the next start.
                 durable.vault.committer.check()
         found = _leased(word, acks)
+        _check_expected(parts, transaction.expected)
         vault = _one_vault(word, parts, found)
         if vault is None:
             done([])
@@ -247,6 +257,22 @@ def _stamp(
         else:
             bases.append(batch.base_offset)
     return bases, each, stored
+
+
+def _check_expected(parts: Sequence[_Part], expected: Mapping[int, int]) -> None:
+    """Raise `OffsetMismatchError` unless each batch gets the offset that it expects, if it does."""
+    if not expected:
+        return
+    expecting = {parts[slot][0] for slot in expected}
+    by_topic: dict[StreamTopic, dict[int, Batch]] = {}
+    for slot, (topic, batch) in enumerate(parts):
+        if topic in expecting:
+            by_topic.setdefault(topic, {})[slot] = batch
+    for topic, batches in by_topic.items():
+        offsets = topic.plan_offsets(list(batches.values()))
+        for slot, offset in zip(batches, offsets, strict=True):
+            if expected.get(slot, offset) != offset:
+                raise OffsetMismatchError(topic.name, expected[slot], offset)
 
 
 def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:

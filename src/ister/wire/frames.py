@@ -92,6 +92,7 @@ class Opcode:
     PUBLISH_EXPECT: Final = 15
     CONTROL: Final = 16
     STAGE: Final = 17
+    STAGE_EXPECT: Final = 18
 
 
 # Opcode, channel, sequence, body. A tuple: there is one for each frame on the hot path.
@@ -106,6 +107,7 @@ def body_limits(batch_bytes_max: int) -> list[tuple[int, int]]:
         Opcode.PUBLISH_BULK,
         Opcode.PUBLISH_EXPECT,
         Opcode.STAGE,
+        Opcode.STAGE_EXPECT,
         Opcode.DELIVER,
         Opcode.REPLY,
     ):
@@ -135,13 +137,20 @@ def publish_frame(
     """Return a frame of an encoded batch: PUBLISH, or another opcode with a batch as its body.
 
     PUBLISH_BULK lets the broker answer a little later, together with others. PUBLISH_EXPECT wants
-    the base offset that stands in the batch, or nothing. STAGE adds to a transaction or a stage.
+    the base offset that stands in the batch, or nothing. STAGE adds to a transaction or a stage;
+    STAGE_EXPECT to a transaction, and wants what PUBLISH_EXPECT does.
     """
     size = len(head) + len(body)
     header = HEADER.pack(size, opcode, 0, MAGIC, channel, sequence)
     if size < JOIN_BYTES_MAX:
         return [header + head + body]
     return [header + head, body]
+
+
+def expecting(head: bytes, expected_offset: int) -> bytes:
+    """Return the head of a batch for PUBLISH_EXPECT or STAGE_EXPECT."""
+    # In the place of the base offset, which is outside the checksum.
+    return expected_offset.to_bytes(8, "little") + head[8:]
 
 
 def publish_bare_frame(channel: int, sequence: int, batch: bytes) -> bytes:

@@ -35,7 +35,7 @@ from ister.subscriptions import NEVER_MS, Responder
 from ister.testing import FaultyDisk, VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.testing.disk import Keep
-from ister.wire import BACKOFF_DELAY
+from ister.wire import BACKOFF_DELAY, expecting
 
 TOPIC = "/default/orders"
 OWN = "own client"
@@ -532,9 +532,12 @@ class StreamBench:
         slot: int,
         *payloads: bytes,
         ids: Sequence[str | None] | None = None,
+        expected_offset: int | None = None,
     ) -> None:
         head, body = encode(payloads, ids=ids)
-        self.broker.stage(transaction, slot, Batch(head + body))
+        if expects := expected_offset is not None:
+            head = expecting(head, expected_offset)
+        self.broker.stage(transaction, slot, Batch(head + body), expects=expects)
 
     def commit(
         self,

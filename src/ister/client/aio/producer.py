@@ -35,6 +35,7 @@ from ister.client.session import (
     check_extras,
     due_of,
     not_open,
+    partitions_expect_nothing,
     places_of,
     registration_of,
     with_ttl,
@@ -471,10 +472,7 @@ class Producer(Generic[ValueT]):
         check_expected_offset(expected_offset)
         channel = self._channel
         if channel is None:
-            raise BadRequestError(
-                f"{self._partitions().partitions} partitions of {self.topic!r} count their offsets "
-                "each for itself: expect an offset of one of them, by its own name"
-            )
+            raise partitions_expect_nothing(self.topic, self._partitions().partitions)
         if not channel.stream:
             reason = "only a stream keeps its messages and takes an expected_offset"
             raise WrongKindError(self.topic, "live", reason)

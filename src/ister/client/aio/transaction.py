@@ -95,12 +95,14 @@ class Transaction:
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        expected_offset: int | None = None,
         schema: SchemaRef | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
         `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
-        message that it was the payload of.
+        message that it was the payload of. With `expected_offset` the message is stored at that
+        offset, or the commit carries out nothing and raises `OffsetMismatchError`.
         """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
@@ -112,6 +114,7 @@ class Transaction:
             id=id,
             message_bytes_max=self._link.session.message_bytes_max,
             schema=NO_SCHEMA if schema is None else schema,
+            expected_offset=expected_offset,
         )
 
     def ack(self, msg: Leased) -> None:

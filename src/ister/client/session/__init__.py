@@ -13,6 +13,7 @@ from ister.client.session.checks import (
     check_timeout,
     check_topic,
     not_open,
+    partitions_expect_nothing,
     reason_of,
     with_ttl,
 )
@@ -180,6 +181,7 @@ __all__ = [
     "offset_of",
     "outcomes_for",
     "parsed",
+    "partitions_expect_nothing",
     "pausing_command",
     "places_of",
     "position_of",

@@ -87,6 +87,14 @@ def check_expected_offset(offset: object) -> None:
         raise BadRequestError(f"an expected offset is 0 or more, not {offset!r}")
 
 
+def partitions_expect_nothing(topic: str, partitions: int) -> BadRequestError:
+    """Return the error for an expected offset of a topic with partitions."""
+    return BadRequestError(
+        f"{partitions} partitions of {topic!r} count their offsets each for itself: expect an "
+        "offset of one of them, by its own name"
+    )
+
+
 def check_schema(schema: object) -> None:
     """Raise `BadRequestError` unless `schema` can be the id and the version of one."""
     match schema:

@@ -62,15 +62,24 @@ class Transaction(Blocking[aio.Transaction]):
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        expected_offset: int | None = None,
         schema: SchemaRef | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
         `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
-        message that it was the payload of.
+        message that it was the payload of. With `expected_offset` the message is stored at that
+        offset, or the commit carries out nothing and raises `OffsetMismatchError`.
         """
         self._inner.send(
-            topic, payload, key=key, attributes=attributes, id=id, ttl=ttl, schema=schema
+            topic,
+            payload,
+            key=key,
+            attributes=attributes,
+            id=id,
+            ttl=ttl,
+            expected_offset=expected_offset,
+            schema=schema,
         )
 
     def abandon(self) -> None:

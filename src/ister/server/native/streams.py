@@ -169,9 +169,12 @@ def _confirm(
 
 def stage_batch(session: "NativeSession", frame: Frame) -> None:
     """Add a batch to a stage or a transaction; what is wrong with it is told at its end."""
-    _, channel, slot, body = frame
+    opcode, channel, slot, body = frame
+    expects = opcode == Opcode.STAGE_EXPECT
     stage = session.stages.get(channel)
     if stage is not None:
+        if expects:
+            session.broker.staging.fail(stage, BadRequestError("a stage has no expected offsets"))
         add_to_stage(session, stage, slot, body)
         return
     transaction = session.transactions.get(channel)
@@ -180,7 +183,7 @@ def stage_batch(session: "NativeSession", frame: Frame) -> None:
     door = session.door
     counted = transaction.size_bytes
     try:
-        session.broker.stage(transaction, slot, Batch(body))
+        session.broker.stage(transaction, slot, Batch(body), expects=expects)
         door.staged_bytes += transaction.size_bytes - counted
         counted = transaction.size_bytes
         if door.staged_bytes > STAGED_BYTES_MAX:
