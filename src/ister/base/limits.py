@@ -311,6 +311,10 @@ class Limits:
     # 140 B for each run of messages: 250,000 producers with names of 40 B and one run. Beyond that,
     # the topics with the most forget the producers that were silent longest.
     producers_bytes_max: int = 128 * MIB
+    # Keys whose newest offset all streams with `key_offsets` together remember, at about 200 B:
+    # 200 MB. Beyond that, the topics with the most forget the keys that were silent longest, and
+    # refuse `expected_key_offset` for keys that they do not know.
+    key_offsets_max: int = 1_000_000
     consumers_per_subscription_max: int = 10_000
     connections_max: int = 20_000
     # Connected, but not yet past the handshake: the oldest makes room for the newest.

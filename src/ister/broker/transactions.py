@@ -15,9 +15,9 @@ Always true:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
-from ister.base import parse_topic
+from ister.base import Expected, parse_topic
 from ister.base.errors import (
     BadNameError,
     BadRequestError,
@@ -66,8 +66,8 @@ class Transaction:
     # Whose answer it is: how many are kept for one client is limited. An id alone does not
     # suffice, because another client with the same id could fill the limit.
     client: str = ""
-    # The offsets that batches are to be stored at, by their place in `batches`.
-    expected: dict[int, int] = field(default_factory=dict)
+    # What batches expect, by their place in `batches`.
+    expected: dict[int, Expected] = field(default_factory=dict)
     # Messages with ids, and all messages of the batches they are in.
     ids: int = 0
     beside_ids: int = 0
@@ -85,11 +85,8 @@ class Transaction:
         self.error = error
         self.batches.clear()
 
-    def stage(self, slot: int, batch: Batch, *, expects: bool = False) -> None:
-        """Add a checked batch for the topic that will be listed at `slot`.
-
-        One that `expects` is to be stored at the base offset that it came with.
-        """
+    def stage(self, slot: int, batch: Batch, **expected: Unpack[Expected]) -> None:
+        """Add a checked batch for the topic that will be listed at `slot`, and what it expects."""
         self.size_bytes += batch.size_bytes
         if self.size_bytes > TRANSACTION_BYTES_MAX:
             raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
@@ -102,8 +99,8 @@ class Transaction:
             self.ids += batch.count - (batch.ids or []).count(None)
             if self.ids > TRANSACTION_IDS_MAX:
                 raise LimitReachedError("transaction_ids_max", TRANSACTION_IDS_MAX)
-        if expects:
-            self.expected[len(self.batches)] = batch.base_offset
+        if expected:
+            self.expected[len(self.batches)] = expected
         self.batches.append((slot, batch.detached()))
 
 
@@ -259,11 +256,18 @@ def _stamp(
     return bases, each, stored
 
 
-def _check_expected(parts: Sequence[_Part], expected: Mapping[int, int]) -> None:
-    """Raise `OffsetMismatchError` unless each batch gets the offset that it expects, if it does."""
-    if not expected:
-        return
-    expecting = {parts[slot][0] for slot in expected}
+def _check_expected(parts: Sequence[_Part], expected: Mapping[int, Expected]) -> None:
+    """Raise unless each batch gets the offset that it expects, if it does.
+
+    The newest message of a key is the one from before the transaction: all that is sent for the
+    key may expect the same.
+    """
+    for slot, one in expected.items():
+        if "expected_key_offset" in one:
+            topic, batch = parts[slot]
+            topic.keys.check(batch, one["expected_key_offset"])
+    asked = {slot: e["expected_offset"] for slot, e in expected.items() if "expected_offset" in e}
+    expecting = {parts[slot][0] for slot in asked}
     by_topic: dict[StreamTopic, dict[int, Batch]] = {}
     for slot, (topic, batch) in enumerate(parts):
         if topic in expecting:
@@ -271,8 +275,8 @@ def _check_expected(parts: Sequence[_Part], expected: Mapping[int, int]) -> None
     for topic, batches in by_topic.items():
         offsets = topic.plan_offsets(list(batches.values()))
         for slot, offset in zip(batches, offsets, strict=True):
-            if expected.get(slot, offset) != offset:
-                raise OffsetMismatchError(topic.name, expected[slot], offset)
+            if asked.get(slot, offset) != offset:
+                raise OffsetMismatchError(topic.name, asked[slot], offset)
 
 
 def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:

@@ -80,6 +80,10 @@ MinCompactionLagOption = Annotated[
         show_default="0s",
     ),
 ]
+KeyOffsetsOption = Annotated[
+    bool,
+    typer.Option("--key-offsets", help="Keep the newest offset of each key, to be expected."),
+]
 KindOption = Annotated[
     str,
     typer.Option(
@@ -152,6 +156,7 @@ def create_topic(
     ttl: TtlOption = None,
     dedup_window: DedupWindowOption = None,
     min_compaction_lag: MinCompactionLagOption = None,
+    key_offsets: KeyOffsetsOption = False,
     max_lease: MaxLeaseOption = None,
     max_leases: MaxLeasesOption = None,
     dead_letter_topic: DeadLetterTopicOption = None,
@@ -188,6 +193,7 @@ def create_topic(
                 ttl=asked_ttl,
                 dedup_window=asked_window,
                 min_compaction_lag=asked_lag,
+                key_offsets=key_offsets,
                 max_lease=asked_lease,
             )
 

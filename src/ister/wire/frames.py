@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ister.base import Expected
 from ister.base.errors import BadRequestError, ProtocolError
 from ister.base.limits import ACKS_PER_FRAME_MAX, CONTROL_BYTES_MAX, CREDIT_MAX, KIB
 from ister.codec import HEADER_BYTES, Batch
@@ -39,6 +40,9 @@ TIMED_ACK = struct.Struct("<QQQQ")
 BACKOFF_DELAY = 2**64 - 1
 # Offsets are below this: columns hold them as signed numbers.
 OFFSETS_END = 2**63
+# Of what a frame expects: not the offset of its message, but that of the newest one of its key, and
+# one. A broker that does not know it never gives such an offset, and refuses.
+KEY_EXPECTED = 2**63
 
 # A run of messages, as in `ACK`; a run with milliseconds, as in `TIMED_ACK`.
 Run = tuple[int, int, int]
@@ -147,8 +151,19 @@ def publish_frame(
     return [header + head, body]
 
 
+def expected_of(batch: Batch) -> Expected:
+    """Return what the batch of a PUBLISH_EXPECT or STAGE_EXPECT frame expects."""
+    if batch.base_offset & KEY_EXPECTED:
+        return Expected(expected_key_offset=batch.base_offset - KEY_EXPECTED - 1)
+    return Expected(expected_offset=batch.base_offset)
+
+
 def expecting(head: bytes, expected_offset: int) -> bytes:
-    """Return the head of a batch for PUBLISH_EXPECT or STAGE_EXPECT."""
+    """Return the head of a batch for PUBLISH_EXPECT or STAGE_EXPECT.
+
+    For the offset of the newest message of a key, `expected_offset` is `KEY_EXPECTED` and that
+    offset and one.
+    """
     # In the place of the base offset, which is outside the checksum.
     return expected_offset.to_bytes(8, "little") + head[8:]
 

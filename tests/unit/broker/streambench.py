@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from ister.base import AckSettings, Position, StreamSettings
+from ister.base import AckSettings, Expected, Position, StreamSettings
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
 from ister.broker import (
@@ -35,7 +35,7 @@ from ister.subscriptions import NEVER_MS, Responder
 from ister.testing import FaultyDisk, VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.testing.disk import Keep
-from ister.wire import BACKOFF_DELAY, expecting
+from ister.wire import BACKOFF_DELAY
 
 TOPIC = "/default/orders"
 OWN = "own client"
@@ -398,8 +398,8 @@ class StreamBench:
         keys: Sequence[str | None] | None = None,
         attributes: Sequence[dict[str, str] | None] | None = None,
         ids: Sequence[str | None] | None = None,
-        expected_offset: int | None = None,
         settle: bool = True,
+        **expected: Unpack[Expected],
     ) -> "Sent":
         """Publish one batch; sequence numbers count up unless told otherwise."""
         number = self._sequences.get((topic, name), 0) if sequence is None else sequence
@@ -415,9 +415,7 @@ class StreamBench:
             first_sequence=number,
         )
         sent = Sent(Batch(head + body))
-        self.broker.store(
-            self.producer(topic, name), sent.batch, sent.told, expected_offset=expected_offset
-        )
+        self.broker.store(self.producer(topic, name), sent.batch, sent.told, **expected)
         if settle:
             self.settle()
         return sent
@@ -532,12 +530,11 @@ class StreamBench:
         slot: int,
         *payloads: bytes,
         ids: Sequence[str | None] | None = None,
-        expected_offset: int | None = None,
+        keys: Sequence[str | None] | None = None,
+        **expected: Unpack[Expected],
     ) -> None:
-        head, body = encode(payloads, ids=ids)
-        if expects := expected_offset is not None:
-            head = expecting(head, expected_offset)
-        self.broker.stage(transaction, slot, Batch(head + body), expects=expects)
+        head, body = encode(payloads, ids=ids, keys=keys)
+        self.broker.stage(transaction, slot, Batch(head + body), **expected)
 
     def commit(
         self,

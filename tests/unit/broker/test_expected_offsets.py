@@ -27,7 +27,10 @@ def commit(
     """Commit batches of one message for one topic, each with the offset it expects."""
     transaction = bench.begin(word)
     for payload, expected in batches:
-        bench.stage(transaction, 0, payload, expected_offset=expected)
+        if expected is None:
+            bench.stage(transaction, 0, payload)
+        else:
+            bench.stage(transaction, 0, payload, expected_offset=expected)
     return bench.commit(transaction, [OUT], settle=settle)
 
 

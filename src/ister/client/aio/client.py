@@ -179,6 +179,7 @@ class Client(Administration):
         id: str | None = None,
         ttl: float | None = None,
         expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
         deliver_at: DeliverAt | None = None,
         deliver_after: DeliverAfter | None = None,
     ) -> MessageId:
@@ -196,6 +197,7 @@ class Client(Administration):
                 id=id,
                 ttl=ttl,
                 expected_offset=expected_offset,
+                expected_key_offset=expected_key_offset,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
             )

@@ -96,13 +96,17 @@ class Transaction:
         id: str | None = None,
         ttl: float | None = None,
         expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
         schema: SchemaRef | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
         `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
         message that it was the payload of. With `expected_offset` the message is stored at that
-        offset, or the commit carries out nothing and raises `OffsetMismatchError`.
+        offset, or the commit carries out nothing and raises `OffsetMismatchError`. With
+        `expected_key_offset` the newest message of `key` from before the transaction has that
+        offset (-1: there is none), or the commit raises `KeyOffsetMismatchError`: see
+        `Producer.send`.
         """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
@@ -115,6 +119,7 @@ class Transaction:
             message_bytes_max=self._link.session.message_bytes_max,
             schema=NO_SCHEMA if schema is None else schema,
             expected_offset=expected_offset,
+            expected_key_offset=expected_key_offset,
         )
 
     def ack(self, msg: Leased) -> None:

@@ -12,6 +12,7 @@ from ister.base.limits import (
     MESSAGE_ID_BYTES_MAX,
 )
 from ister.codec import Attributes
+from ister.wire import KEY_EXPECTED
 
 # How a message's own time to live travels.
 TTL_ATTRIBUTE = "ister-ttl-ms"
@@ -81,18 +82,34 @@ def with_ttl(attributes: Attributes | None, ttl: object) -> Attributes:
     return {**(attributes or {}), TTL_ATTRIBUTE: str(math.ceil(ttl * 1000))}
 
 
-def check_expected_offset(offset: object) -> None:
-    """Raise `BadRequestError` unless `offset` can be that of a message."""
-    if not isinstance(offset, int) or not 0 <= offset < 2**63:
-        raise BadRequestError(f"an expected offset is 0 or more, not {offset!r}")
+def expected_offset_of(
+    expected_offset: object, expected_key_offset: object, key: str | None
+) -> int | None:
+    """Return what a message expects as its frame has it, `None` for nothing.
+
+    Raises `BadRequestError` for what cannot be expected.
+    """
+    if expected_key_offset is not None:
+        if expected_offset is not None:
+            raise BadRequestError("give expected_offset or expected_key_offset, not both")
+        if key is None:
+            raise BadRequestError("expected_key_offset is for a message with a key")
+        offset = check_count(expected_key_offset, "expected_key_offset", least=-1)
+        return KEY_EXPECTED + offset + 1
+    if expected_offset is None:
+        return None
+    if not isinstance(expected_offset, int) or not 0 <= expected_offset < 2**63:
+        raise BadRequestError(f"an expected offset is 0 or more, not {expected_offset!r}")
+    return expected_offset
 
 
-def partitions_expect_nothing(topic: str, partitions: int) -> BadRequestError:
-    """Return the error for an expected offset of a topic with partitions."""
-    return BadRequestError(
-        f"{partitions} partitions of {topic!r} count their offsets each for itself: expect an "
-        "offset of one of them, by its own name"
-    )
+def check_expected_of_partitions(topic: str, partitions: int, expected: int) -> None:
+    """Raise `BadRequestError` for an expected offset of a topic with partitions."""
+    if 0 <= expected < KEY_EXPECTED:
+        raise BadRequestError(
+            f"{partitions} partitions of {topic!r} count their offsets each for itself: expect an "
+            "offset of one of them, by its own name"
+        )
 
 
 def check_schema(schema: object) -> None:

@@ -290,6 +290,7 @@ def stream_settings(
     ttl: Seconds | None,
     dedup_window: Seconds | None,
     min_compaction_lag: Seconds | None = None,
+    key_offsets: bool | None = None,
 ) -> StreamSettings | None:
     """Return how a stream keeps its messages; `None` for other kinds of topics."""
     given = {
@@ -301,6 +302,7 @@ def stream_settings(
         "ttl": ttl,
         "dedup_window": dedup_window,
         "min_compaction_lag": min_compaction_lag,
+        "key_offsets": key_offsets or None,
     }
     if kind != "stream":
         said = [name for name, value in given.items() if value is not None]
@@ -321,6 +323,7 @@ def stream_settings(
         ttl_ms=_or(ttl, "ttl", 0),
         dedup_window_ms=_or(dedup_window, "dedup_window", DEDUP_WINDOW_MS),
         min_compaction_lag_ms=_or(min_compaction_lag, "min_compaction_lag", 0),
+        key_offsets=bool(key_offsets),
     )
     settings.check()
     return settings

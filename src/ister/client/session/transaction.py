@@ -28,13 +28,12 @@ from ister.base.limits import (
 from ister.client.session.checks import (
     as_bytes,
     attributes_size,
-    check_expected_offset,
+    check_expected_of_partitions,
     check_extras,
     check_schema,
     check_topic,
-    partitions_expect_nothing,
+    expected_offset_of,
 )
-from ister.client.session.pending import ANY_OFFSET
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
 from ister.client.session.results import MessageIds, Stored, places_of
 from ister.codec import NO_SCHEMA, Attributes, SchemaRef, encode
@@ -73,7 +72,8 @@ class _Message(NamedTuple):
     attributes: Attributes | None
     id: str | None
     schema: SchemaRef
-    expected_offset: int
+    # As `expecting` takes it.
+    expected: int | None
 
     @property
     def size_bytes(self) -> int:
@@ -115,6 +115,7 @@ class Draft:
         message_bytes_max: int,
         schema: SchemaRef = NO_SCHEMA,
         expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
     ) -> None:
         """Add a message. Raises what a producer would, and `LimitReachedError` when it is full."""
         self.check_open()
@@ -124,10 +125,7 @@ class Draft:
             raise MessageTooLargeError(topic, len(payload), message_bytes_max)
         check_extras(key, attributes, id)
         check_schema(schema)
-        expected = ANY_OFFSET
-        if expected_offset is not None:
-            check_expected_offset(expected_offset)
-            expected = expected_offset
+        expected = expected_offset_of(expected_offset, expected_key_offset, key)
         # A copy: callers fill one dictionary again for the next message.
         attributes = attributes and dict(attributes)
         message = _Message(topic, payload, key, attributes, id, schema, expected)
@@ -168,8 +166,8 @@ class Draft:
         for slot, message in enumerate(messages):
             topic = message.topic
             if (router := routers.get(topic)) is not None:
-                if message.expected_offset != ANY_OFFSET:
-                    raise partitions_expect_nothing(topic, router.partitions)
+                if message.expected is not None:
+                    check_expected_of_partitions(topic, router.partitions, message.expected)
                 topic = partition_name(topic, router.route(message.key))
             routed.setdefault(topic, []).append(slot)
         if len(routed) > TRANSACTION_TOPICS_MAX:
@@ -289,10 +287,14 @@ def _check_lease(msg: Leased) -> None:
 
 
 def _runs(messages: Iterable[_Message]) -> Iterator[list[_Message]]:
-    """Cut messages into runs of one schema; one that expects an offset begins a run."""
+    """Cut messages into runs of one schema; one that expects something is a run of its own."""
     run: list[_Message] = []
     for message in messages:
-        if run and (message.expected_offset != ANY_OFFSET or message.schema != run[0].schema):
+        if run and (
+            message.expected is not None
+            or run[0].expected is not None
+            or message.schema != run[0].schema
+        ):
             yield run
             run = []
         run.append(message)
@@ -303,8 +305,8 @@ def _runs(messages: Iterable[_Message]) -> Iterator[list[_Message]]:
 def _stage(number: int, messages: list[_Message]) -> tuple[int, int, bytes, bytes]:
     """Return what the frame is made of that stages messages for the topic at slot `number`."""
     head, body = _encode(messages)
-    expected = messages[0].expected_offset
-    if expected == ANY_OFFSET:
+    expected = messages[0].expected
+    if expected is None:
         return Opcode.STAGE, number, head, body
     return Opcode.STAGE_EXPECT, number, expecting(head, expected), body
 

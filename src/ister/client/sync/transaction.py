@@ -63,13 +63,17 @@ class Transaction(Blocking[aio.Transaction]):
         id: str | None = None,
         ttl: float | None = None,
         expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
         schema: SchemaRef | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
         `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
         message that it was the payload of. With `expected_offset` the message is stored at that
-        offset, or the commit carries out nothing and raises `OffsetMismatchError`.
+        offset, or the commit carries out nothing and raises `OffsetMismatchError`. With
+        `expected_key_offset` the newest message of `key` from before the transaction has that
+        offset (-1: there is none), or the commit raises `KeyOffsetMismatchError`: see
+        `Producer.send`.
         """
         self._inner.send(
             topic,
@@ -79,6 +83,7 @@ class Transaction(Blocking[aio.Transaction]):
             id=id,
             ttl=ttl,
             expected_offset=expected_offset,
+            expected_key_offset=expected_key_offset,
             schema=schema,
         )
 

@@ -96,6 +96,9 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
     min_compaction_lag_ms: Annotated[
         Milliseconds, Meta(description="With `compact`: no younger message is dropped.")
     ] = 0
+    key_offsets: Annotated[
+        bool, Meta(description="Keep the newest offset of each key, to be expected by messages.")
+    ] = False
 
     def settings(self) -> StreamSettings:
         """Return the settings as the broker knows them."""
@@ -108,6 +111,7 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
             ttl_ms=self.ttl_ms,
             dedup_window_ms=self.dedup_window_ms,
             min_compaction_lag_ms=self.min_compaction_lag_ms,
+            key_offsets=self.key_offsets,
         )
 
 
