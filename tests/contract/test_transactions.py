@@ -1,6 +1,7 @@
 """Transactions: messages to several streams, and acknowledgements, all or nothing."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from tests.contract.harness import Harness
@@ -296,3 +297,21 @@ async def test_a_transaction_expects_offsets_of_streams_without_partitions(
         tx.send(f"{PARTS}-part-1", b"x", expected_offset=0)
 
     assert [mid.partition for mid in tx.results] == [1]
+
+
+async def test_what_is_kept_in_another_store_is_refused_with_what_to_do_instead(
+    streams: ister.Client,
+) -> None:
+    client = streams
+    await client.create_topic("/default/reminders", kind="timeline")
+    tx = client.transaction()
+    with pytest.raises(BadRequestError, match="send it after the commit, with an `id`"):
+        tx.send(OUT, b"later", deliver_after=60.0)
+    with pytest.raises(BadRequestError, match="send it after the commit"):
+        tx.send(OUT, b"later", deliver_at=datetime(2999, 1, 1, tzinfo=UTC))
+    tx.send(OUT, b"now")
+    tx.send("/default/reminders", b"due")
+    with pytest.raises(WrongKindError, match=r"client\.timeline"):
+        await tx.commit()
+
+    assert await held(client, OUT) == []

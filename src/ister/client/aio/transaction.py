@@ -20,7 +20,16 @@ from ister.base.errors import (
 )
 from ister.base.limits import COMMIT_RETRIED_MS_MAX
 from ister.client.aio.link import BrokerLink
-from ister.client.session import Draft, Leased, MessageIds, Staged, with_ttl
+from ister.client.session import (
+    DeliverAfter,
+    DeliverAt,
+    Draft,
+    Leased,
+    MessageIds,
+    Staged,
+    no_delay_in_transaction,
+    with_ttl,
+)
 from ister.codec import NO_SCHEMA, Attributes, SchemaRef
 from ister.topics import Router
 from ister.wire import (
@@ -98,6 +107,8 @@ class Transaction:
         expected_offset: int | None = None,
         expected_key_offset: int | None = None,
         schema: SchemaRef | None = None,
+        deliver_at: DeliverAt | None = None,
+        deliver_after: DeliverAfter | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
@@ -106,8 +117,11 @@ class Transaction:
         offset, or the commit carries out nothing and raises `OffsetMismatchError`. With
         `expected_key_offset` the newest message of `key` from before the transaction has that
         offset (-1: there is none), or the commit raises `KeyOffsetMismatchError`: see
-        `Producer.send`.
+        `Producer.send`. Raises `BadRequestError` with `deliver_at` or `deliver_after`: what is
+        published later is kept in another store.
         """
+        if deliver_at is not None or deliver_after is not None:
+            raise no_delay_in_transaction()
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
         self._draft.send(

@@ -112,6 +112,38 @@ def check_expected_of_partitions(topic: str, partitions: int, expected: int) -> 
         )
 
 
+# Streams and timelines are kept in different stores, which cannot be written in one step.
+
+
+def no_delay_in_transaction() -> BadRequestError:
+    """Return the error for a message of a transaction that is to be published later."""
+    return BadRequestError(
+        "a transaction of streams sends nothing with deliver_at or deliver_after, which is kept in "
+        "another store: send it after the commit, with an `id`, which makes it safe to repeat"
+    )
+
+
+def no_lease_in_transaction(msg: object) -> BadRequestError:
+    """Return the error for what is not a message of a stream, and so not acknowledged with some."""
+    if getattr(msg, "is_timeline", False):
+        return BadRequestError(
+            "a transaction of streams acknowledges no message of a timeline, which is kept in "
+            "another store: call `lease.done()` after the commit, and send with an `id` made of "
+            "`lease.id`, so that a repetition is stored once"
+        )
+    return BadRequestError(f"a message is what a subscription yields, not {msg!r}")
+
+
+def no_ack_in_timeline(msg: object) -> BadRequestError:
+    """Return the error for an acknowledgement in a transaction of a timeline."""
+    call = "lease.done()" if getattr(msg, "is_timeline", False) else "msg.ack()"
+    return BadRequestError(
+        f"a transaction of a timeline acknowledges nothing: call `{call}` after the commit, and "
+        "put with an `id` made of that of the message, so that a repetition is refused with "
+        "MessageExistsError"
+    )
+
+
 def check_schema(schema: object) -> None:
     """Raise `BadRequestError` unless `schema` can be the id and the version of one."""
     match schema:

@@ -33,6 +33,7 @@ from ister.client.session.checks import (
     check_schema,
     check_topic,
     expected_offset_of,
+    no_lease_in_transaction,
 )
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
 from ister.client.session.results import MessageIds, Stored, places_of
@@ -145,7 +146,7 @@ class Draft:
         """Add an acknowledgement. Raises `LeaseLostError` when it is known to come too late."""
         self.check_open()
         if not hasattr(msg, "leased"):
-            raise BadRequestError(f"a message is what a subscription yields, not {msg!r}")
+            raise no_lease_in_transaction(msg)
         _check_lease(msg)
         self._acked.append(msg)
 

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ister.client import aio
-from ister.client.session import Leased, MessageIds
+from ister.client.session import DeliverAfter, DeliverAt, Leased, MessageIds
 from ister.client.sync.blocking import Blocking, blocking
 from ister.codec import Attributes, SchemaRef
 
@@ -65,6 +65,8 @@ class Transaction(Blocking[aio.Transaction]):
         expected_offset: int | None = None,
         expected_key_offset: int | None = None,
         schema: SchemaRef | None = None,
+        deliver_at: DeliverAt | None = None,
+        deliver_after: DeliverAfter | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
@@ -73,7 +75,8 @@ class Transaction(Blocking[aio.Transaction]):
         offset, or the commit carries out nothing and raises `OffsetMismatchError`. With
         `expected_key_offset` the newest message of `key` from before the transaction has that
         offset (-1: there is none), or the commit raises `KeyOffsetMismatchError`: see
-        `Producer.send`.
+        `Producer.send`. Raises `BadRequestError` with `deliver_at` or `deliver_after`: what is
+        published later is kept in another store.
         """
         self._inner.send(
             topic,
@@ -85,6 +88,8 @@ class Transaction(Blocking[aio.Transaction]):
             expected_offset=expected_offset,
             expected_key_offset=expected_key_offset,
             schema=schema,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
         )
 
     def abandon(self) -> None:
