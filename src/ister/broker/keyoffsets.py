@@ -11,19 +11,22 @@ Always true:
   replayed on top of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from ister.base.errors import BadRequestError, KeyOffsetMismatchError, LimitReachedError
+from ister.base.limits import BATCH_KEYS_MAX
 from ister.broker.idwindow import key_of, keys_of
 from ister.broker.sharedbudget import FORGET_COUNT, SharedBudget
-from ister.codec import Batch
+from ister.codec import Batch, Column
 
 # A key without messages.
 NO_OFFSET = -1
 # Keys of one row of a snapshot: one step, of about 3 ms.
 CHUNK_COUNT = 4_096
+# What part of the keys of a stream is forgotten at once, at least.
+FORGOTTEN_PART = 1_024
 
 
 class KeyOffsetRow(NamedTuple):
@@ -105,6 +108,8 @@ class KeyOffsets:
 
     def forget_oldest(self, size: int) -> None:
         """Forget some keys that may be asked for."""
+        # Of a large stream many at once: getting to the first one passes all that were removed.
+        size = max(size, len(self._newest) // FORGOTTEN_PART)
         first = dict(islice(self._newest.items(), size))
         self.forgotten_below = max([self.forgotten_below, *(o + 1 for o in first.values())])
         for key in first:
@@ -155,6 +160,12 @@ class Keyed(Protocol):
     name: str
     first_offset: int
     key_offsets: KeyOffsets | None
+
+
+def check_keys(batches: Iterable[Batch]) -> None:
+    """Raise `LimitReachedError` for more messages with keys than are remembered in one go."""
+    if sum(batch.count for batch in batches if batch.columns & Column.KEY) > BATCH_KEYS_MAX:
+        raise LimitReachedError("batch_keys_max", BATCH_KEYS_MAX)
 
 
 class PendingKeys:

@@ -468,8 +468,10 @@ class Ledger:
         for run in rows.confirmed:
             self.confirmations.add(*run)
         for key_row in rows.key_offsets:
-            if (known := self.topics[key_row.topic].key_offsets) is not None:
-                known.restore(key_row)
+            # A topic that was made while the snapshot was written may be here and not above.
+            topic = self.topics.get(key_row.topic)
+            if topic is not None and topic.key_offsets is not None:
+                topic.key_offsets.restore(key_row)
         self.series = OrderedDict(rows.series)
         self.topic_number = rows.topic_number
         self.subscription_number = rows.subscription_number

@@ -10,7 +10,7 @@ Always true:
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 from ister.base import Durability, Expected, Retention, StreamReport, StreamSettings, TopicReport
@@ -24,7 +24,7 @@ from ister.base.errors import (
 from ister.broker.changes import Sequenced, encode_changes
 from ister.broker.guarding import Guard, check
 from ister.broker.idwindow import keys_of
-from ister.broker.keyoffsets import PendingKeys
+from ister.broker.keyoffsets import PendingKeys, check_keys
 from ister.broker.ledger import TopicRecord
 from ister.broker.tail import Tail
 from ister.broker.turns import Turns
@@ -180,6 +180,8 @@ class StreamTopic:
             return
         if guard is not None:
             check(guard, batch)
+        if self.record.key_offsets is not None:
+            check_keys([batch])
         if (offset := expected.get("expected_offset", self.appended)) != self.appended:
             raise OffsetMismatchError(self.name, offset, self.appended)
         if "expected_key_offset" in expected:
@@ -214,15 +216,14 @@ class StreamTopic:
 
     def plan_offsets(self, batches: Sequence[Batch]) -> list[int]:
         """Return the offset of the first new message of each of some batches, stored in turn."""
-        keys: list[str | None] = []
-        starts = [0]
-        for batch in batches:
-            has_ids = batch.columns & Column.ID and self.record.settings.dedup_window_ms
-            keys += keys_of(batch.ids or ()) if has_ids else [None] * batch.count
-            starts.append(len(keys))
-        counts = accumulate((o is None for o in self._known_offsets(keys)), initial=self.appended)
-        offsets = list(counts)
-        return [offsets[start] for start in starts[:-1]]
+        dedup = self.record.settings.dedup_window_ms
+        ids = [keys_of(b.ids or ()) if b.columns & Column.ID and dedup else [] for b in batches]
+        known = iter(self._known_offsets(list(chain.from_iterable(ids))))
+        offset, offsets = self.appended, []
+        for batch, keys in zip(batches, ids, strict=True):
+            offsets.append(offset)
+            offset += sum(o is None for o in islice(known, len(keys))) if keys else batch.count
+        return offsets
 
     def is_repeated(self, name: str, batch: Batch) -> bool:
         """Whether a batch of a producer was stored before, or is about to be."""

@@ -38,6 +38,7 @@ from ister.base.limits import (
 from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.durable import DurableSubscription, Run
 from ister.broker.guarding import Guard, check
+from ister.broker.keyoffsets import check_keys
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
 from ister.broker.vault import Vault
@@ -166,6 +167,7 @@ class Transactions:
                 # an earlier attempt may still be found by the next start.
                 durable.vault.committer.check()
         found = _leased(word, acks)
+        check_keys(batch for topic, batch in parts if topic.record.key_offsets is not None)
         _check_expected(parts, transaction.expected)
         vault = _one_vault(word, parts, found)
         if vault is None:

@@ -1,5 +1,6 @@
 """`expected_key_offset`: a message is stored if the newest one of its key is where it was read."""
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ister.base.errors import (
     LimitReachedError,
     StorageFailedError,
 )
+from ister.broker import keyoffsets, ledger
 from ister.testing import Crash, Fault, Keep
 
 PLAIN = "/default/plain"
@@ -202,6 +204,53 @@ def test_other_topics_and_messages_without_a_key_are_refused(bench: StreamBench)
         bench.publish(b"0", expected_key_offset=-1)
     with pytest.raises(BadRequestError, match="one message with a key"):
         bench.publish(b"0", b"1", keys=["a", "a"], expected_key_offset=-1)
+
+
+def test_a_transaction_has_so_many_keys_and_no_more(
+    bench: StreamBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyoffsets, "BATCH_KEYS_MAX", 2)
+    bench.create(PLAIN)
+    for count in (2, 3):
+        transaction = bench.begin(f"{count}")
+        bench.stage(transaction, 0, *[b""] * count, keys=["a"] * count)
+        bench.stage(transaction, 1, b"", b"", keys=["a", "b"])
+        outcome = bench.commit(transaction, [TOPIC, PLAIN])
+
+    assert isinstance(outcome.result, LimitReachedError)
+    assert outcome.result.limit == "batch_keys_max"
+    with pytest.raises(LimitReachedError):
+        bench.publish(b"", b"", b"", keys=["a", "a", "b"])
+    bench.publish(b"", b"", b"", topic=PLAIN, keys=["a", "a", "b"])
+    assert (bench.topic().next_offset, bench.topic(PLAIN).next_offset) == (2, 5)
+
+
+def test_a_snapshot_with_keys_of_a_topic_that_was_made_meanwhile_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger, "WORK_AT_ONCE", 1)
+    monkeypatch.setattr(ledger, "ROWS_AT_ONCE", 1)
+    bench = StreamBench()
+    bench.create(PLAIN)
+    encoding = bench.vault.ledger.encoding()
+    # The topics are in it, and what follows them is not.
+    next(encoding)
+    bench.create(key_offsets=True)
+    put(bench, "a", -1)
+    snapshot = _finish(encoding)
+    restored = ledger.Ledger()
+    restored.restore(snapshot)
+
+    assert b"key_offsets" in snapshot
+    assert [record.name for record in restored.topics.values()] == [PLAIN]
+
+
+def _finish(encoding: Generator[None, None, bytes]) -> bytes:
+    while True:
+        try:
+            next(encoding)
+        except StopIteration as end:
+            return bytes(end.value)
 
 
 def test_all_messages_of_a_transaction_expect_what_was_there_before_it(bench: StreamBench) -> None:
