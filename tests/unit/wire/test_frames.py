@@ -229,7 +229,7 @@ def test_flags_are_not_looked_at() -> None:
     assert len(reader().receive(header(0, Opcode.PING, flags=255))) == 1
 
 
-@pytest.mark.parametrize("opcode", sorted(set(range(1, 18)) - {Opcode.CONTROL}))
+@pytest.mark.parametrize("opcode", sorted(set(range(1, 19)) - {Opcode.CONTROL}))
 def test_before_the_handshake_only_control_frames_are_accepted(opcode: int) -> None:
     with pytest.raises(ProtocolError, match="before the handshake"):
         FrameReader(hello_limits()).receive(header(0, opcode))
