@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Tls,
         Transaction,
         View,
+        ViewChange,
         ViewEntry,
         connect,
     )
@@ -87,6 +88,7 @@ __all__ = [
     "Tls",
     "Transaction",
     "View",
+    "ViewChange",
     "ViewEntry",
     "connect",
     "errors",

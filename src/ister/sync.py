@@ -15,6 +15,7 @@ from ister.client.sync import (
     SendFuture,
     Subscription,
     Transaction,
+    View,
     connect,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "SendFuture",
     "Subscription",
     "Transaction",
+    "View",
     "connect",
 ]

@@ -6,7 +6,7 @@ port, each call in a thread of its own, behind a view that gives its methods bac
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -102,6 +102,8 @@ class SyncHarness(Harness):
     def _view(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._view(one) for one in value]
+        if isinstance(value, Mapping):
+            return value
         # A class that was made at run time may be of no module.
         if (type(value).__module__ or "").startswith("ister.client.sync"):
             return _View(value, self._view, self._call)

@@ -1,6 +1,7 @@
 """Transactions: messages to several streams, and acknowledgements, all or nothing."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from tests.contract.harness import Harness
@@ -12,6 +13,7 @@ from ister.base.errors import (
     LimitReachedError,
     MessageTooLargeError,
     NotFoundError,
+    OffsetMismatchError,
     TransactionError,
     WrongKindError,
 )
@@ -261,3 +263,55 @@ async def test_a_message_known_by_its_id_is_not_stored_again(client: ister.Clien
         tx.send("/default/dedup", b"two", id="two")
 
     assert [(one.offset, one.duplicate) for one in tx.results] == [(0, True), (1, False)]
+
+
+async def test_an_expected_offset_of_a_transaction_is_met_or_nothing_happens(
+    streams: ister.Client,
+) -> None:
+    client = streams
+    async with client.transaction() as tx:
+        tx.send(OUT, b"0", expected_offset=0)
+        tx.send(OUT, b"1", expected_offset=1)
+    late = client.transaction()
+    late.send(OTHER, b"lost")
+    late.send(OUT, b"lost", expected_offset=1)
+    with pytest.raises(OffsetMismatchError) as caught:
+        await late.commit()
+
+    assert [mid.offset for mid in tx.results] == [0, 1]
+    error = caught.value
+    assert (error.topic, error.expected_offset, error.next_offset) == (OUT, 1, 2)
+    assert (await held(client, OUT), await held(client, OTHER)) == ([b"0", b"1"], [])
+
+
+async def test_a_transaction_expects_offsets_of_streams_without_partitions(
+    streams: ister.Client,
+) -> None:
+    with pytest.raises(BadRequestError, match="by its own name"):
+        async with streams.transaction() as tx:
+            tx.send(PARTS, b"x", expected_offset=0)
+    with pytest.raises(BadRequestError, match="0 or more"):
+        async with streams.transaction() as tx:
+            tx.send(OUT, b"x", expected_offset=-1)
+    async with streams.transaction() as tx:
+        tx.send(f"{PARTS}-part-1", b"x", expected_offset=0)
+
+    assert [mid.partition for mid in tx.results] == [1]
+
+
+async def test_what_is_kept_in_another_store_is_refused_with_what_to_do_instead(
+    streams: ister.Client,
+) -> None:
+    client = streams
+    await client.create_topic("/default/reminders", kind="timeline")
+    tx = client.transaction()
+    with pytest.raises(BadRequestError, match="send it after the commit, with an `id`"):
+        tx.send(OUT, b"later", deliver_after=60.0)
+    with pytest.raises(BadRequestError, match="send it after the commit"):
+        tx.send(OUT, b"later", deliver_at=datetime(2999, 1, 1, tzinfo=UTC))
+    tx.send(OUT, b"now")
+    tx.send("/default/reminders", b"due")
+    with pytest.raises(WrongKindError, match=r"client\.timeline"):
+        await tx.commit()
+
+    assert await held(client, OUT) == []

@@ -16,6 +16,7 @@ from ister.base import (
     EARLIEST,
     AckSettings,
     Durability,
+    Expected,
     Origin,
     Position,
     StreamSettings,
@@ -320,7 +321,10 @@ class Customer:
 
             producer = self.producer(sent.topic, sent.producer)
             sent.refused = False
-            self.life.broker.store(producer, batch, told, expected_offset=sent.expected)
+            expected = (
+                Expected() if sent.expected is None else Expected(expected_offset=sent.expected)
+            )
+            self.life.broker.store(producer, batch, told, **expected)
 
         def refused(error: StorageError) -> None:
             sent.uncertain |= isinstance(error, StorageUncertainError)

@@ -56,6 +56,8 @@ HIT_ELSEWHERE = {
     # Forgetting is not an error: tests/unit/broker/test_idwindow.py and test_producers.py.
     "message_ids_max",
     "producers_bytes_max",
+    # tests/unit/broker/test_keyoffsets.py.
+    "key_offsets_max",
     # Of wildcard subscriptions on streams: tests/unit/broker/test_many_topics.py.
     "covered_topics_max",
     "topics_per_subscription_max",

@@ -311,7 +311,13 @@ def _order(rng: random.Random, frames: Dialogue, slot: int) -> None:
 # The frames of a client whose body is a batch.
 WITH_BATCH = {
     bytes([opcode])
-    for opcode in (Opcode.PUBLISH, Opcode.REPLY, Opcode.PUBLISH_EXPECT, Opcode.STAGE)
+    for opcode in (
+        Opcode.PUBLISH,
+        Opcode.REPLY,
+        Opcode.PUBLISH_EXPECT,
+        Opcode.STAGE,
+        Opcode.STAGE_EXPECT,
+    )
 }
 
 

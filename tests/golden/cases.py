@@ -92,6 +92,7 @@ HOT_FRAMES: dict[str, Callable[[], bytes]] = {
     "publish-bulk": lambda: _publish(Opcode.PUBLISH_BULK, 3, 10),
     "publish-expect": lambda: _publish(Opcode.PUBLISH_EXPECT, 3, 11, base_offset=BASE_OFFSET),
     "stage": lambda: _publish(Opcode.STAGE, 5, 1),
+    "stage-expect": lambda: _publish(Opcode.STAGE_EXPECT, 5, 1, base_offset=BASE_OFFSET),
     "published": lambda: published_frame(3, 9, BASE_OFFSET, 1_700_000_000_000),
     "deliver": lambda: b"".join(deliver_frame(2, 1, _batch("single"))),
     "credit": lambda: credit_frame(2, 65_536, 8_388_608),

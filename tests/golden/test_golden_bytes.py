@@ -147,6 +147,13 @@ def test_the_golden_stage_frame_decodes() -> None:
     assert Batch(body).payloads == [b"hi"]
 
 
+def test_the_golden_expecting_stage_frame_holds_the_expected_offset() -> None:
+    opcode, channel, slot, body = frame("frame-stage-expect")
+
+    assert (opcode, channel, slot) == (Opcode.STAGE_EXPECT, 5, 1)
+    assert (Batch(body).base_offset, Batch(body).payloads) == (BASE_OFFSET, [b"hi"])
+
+
 def test_the_golden_leased_frame_has_the_lease_before_the_batch() -> None:
     opcode, channel, number, body = frame("frame-deliver-leased")
 

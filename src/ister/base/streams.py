@@ -5,6 +5,7 @@ Zero means "no limit" where a limit is optional.
 
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from typing import TypedDict
 
 from msgspec import UNSET, UnsetType
 
@@ -65,8 +66,13 @@ class StreamSettings:
     # Compaction drops no message that is younger than this. Unset, never 0, where there is none:
     # so it travels and is stored as before there was such a setting.
     min_compaction_lag_ms: int | UnsetType = UNSET
+    # Whether the broker knows the offset of the newest message of each key, which a message may
+    # expect. Unset, never false, where it does not.
+    key_offsets: bool | UnsetType = UNSET
 
     def __post_init__(self) -> None:
+        if not self.key_offsets:
+            object.__setattr__(self, "key_offsets", UNSET)
         if not self.min_compaction_lag_ms:
             object.__setattr__(self, "min_compaction_lag_ms", UNSET)
 
@@ -100,12 +106,13 @@ class StreamChanges:
     max_messages: int | None = None
     ttl_ms: int | None = None
     dedup_window_ms: int | None = None
-    # Unset where it stays: see `StreamSettings`.
-    min_compaction_lag_ms: int | UnsetType | None = UNSET
+    # Unset, never `None`, where it is left as it is: so the command travels as it did before.
+    min_compaction_lag_ms: int | UnsetType = UNSET
 
     def apply(self, settings: StreamSettings) -> StreamSettings:
         """Return `settings` with these changes, or raise `BadRequestError`."""
-        given = {name: value for name, value in asdict(self).items() if value not in (None, UNSET)}
+        unsaid = (None, UNSET)
+        given = {name: value for name, value in asdict(self).items() if value not in unsaid}
         if not given:
             raise BadRequestError("no setting is given: say what is to change")
         changed = replace(settings, **given)
@@ -117,6 +124,15 @@ class StreamChanges:
                 "stays in the data folder or in the object store; make another topic"
             )
         return changed
+
+
+class Expected(TypedDict, total=False):
+    """What an append to a stream is conditional on; usually nothing."""
+
+    # The offset that its first message gets.
+    expected_offset: int
+    # That of the newest message of its key; -1: the key has none.
+    expected_key_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

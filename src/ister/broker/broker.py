@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from heapq import merge
 from importlib.metadata import version
 from itertools import count
+from typing import Unpack
 
 from ister.base import (
     AutoCreate,
     BrokerReport,
     Clock,
     DelayReport,
+    Expected,
     Pattern,
     StreamChanges,
     StreamSettings,
@@ -38,7 +40,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import BATCH_ID_BYTES_MAX, BATCH_IDS_MAX, BATCH_REPLIES_MAX, Limits
+from ister.base.limits import BATCH_REPLIES_MAX, Limits
 from ister.broker.catalog import Catalog
 from ister.broker.committer import Done, ignore
 from ister.broker.consumer import QueueBudget
@@ -46,6 +48,7 @@ from ister.broker.deadletters import DeadLetters, OnTopic
 from ister.broker.delayed import DelayedBatch, Delays
 from ister.broker.durables import Durables
 from ister.broker.guarding import Check, GuardOf, check, long_check
+from ister.broker.idwindow import check_ids
 from ister.broker.listing import (
     Steps,
     Totals,
@@ -378,8 +381,8 @@ class Broker:
         batch: Batch,
         told: Told,
         *,
-        expected_offset: int | None = None,
         checked: bool = False,
+        **expected: Unpack[Expected],
     ) -> None:
         """Check a batch and publish it to a stream; `told` is called when it is safe, or not.
 
@@ -394,14 +397,10 @@ class Broker:
             raise WrongKindError(topic.name, "stream", "requests are for live topics")
         if batch.first_sequence > SEQUENCE_MAX:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
-        if batch.columns & Column.ID:
-            if batch.count > BATCH_IDS_MAX:
-                raise LimitReachedError("batch_ids_max", BATCH_IDS_MAX)
-            if batch.id_bytes > BATCH_ID_BYTES_MAX:
-                raise LimitReachedError("batch_id_bytes_max", BATCH_ID_BYTES_MAX)
+        check_ids(batch)
         self._published += 1
         guard = None if checked else topic.guard
-        topic.publish(producer.name, batch, told, expected_offset=expected_offset, guard=guard)
+        topic.publish(producer.name, batch, told, guard=guard, **expected)
 
     def delay(
         self, producer: Producer, delayed: DelayedBatch, done: Done, *, checked: bool = False
@@ -437,12 +436,14 @@ class Broker:
             return None
         return check
 
-    def stage(self, transaction: Transaction, slot: int, batch: Batch) -> None:
-        """Check a batch and add it to a transaction."""
+    def stage(
+        self, transaction: Transaction, slot: int, batch: Batch, **expected: Unpack[Expected]
+    ) -> None:
+        """Check a batch and add it to a transaction, with what it expects."""
         self._check_batch("(transaction)", batch, None)
         if batch.columns & Column.REPLY:
             raise BadBatchError("requests are not for transactions")
-        transaction.stage(slot, batch)
+        transaction.stage(slot, batch, **expected)
 
     def commit(
         self,

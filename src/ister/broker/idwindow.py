@@ -12,8 +12,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
-from ister.base.limits import DEDUP_IDS_MAX
+from ister.base.errors import LimitReachedError
+from ister.base.limits import BATCH_ID_BYTES_MAX, BATCH_IDS_MAX, DEDUP_IDS_MAX
 from ister.broker.sharedbudget import FORGET_COUNT, SharedBudget
+from ister.codec import Batch, Column
 
 # Ids that are kept together: one step of a snapshot, of about 3 ms.
 CHUNK_COUNT = 4_096
@@ -150,6 +152,15 @@ def key_of(message_id: str) -> str:
         return message_id
     digest = blake2b(message_id.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
     return "\0" + digest.decode("latin-1")
+
+
+def check_ids(batch: Batch) -> None:
+    """Raise `LimitReachedError` for a batch with too many ids to be looked for in one go."""
+    if batch.columns & Column.ID:
+        if batch.count > BATCH_IDS_MAX:
+            raise LimitReachedError("batch_ids_max", BATCH_IDS_MAX)
+        if batch.id_bytes > BATCH_ID_BYTES_MAX:
+            raise LimitReachedError("batch_id_bytes_max", BATCH_ID_BYTES_MAX)
 
 
 def keys_of(message_ids: Iterable[str | None]) -> list[str | None]:

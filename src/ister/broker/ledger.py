@@ -14,7 +14,7 @@ from typing import assert_never
 
 import msgspec
 
-from ister.base import StreamSettings
+from ister.base import Retention, StreamSettings
 from ister.base.errors import BadBatchError, CorruptedError
 from ister.base.limits import KIB, Limits
 from ister.broker.answers import CommitAnswers
@@ -44,6 +44,7 @@ from ister.broker.changes import (
 )
 from ister.broker.cursormaps import decode_cursors, encode_cursors
 from ister.broker.idwindow import IdWindow, key_of, keys_of
+from ister.broker.keyoffsets import KeyOffsetRow, KeyOffsets
 from ister.broker.producers import OFFSET_UNKNOWN, ProducerRecord, Producers
 from ister.broker.sharedbudget import SharedBudget
 from ister.codec import Batch, Column
@@ -64,12 +65,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Budgets:
-    """Of what all topics of a broker remember: the message ids, and the bytes of producers."""
+    """Of what all topics of a broker remember: message ids, the bytes of producers, and keys."""
 
-    __slots__ = ("ids", "producers")
+    __slots__ = ("ids", "keys", "producers")
 
     def __init__(self, limits: Limits) -> None:
         self.ids = SharedBudget(limits.message_ids_max)
+        self.keys = SharedBudget(limits.key_offsets_max)
         self.producers = SharedBudget(limits.producers_bytes_max, forget_size=64 * KIB)
 
 
@@ -79,6 +81,7 @@ class TopicRecord:
     __slots__ = (
         "first_offset",
         "ids",
+        "key_offsets",
         "last_ms",
         "name",
         "next_offset",
@@ -97,6 +100,10 @@ class TopicRecord:
         self.last_ms = 0
         self.producers = Producers(budgets.producers)
         self.ids = IdWindow(budgets.ids)
+        self.key_offsets: KeyOffsets | None = None
+        if settings.key_offsets is True:
+            is_compact = settings.retention == Retention.COMPACT
+            self.key_offsets = KeyOffsets(budgets.keys, is_compact=is_compact)
 
     def on_stored(
         self, batch: Batch, *, sequenced: bool = True, keys: Sequence[str | None] | None = None
@@ -117,10 +124,14 @@ class TopicRecord:
             )
         if batch.columns & Column.ID and self.settings.dedup_window_ms:
             self._remember_ids(batch, keys_of(batch.ids or ()) if keys is None else keys)
+        if self.key_offsets is not None:
+            self.key_offsets.on_stored(batch)
 
     def close(self) -> None:
         """The topic is gone: give back what it takes of shared budgets."""
         self.ids.close()
+        if self.key_offsets is not None:
+            self.key_offsets.close()
         self.producers.close()
 
     def _remember_ids(self, batch: Batch, keys: Sequence[str | None]) -> None:
@@ -352,6 +363,7 @@ class Ledger:
         """
         topics = yield from self._encoding_topics()
         subscriptions, series, commits, confirmed = _Rows(), _Rows(), _Rows(), _Rows()
+        key_offsets = _Rows()
         work = 0
         for number in list(self.subscriptions):
             subscription = self.subscriptions.get(number)
@@ -373,16 +385,21 @@ class Ledger:
         for start in range(0, len(runs), MARKS_AT_ONCE):
             confirmed.add(runs[start : start + MARKS_AT_ONCE])
             yield
+        for topic in list(self.topics.values()):
+            for row in topic.key_offsets.rows(topic.topic) if topic.key_offsets is not None else ():
+                key_offsets.add([row])
+                yield
         rest = {
             "namespaces": sorted(self.namespaces),
             "partitioned": self.partitioned,
             "topic_number": self.topic_number,
             "subscription_number": self.subscription_number,
         }
-        # One copy of what may be many megabytes: a map of 9, after the head of a map of 4.
+        keyed = (_encode("key_offsets"), *key_offsets.whole()) if key_offsets.count else ()
+        # One copy of what may be many megabytes: a map of 9 or 10, after the head of a map of 4.
         return b"".join(
             (
-                b"\x89",
+                b"\x8a" if keyed else b"\x89",
                 memoryview(_encode(rest))[1:],
                 _encode("topics"),
                 *topics.whole(),
@@ -394,6 +411,7 @@ class Ledger:
                 *commits.whole(),
                 _encode("confirmed"),
                 *confirmed.whole(),
+                *keyed,
             )
         )
 
@@ -449,6 +467,11 @@ class Ledger:
             self.commits.add("", word, now_ms, offsets, rows.transactions_each.get(word, {}))
         for run in rows.confirmed:
             self.confirmations.add(*run)
+        for key_row in rows.key_offsets:
+            # A topic that was made while the snapshot was written may be here and not above.
+            topic = self.topics.get(key_row.topic)
+            if topic is not None and topic.key_offsets is not None:
+                topic.key_offsets.restore(key_row)
         self.series = OrderedDict(rows.series)
         self.topic_number = rows.topic_number
         self.subscription_number = rows.subscription_number
@@ -487,6 +510,8 @@ class _Snapshot(msgspec.Struct):
     commits: list[tuple[str, str, bytes]] = []
     # Subscription, lease, start, end.
     confirmed: list[tuple[int, int, int, int]] = []
+    # Only where some topic has them.
+    key_offsets: list[KeyOffsetRow] = []
     # Commits in snapshots of the first versions, without client and time.
     transactions: list[tuple[str, list[int]]] = []
     transactions_each: dict[str, dict[int, list[int]]] = {}

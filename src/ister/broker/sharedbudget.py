@@ -29,13 +29,13 @@ class Member(Protocol):
 class SharedBudget:
     """Counts what all members have, and has the largest ones forget some. See the module."""
 
-    __slots__ = ("_by_digits", "_forget_size", "_size_max", "forgotten", "size")
+    __slots__ = ("_by_digits", "_forget_size", "forgotten", "size", "size_max")
 
     def __init__(self, size_max: int, *, forget_size: int = FORGET_COUNT) -> None:
         self.size = 0
         # How much was forgotten because there was too much.
         self.forgotten = 0
-        self._size_max = size_max
+        self.size_max = size_max
         self._forget_size = forget_size
         # Members by the binary digits of their size: one of the largest is found at once, and those
         # of about one size take turns.
@@ -44,10 +44,10 @@ class SharedBudget:
     def on_changed(self, member: Member) -> None:
         """Count a member that has more or less than it had."""
         self._recount(member, member.size)
-        while self.size > self._size_max:
+        while self.size > self.size_max:
             before = self.size
             largest = next(iter(next(filter(None, reversed(self._by_digits)))))
-            largest.forget_oldest(min(before - self._size_max, self._forget_size))
+            largest.forget_oldest(min(before - self.size_max, self._forget_size))
             self._recount(largest, largest.size)
             self.forgotten += before - self.size
 

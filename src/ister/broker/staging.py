@@ -310,6 +310,12 @@ class Staging:
                     f"a batch was staged for topic {stage.slot_end - 1} of {len(names)}"
                 )
             stage.topics = [self._find_topic(parse_topic(name)) for name in names]
+            for topic in stage.topics:
+                if topic.record.key_offsets is not None:
+                    raise BadRequestError(
+                        f"topic {topic.name!r} keeps the offsets of its keys and takes no stages: "
+                        "send to it with a producer or a transaction"
+                    )
         except IsterError:
             self._remove(stage)
             raise

@@ -10,9 +10,10 @@ Always true:
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Protocol, Unpack
 
-from ister.base import Durability, Retention, StreamReport, StreamSettings, TopicReport
+from ister.base import Durability, Expected, Retention, StreamReport, StreamSettings, TopicReport
 from ister.base.errors import (
     IsterError,
     MessagesMissingError,
@@ -23,6 +24,7 @@ from ister.base.errors import (
 from ister.broker.changes import Sequenced, encode_changes
 from ister.broker.guarding import Guard, check
 from ister.broker.idwindow import keys_of
+from ister.broker.keyoffsets import PendingKeys, check_keys
 from ister.broker.ledger import TopicRecord
 from ister.broker.tail import Tail
 from ister.broker.turns import Turns
@@ -92,6 +94,7 @@ class StreamTopic:
         "followers",
         "guard",
         "is_work_queue",
+        "keys",
         "messages_dropped",
         "messages_in",
         "messages_out",
@@ -141,6 +144,7 @@ class StreamTopic:
         # batch. A long id takes as long to turn into its key as all else: that is done once.
         self._pending_ids: dict[str, int] = {}
         self._pending_keys: dict[int, list[str | None]] = {}
+        self.keys = PendingKeys(record)
         self._turns = turns
         # Followers that are told of new messages in a later turn of the loop.
         self._untold: OrderedDict[Follower, None] = OrderedDict()
@@ -163,8 +167,8 @@ class StreamTopic:
         batch: Batch,
         told: Told,
         *,
-        expected_offset: int | None = None,
         guard: Guard | None = None,
+        **expected: Unpack[Expected],
     ) -> None:
         """Store a checked batch of the producer `name`; `told` is called once, maybe at once.
 
@@ -176,8 +180,12 @@ class StreamTopic:
             return
         if guard is not None:
             check(guard, batch)
-        if expected_offset is not None and expected_offset != self.appended:
-            raise OffsetMismatchError(self.name, expected_offset, self.appended)
+        if self.record.key_offsets is not None:
+            check_keys([batch])
+        if (offset := expected.get("expected_offset", self.appended)) != self.appended:
+            raise OffsetMismatchError(self.name, offset, self.appended)
+        if "expected_key_offset" in expected:
+            self.keys.check(batch, expected["expected_key_offset"])
         new, offsets = self.sort_out(batch)
         if offsets is not None:
             self._publish_rest(batch, new, offsets, told)
@@ -205,6 +213,17 @@ class StreamTopic:
         if rest is not None:
             self._expect_ids([keys[slot] for slot in new])
         return rest, offsets
+
+    def plan_offsets(self, batches: Sequence[Batch]) -> list[int]:
+        """Return the offset of the first new message of each of some batches, stored in turn."""
+        dedup = self.record.settings.dedup_window_ms
+        ids = [keys_of(b.ids or ()) if b.columns & Column.ID and dedup else [] for b in batches]
+        known = iter(self._known_offsets(list(chain.from_iterable(ids))))
+        offset, offsets = self.appended, []
+        for batch, keys in zip(batches, ids, strict=True):
+            offsets.append(offset)
+            offset += sum(o is None for o in islice(known, len(keys))) if keys else batch.count
+        return offsets
 
     def is_repeated(self, name: str, batch: Batch) -> bool:
         """Whether a batch of a producer was stored before, or is about to be."""
@@ -279,6 +298,10 @@ class StreamTopic:
         # Times never go back within a topic, or finding a time could miss messages.
         batch.publish_time_ms = self._stamped_ms = max(self.vault.clock.now_ms(), self._stamped_ms)
         self.appended += batch.count
+        if self.record.key_offsets is not None:
+            # No stage is for such a topic.
+            assert isinstance(batch, Batch)
+            self.keys.add(batch, self.record.key_offsets)
 
     def part(self, batch: Batch) -> tuple[int, int, int, int, tuple[bytes, memoryview]]:
         """Return a stamped batch as a part of a journal transaction."""
@@ -305,6 +328,8 @@ class StreamTopic:
         for key in keys or ():
             if key is not None:
                 self._pending_ids.pop(key, None)
+        if self.record.key_offsets is not None:
+            self.keys.on_stored(batch)
         self._keep([batch])
         if not self.changed:
             self.on_changed()
@@ -376,6 +401,7 @@ class StreamTopic:
         self._pending_sequences.clear()
         self._pending_ids.clear()
         self._pending_keys.clear()
+        self.keys.clear()
 
     def next_sequence(self, name: str) -> int:
         """Return the number the next message of a producer should have."""

@@ -84,8 +84,9 @@ class Streams:
         self.deletions = Chores(clock, self._on_deletion_failed)
         # Message ids that are to be let go of, step by step.
         self._forgetting: list[Steps] = []
-        # How many ids and bytes of producers had been forgotten at the last log line, and its time.
-        self._told_forgotten = (0, 0)
+        # How many ids, bytes of producers and keys had been forgotten at the last log line, and
+        # its time.
+        self._told_forgotten = (0, 0, 0)
         self._told_forgotten_ms = -FORGOTTEN_TOLD_MS
         # Until the next upkeep; none while there is one.
         self._timer: Timer | None = None
@@ -270,6 +271,8 @@ class Streams:
         topic.vault.budget.forget(topic.tail)
         # To free a million of them at once takes 0.1 s.
         self._forgetting.append(topic.record.ids.forget(older_than_ms=ALL_TIMES_MS))
+        if topic.record.key_offsets is not None:
+            self._forgetting.append(topic.record.key_offsets.forget(below=topic.next_offset))
 
     # Upkeep
 
@@ -309,14 +312,15 @@ class Streams:
         return self.vaults[0].ledger.budgets if self.vaults else None
 
     def _tell_forgotten(self) -> None:
-        """Log that message ids or producers are forgotten before their time."""
+        """Log that message ids, producers or keys are forgotten before their time."""
         budgets = self.budgets
         now_ms = self._clock.monotonic_ms()
         if budgets is None or now_ms - self._told_forgotten_ms < FORGOTTEN_TOLD_MS:
             return
-        told_ids, told_bytes = self._told_forgotten
+        told_ids, told_bytes, told_keys = self._told_forgotten
         ids, size_bytes = budgets.ids.forgotten, budgets.producers.forgotten
-        self._told_forgotten = (ids, size_bytes)
+        keys = budgets.keys.forgotten
+        self._told_forgotten = (ids, size_bytes, keys)
         if ids > told_ids:
             self._told_forgotten_ms = now_ms
             self._logger.warning(
@@ -332,6 +336,14 @@ class Streams:
                 size_bytes=size_bytes - told_bytes,
                 hint="give the producers of a topic the same names again after a restart, or raise "
                 "producers_bytes_max",
+            )
+        if keys > told_keys:
+            self._told_forgotten_ms = now_ms
+            self._logger.warning(
+                "key_offsets_forgotten",
+                count=keys - told_keys,
+                hint="expected_key_offset is refused for keys that are not known; raise "
+                "key_offsets_max",
             )
 
     def _on_chore_failed(self, error: Exception) -> None:
@@ -378,6 +390,8 @@ class Streams:
             # Where nothing more is published, nobody else would.
             older_than_ms = self._clock.now_ms() - settings.dedup_window_ms
             self._forgetting.append(topic.record.ids.forget(older_than_ms=older_than_ms))
+        if topic.record.key_offsets is not None:
+            self._forgetting.append(topic.record.key_offsets.forget(below=topic.first_offset))
         if settings.retention in (Retention.INTEREST, Retention.WORKQUEUE):
             floors = self.durables.floors(topic)
             if floors:

@@ -5,23 +5,25 @@
 
 Always true:
 - nothing of a transaction is visible before all of it is in the journal;
-- an acknowledgement whose lease is over aborts all of it, which fences a zombie;
+- an acknowledgement whose lease is over aborts all of it, which fences a zombie; so does a batch
+  that would not get the offset it expects;
 - a message that is acknowledged belongs to the transaction, and to nobody else, until the journal
   has it or has refused it. So two transactions cannot acknowledge one message;
 - a commit repeated under the same word is answered as the first one was, also while that is on
   its way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
-from ister.base import parse_topic
+from ister.base import Expected, parse_topic
 from ister.base.errors import (
     BadNameError,
     BadRequestError,
     IsterError,
     LimitReachedError,
+    OffsetMismatchError,
     TransactionError,
 )
 from ister.base.limits import (
@@ -36,6 +38,7 @@ from ister.base.limits import (
 from ister.broker.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.durable import DurableSubscription, Run
 from ister.broker.guarding import Guard, check
+from ister.broker.keyoffsets import check_keys
 from ister.broker.stream import StreamTopic
 from ister.broker.track import Track
 from ister.broker.vault import Vault
@@ -64,6 +67,8 @@ class Transaction:
     # Whose answer it is: how many are kept for one client is limited. An id alone does not
     # suffice, because another client with the same id could fill the limit.
     client: str = ""
+    # What batches expect, by their place in `batches`.
+    expected: dict[int, Expected] = field(default_factory=dict)
     # Messages with ids, and all messages of the batches they are in.
     ids: int = 0
     beside_ids: int = 0
@@ -81,8 +86,8 @@ class Transaction:
         self.error = error
         self.batches.clear()
 
-    def stage(self, slot: int, batch: Batch) -> None:
-        """Add a checked batch for the topic that will be listed at `slot`."""
+    def stage(self, slot: int, batch: Batch, **expected: Unpack[Expected]) -> None:
+        """Add a checked batch for the topic that will be listed at `slot`, and what it expects."""
         self.size_bytes += batch.size_bytes
         if self.size_bytes > TRANSACTION_BYTES_MAX:
             raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
@@ -95,6 +100,8 @@ class Transaction:
             self.ids += batch.count - (batch.ids or []).count(None)
             if self.ids > TRANSACTION_IDS_MAX:
                 raise LimitReachedError("transaction_ids_max", TRANSACTION_IDS_MAX)
+        if expected:
+            self.expected[len(self.batches)] = expected
         self.batches.append((slot, batch.detached()))
 
 
@@ -160,6 +167,8 @@ class Transactions:
                 # an earlier attempt may still be found by the next start.
                 durable.vault.committer.check()
         found = _leased(word, acks)
+        check_keys(batch for topic, batch in parts if topic.record.key_offsets is not None)
+        _check_expected(parts, transaction.expected)
         vault = _one_vault(word, parts, found)
         if vault is None:
             done([])
@@ -247,6 +256,29 @@ def _stamp(
         else:
             bases.append(batch.base_offset)
     return bases, each, stored
+
+
+def _check_expected(parts: Sequence[_Part], expected: Mapping[int, Expected]) -> None:
+    """Raise unless each batch gets the offset that it expects, if it does.
+
+    The newest message of a key is the one from before the transaction: all that is sent for the
+    key may expect the same.
+    """
+    for slot, one in expected.items():
+        if "expected_key_offset" in one:
+            topic, batch = parts[slot]
+            topic.keys.check(batch, one["expected_key_offset"])
+    asked = {slot: e["expected_offset"] for slot, e in expected.items() if "expected_offset" in e}
+    expecting = {parts[slot][0] for slot in asked}
+    by_topic: dict[StreamTopic, dict[int, Batch]] = {}
+    for slot, (topic, batch) in enumerate(parts):
+        if topic in expecting:
+            by_topic.setdefault(topic, {})[slot] = batch
+    for topic, batches in by_topic.items():
+        offsets = topic.plan_offsets(list(batches.values()))
+        for slot, offset in zip(batches, offsets, strict=True):
+            if asked.get(slot, offset) != offset:
+                raise OffsetMismatchError(topic.name, asked[slot], offset)
 
 
 def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:

@@ -80,6 +80,10 @@ MinCompactionLagOption = Annotated[
         show_default="0s",
     ),
 ]
+KeyOffsetsOption = Annotated[
+    bool,
+    typer.Option("--key-offsets", help="Keep the newest offset of each key, to be expected."),
+]
 KindOption = Annotated[
     str,
     typer.Option(
@@ -152,6 +156,7 @@ def create_topic(
     ttl: TtlOption = None,
     dedup_window: DedupWindowOption = None,
     min_compaction_lag: MinCompactionLagOption = None,
+    key_offsets: KeyOffsetsOption = False,
     max_lease: MaxLeaseOption = None,
     max_leases: MaxLeasesOption = None,
     dead_letter_topic: DeadLetterTopicOption = None,
@@ -188,6 +193,7 @@ def create_topic(
                 ttl=asked_ttl,
                 dedup_window=asked_window,
                 min_compaction_lag=asked_lag,
+                key_offsets=key_offsets,
                 max_lease=asked_lease,
             )
 
@@ -211,16 +217,14 @@ def update_topic(
     dedup_window: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long message ids are known.")
     ] = None,
-    min_compaction_lag: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With retention compact: drop no younger message."),
-    ] = None,
+    min_compaction_lag: MinCompactionLagOption = None,
     yes: YesOption = False,
 ) -> None:
     """Change settings of a stream and of all its partitions; the others stay as they are.
 
     0 takes a limit away. New limits count within seconds, and messages beyond them are dropped. A
-    new durability and dedup window count from the next message on, a ttl for all deliveries.
+    new durability and dedup window count from the next message on, a ttl for all deliveries, a
+    compaction lag for what is not compacted yet.
 
     \b
     Examples:
@@ -228,6 +232,7 @@ def update_topic(
       ister topics update /default/orders --max-bytes 0 --durability os
     """
     asked = _durability(durability)
+    asked_lag = parse_span_option(min_compaction_lag, "--min-compaction-lag")
     asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
     asked_window = parse_span_option(dedup_window, "--dedup-window")
     asked_bytes = parse_size_option(max_bytes, "--max-bytes")
@@ -251,7 +256,7 @@ def update_topic(
                 max_messages=max_messages,
                 ttl=asked_ttl,
                 dedup_window=asked_window,
-                min_compaction_lag=parse_span_option(min_compaction_lag, "--min-compaction-lag"),
+                min_compaction_lag=asked_lag,
             )
 
     run(update())

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ister.base import Expected
 from ister.base.errors import BadRequestError, ProtocolError
 from ister.base.limits import ACKS_PER_FRAME_MAX, CONTROL_BYTES_MAX, CREDIT_MAX, KIB
 from ister.codec import HEADER_BYTES, Batch
@@ -39,6 +40,9 @@ TIMED_ACK = struct.Struct("<QQQQ")
 BACKOFF_DELAY = 2**64 - 1
 # Offsets are below this: columns hold them as signed numbers.
 OFFSETS_END = 2**63
+# Of what a frame expects: not the offset of its message, but that of the newest one of its key, and
+# one. A broker that does not know it never gives such an offset, and refuses.
+KEY_EXPECTED = 2**63
 
 # A run of messages, as in `ACK`; a run with milliseconds, as in `TIMED_ACK`.
 Run = tuple[int, int, int]
@@ -92,6 +96,7 @@ class Opcode:
     PUBLISH_EXPECT: Final = 15
     CONTROL: Final = 16
     STAGE: Final = 17
+    STAGE_EXPECT: Final = 18
 
 
 # Opcode, channel, sequence, body. A tuple: there is one for each frame on the hot path.
@@ -106,6 +111,7 @@ def body_limits(batch_bytes_max: int) -> list[tuple[int, int]]:
         Opcode.PUBLISH_BULK,
         Opcode.PUBLISH_EXPECT,
         Opcode.STAGE,
+        Opcode.STAGE_EXPECT,
         Opcode.DELIVER,
         Opcode.REPLY,
     ):
@@ -135,13 +141,31 @@ def publish_frame(
     """Return a frame of an encoded batch: PUBLISH, or another opcode with a batch as its body.
 
     PUBLISH_BULK lets the broker answer a little later, together with others. PUBLISH_EXPECT wants
-    the base offset that stands in the batch, or nothing. STAGE adds to a transaction or a stage.
+    the base offset that stands in the batch, or nothing. STAGE adds to a transaction or a stage;
+    STAGE_EXPECT to a transaction, and wants what PUBLISH_EXPECT does.
     """
     size = len(head) + len(body)
     header = HEADER.pack(size, opcode, 0, MAGIC, channel, sequence)
     if size < JOIN_BYTES_MAX:
         return [header + head + body]
     return [header + head, body]
+
+
+def expected_of(batch: Batch) -> Expected:
+    """Return what the batch of a PUBLISH_EXPECT or STAGE_EXPECT frame expects."""
+    if batch.base_offset & KEY_EXPECTED:
+        return Expected(expected_key_offset=batch.base_offset - KEY_EXPECTED - 1)
+    return Expected(expected_offset=batch.base_offset)
+
+
+def expecting(head: bytes, expected_offset: int) -> bytes:
+    """Return the head of a batch for PUBLISH_EXPECT or STAGE_EXPECT.
+
+    For the offset of the newest message of a key, `expected_offset` is `KEY_EXPECTED` and that
+    offset and one.
+    """
+    # In the place of the base offset, which is outside the checksum.
+    return expected_offset.to_bytes(8, "little") + head[8:]
 
 
 def publish_bare_frame(channel: int, sequence: int, batch: bytes) -> bytes:

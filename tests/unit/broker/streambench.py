@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from ister.base import AckSettings, Position, StreamSettings
+from ister.base import AckSettings, Expected, Position, StreamSettings
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
 from ister.broker import (
@@ -398,8 +398,8 @@ class StreamBench:
         keys: Sequence[str | None] | None = None,
         attributes: Sequence[dict[str, str] | None] | None = None,
         ids: Sequence[str | None] | None = None,
-        expected_offset: int | None = None,
         settle: bool = True,
+        **expected: Unpack[Expected],
     ) -> "Sent":
         """Publish one batch; sequence numbers count up unless told otherwise."""
         number = self._sequences.get((topic, name), 0) if sequence is None else sequence
@@ -415,9 +415,7 @@ class StreamBench:
             first_sequence=number,
         )
         sent = Sent(Batch(head + body))
-        self.broker.store(
-            self.producer(topic, name), sent.batch, sent.told, expected_offset=expected_offset
-        )
+        self.broker.store(self.producer(topic, name), sent.batch, sent.told, **expected)
         if settle:
             self.settle()
         return sent
@@ -532,9 +530,11 @@ class StreamBench:
         slot: int,
         *payloads: bytes,
         ids: Sequence[str | None] | None = None,
+        keys: Sequence[str | None] | None = None,
+        **expected: Unpack[Expected],
     ) -> None:
-        head, body = encode(payloads, ids=ids)
-        self.broker.stage(transaction, slot, Batch(head + body))
+        head, body = encode(payloads, ids=ids, keys=keys)
+        self.broker.stage(transaction, slot, Batch(head + body), **expected)
 
     def commit(
         self,

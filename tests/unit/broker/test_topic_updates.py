@@ -136,6 +136,17 @@ def test_every_partition_changes_and_new_ones_are_like_them(bench: StreamBench) 
         update(bench, "/default/p-part-1", max_messages=5)
 
 
+def test_the_compaction_lag_changes_and_is_kept_over_a_restart(bench: StreamBench) -> None:
+    bench.create(retention="compact", min_compaction_lag_ms=1_000)
+
+    update(bench, min_compaction_lag_ms=5_000)
+    bench.restart()
+    assert settings(bench).compaction_lag_ms == 5_000
+    update(bench, min_compaction_lag_ms=0)
+
+    assert settings(bench) == StreamSettings(retention="compact")
+
+
 def test_a_new_durability_counts_from_the_next_message_on(bench: StreamBench) -> None:
     bench.create()
     bench.writing.holding = True
@@ -181,6 +192,8 @@ def test_what_the_journal_does_not_take_changes_nothing(bench: StreamBench) -> N
         ({"max_age_ms": -1}, "max_age_ms is 0"),
         ({"durability": "disk"}, "'disk' is not one of"),
         ({"durability": "object"}, "'fsync' cannot become 'object'"),
+        ({"min_compaction_lag_ms": 1}, "min_compaction_lag is for retention 'compact'"),
+        ({"min_compaction_lag_ms": -1}, "compaction_lag_ms is 0"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -37,6 +37,14 @@ def test_what_may_drop_messages_is_said_first_and_asks(client: ister.sync.Client
     assert settings(client).max_age_ms == 0
 
 
+def test_the_compaction_lag_changes_without_asking(client: ister.sync.Client) -> None:
+    client.delete_topic("orders")
+    client.create_topic("orders", kind="stream", retention="compact")
+
+    assert update(client, "--min-compaction-lag", "7d").exit_code == 0
+    assert settings(client).compaction_lag_ms == 604_800_000
+
+
 def test_what_is_given_changes(client: ister.sync.Client) -> None:
     assert update(client, "--max-age", "7d", "--yes").exit_code == 0
     changed = update(client, "--max-bytes", "0", "--durability", "os")

@@ -30,7 +30,13 @@ BATCH_BYTES_MAX = 64 * KIB
 LARGEST = 1024 * KIB + 16  # A control frame with its header.
 
 numbers = st.integers(0, 2**31 - 1)
-BATCH_OPCODES = [Opcode.PUBLISH, Opcode.PUBLISH_BULK, Opcode.PUBLISH_EXPECT, Opcode.STAGE]
+BATCH_OPCODES = [
+    Opcode.PUBLISH,
+    Opcode.PUBLISH_BULK,
+    Opcode.PUBLISH_EXPECT,
+    Opcode.STAGE,
+    Opcode.STAGE_EXPECT,
+]
 ACK_OPCODES = [Opcode.ACK, Opcode.ACK_THROUGH]
 
 

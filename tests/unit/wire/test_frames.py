@@ -183,6 +183,7 @@ def test_a_command_larger_than_a_control_frame_cannot_be_sent() -> None:
         (Opcode.CREDIT, 8, 8),
         (Opcode.PUBLISH_EXPECT, HEADER_BYTES, BATCH_BYTES_MAX),
         (Opcode.STAGE, HEADER_BYTES, BATCH_BYTES_MAX),
+        (Opcode.STAGE_EXPECT, HEADER_BYTES, BATCH_BYTES_MAX),
         (Opcode.DELIVER_LEASED, 16 + HEADER_BYTES, 16 + BATCH_BYTES_MAX),
         (Opcode.ACK, 24, 24 * ACKS_PER_FRAME_MAX),
         (Opcode.ACK_THROUGH, 24, 24 * ACKS_PER_FRAME_MAX),
@@ -211,7 +212,7 @@ class TestTheSizeOfABody:
             reader().receive(header(smallest - 1, opcode))
 
 
-@pytest.mark.parametrize("opcode", [0, 18, 255])
+@pytest.mark.parametrize("opcode", [0, 19, 255])
 @pytest.mark.parametrize("length", [0, 1])
 def test_an_unknown_opcode_is_refused_and_named(opcode: int, length: int) -> None:
     with pytest.raises(ProtocolError, match=f"opcode {opcode} is unknown"):
@@ -228,7 +229,7 @@ def test_flags_are_not_looked_at() -> None:
     assert len(reader().receive(header(0, Opcode.PING, flags=255))) == 1
 
 
-@pytest.mark.parametrize("opcode", sorted(set(range(1, 18)) - {Opcode.CONTROL}))
+@pytest.mark.parametrize("opcode", sorted(set(range(1, 19)) - {Opcode.CONTROL}))
 def test_before_the_handshake_only_control_frames_are_accepted(opcode: int) -> None:
     with pytest.raises(ProtocolError, match="before the handshake"):
         FrameReader(hello_limits()).receive(header(0, opcode))

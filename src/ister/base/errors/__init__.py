@@ -18,6 +18,7 @@ from ister.base.errors.busy import (
 from ister.base.errors.conflict import (
     CheckpointMismatchError,
     ConsumerNameTakenError,
+    KeyOffsetMismatchError,
     LeaseLostError,
     MessageChangedError,
     MessageExistsError,
@@ -130,6 +131,7 @@ __all__ = [
     "InvalidError",
     "IsterError",
     "JavaMissingError",
+    "KeyOffsetMismatchError",
     "LeaseLostError",
     "LimitReachedError",
     "MessageChangedError",

@@ -106,6 +106,25 @@ class OffsetMismatchError(ConflictError):
 
 
 @dataclass(eq=False)
+class KeyOffsetMismatchError(ConflictError):
+    """A publish expected another newest message of its key: the key was published to since."""
+
+    code: ClassVar[int] = 4027
+    topic: str
+    key: str
+    expected_key_offset: int
+    # -1: the key has no message.
+    key_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"newest message of key {self.key!r} in {self.topic!r} is at offset {self.key_offset}, "
+            f"not {self.expected_key_offset} (-1: the key has none): read the history of the key, "
+            "then decide"
+        )
+
+
+@dataclass(eq=False)
 class LeaseLostError(ConflictError):
     """An acknowledgement came too late: the message is somebody else's, or done, by now."""
 

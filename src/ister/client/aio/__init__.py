@@ -15,7 +15,7 @@ from ister.client.aio.timeline_consumer import TimelineConsumer, TimelineLease
 from ister.client.aio.timeline_cron import CronRule
 from ister.client.aio.timeline_transaction import MessageVersion, TimelineTransaction
 from ister.client.aio.transaction import Transaction
-from ister.client.aio.view import View, ViewEntry
+from ister.client.aio.view import View, ViewChange, ViewEntry, entries_of
 
 __all__ = [
     "BatchFuture",
@@ -39,9 +39,11 @@ __all__ = [
     "TimelineTransaction",
     "Transaction",
     "View",
+    "ViewChange",
     "ViewEntry",
     "connect",
     "connect_socket",
+    "entries_of",
     "token_file",
     "token_from_environment",
 ]

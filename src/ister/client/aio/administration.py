@@ -78,6 +78,7 @@ class Administration:
         ttl: Seconds | None = None,
         dedup_window: Seconds | None = None,
         min_compaction_lag: Seconds | None = None,
+        key_offsets: bool = False,
         max_lease: Seconds | None = None,
         max_leases: int | None = None,
         dead_letter_topic: str | None = None,
@@ -93,8 +94,9 @@ class Administration:
         default: everything within `max_age`, `max_bytes` and `max_messages`), 'interest',
         'workqueue' or 'compact' (which drops nothing younger than `min_compaction_lag`). A message
         older than `ttl` is not delivered any more. Message ids are remembered for `dedup_window`
-        (2 minutes). Of the kinds 'timeline', 'priority' and 'cron', no lease is longer than
-        `max_lease`, and a message that was leased `max_leases` times goes to `dead_letter_topic`.
+        (2 minutes). With `key_offsets` messages may have an `expected_key_offset`. Of the kinds
+        'timeline', 'priority' and 'cron', no lease is longer than `max_lease`, and a message that
+        was leased `max_leases` times goes to `dead_letter_topic`.
         """
         command = topic_command(
             check_topic(topic),
@@ -108,6 +110,7 @@ class Administration:
             ttl=ttl,
             dedup_window=dedup_window,
             min_compaction_lag=min_compaction_lag,
+            key_offsets=key_offsets,
             max_lease=max_lease,
             max_leases=max_leases,
             dead_letter_topic=dead_letter_topic,
@@ -132,9 +135,9 @@ class Administration:
         0 takes a limit away. Retention obeys the new limits within seconds: what is beyond them is
         dropped, and what was dropped before stays so. `ttl` counts for deliveries from now on,
         `dedup_window` and `durability` from the next message on; a longer window knows the ids
-        that the shorter one still knew. `min_compaction_lag` counts for compactions to come.
-        'object' cannot become another durability, nor another one 'object'. When this returns, the
-        change survives a restart.
+        that the shorter one still knew. `min_compaction_lag`, of a topic with retention 'compact',
+        counts for what is not compacted yet. 'object' cannot become another durability, nor
+        another one 'object'. When this returns, the change survives a restart.
         """
         changes = stream_changes(
             durability=durability,

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
@@ -35,7 +35,7 @@ from ister.client.aio.staging import (
 from ister.client.aio.subscription import Subscription
 from ister.client.aio.timeline import Timeline
 from ister.client.aio.transaction import Routes, Transaction
-from ister.client.aio.view import ViewLoading, load_view
+from ister.client.aio.view import ViewEntry, ViewLoading, load_view, read_history
 from ister.client.session import (
     MAX_RENEWAL_MS,
     Access,
@@ -54,6 +54,7 @@ from ister.client.session import (
     SubscriptionTypeName,
     Values,
     check_buffer,
+    check_extras,
     check_text,
     check_timeout,
     check_topic,
@@ -179,6 +180,7 @@ class Client(Administration):
         id: str | None = None,
         ttl: float | None = None,
         expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
         deliver_at: DeliverAt | None = None,
         deliver_after: DeliverAfter | None = None,
     ) -> MessageId:
@@ -196,6 +198,7 @@ class Client(Administration):
                 id=id,
                 ttl=ttl,
                 expected_offset=expected_offset,
+                expected_key_offset=expected_key_offset,
                 deliver_at=deliver_at,
                 deliver_after=deliver_after,
             )
@@ -366,9 +369,21 @@ class Client(Administration):
 
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
         with what was published in that very millisecond. Raises `CompactedError` when compaction
-        has dropped some of what the stream held then.
+        has dropped some of what the stream held then. `view.watch()` goes on from there.
         """
         return ViewLoading(partial(load_view, self.link, check_topic(topic), at))
+
+    def history(
+        self, topic: str, key: str, *, start: Place = "earliest", end: Place | None = "latest"
+    ) -> AsyncIterator[ViewEntry]:
+        """Yield the messages of one key of a stream, the oldest first: use it with `async for`.
+
+        `start` and `end` are those of `reader`. The whole range is read and what has other keys
+        is left out here: to look at very many keys, read it once.
+        """
+        check_extras(key, None, None)
+        until = None if end is None else position_of(end, "end")
+        return read_history(self.link, check_topic(topic), key, position_of(start), until)
 
     def transaction(self) -> Transaction:
         """Return a transaction: messages and acknowledgements, all or nothing."""

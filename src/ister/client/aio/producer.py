@@ -31,9 +31,10 @@ from ister.client.session import (
     Sent,
     Values,
     as_bytes,
-    check_expected_offset,
+    check_expected_of_partitions,
     check_extras,
     due_of,
+    expected_offset_of,
     not_open,
     places_of,
     registration_of,
@@ -267,6 +268,7 @@ class Producer(Generic[ValueT]):
         id: str | None = None,
         ttl: float | None = None,
         expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
         deliver_at: DeliverAt | None = None,
         deliver_after: DeliverAfter | None = None,
     ) -> MessageId:
@@ -277,7 +279,9 @@ class Producer(Generic[ValueT]):
         On a stream: a message with an `id` that it has had in its dedup window is not stored
         again, and gets the offset of the first (`MessageId.duplicate`). After `ttl` seconds a
         message is not delivered any more. With `expected_offset` the message is stored at that
-        offset, or `OffsetMismatchError` says that somebody else was there.
+        offset, or `OffsetMismatchError` says that somebody else was there. With
+        `expected_key_offset` it is stored if the newest message of its `key` has that offset (-1:
+        there is none), else `KeyOffsetMismatchError`; the topic was created with `key_offsets`.
 
         With `deliver_at` (a `datetime`, or seconds since 1970) or `deliver_after` (seconds from
         now) the broker keeps the message on its disk and publishes it then. What is returned has
@@ -285,17 +289,20 @@ class Producer(Generic[ValueT]):
         """
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
+        expected = expected_offset_of(expected_offset, expected_key_offset, key)
         if deliver_at is not None or deliver_after is not None:
-            if expected_offset is not None:
-                raise BadRequestError("what is published later expects no offset")
+            if expected is not None:
+                raise BadRequestError(
+                    "an expected offset cannot be combined with deliver_at or deliver_after"
+                )
             due = self.due(deliver_at, deliver_after)
             await self.ready()
             delayed = self.send_delayed(self.encode(payload), key, attributes, id, due)
             self._link.flush()
             return await delayed
-        if expected_offset is not None:
+        if expected is not None:
             encoded = self.encode(payload)
-            return await self._send_expecting(encoded, key, attributes, id, expected_offset)
+            return await self._send_expecting(encoded, key, attributes, id, expected)
         channel = self._channel or self._route(key)
         while channel.full:
             await self._progress(channel)
@@ -466,21 +473,18 @@ class Producer(Generic[ValueT]):
         key: str | None,
         attributes: Attributes | None,
         id: str | None,
-        expected_offset: int,
+        expected: int,
     ) -> MessageId:
-        check_expected_offset(expected_offset)
         channel = self._channel
         if channel is None:
-            raise BadRequestError(
-                f"{self._partitions().partitions} partitions of {self.topic!r} count their offsets "
-                "each for itself: expect an offset of one of them, by its own name"
-            )
+            check_expected_of_partitions(self.topic, self._partitions().partitions, expected)
+            channel = self._route(key)
         if not channel.stream:
-            reason = "only a stream keeps its messages and takes an expected_offset"
+            reason = "only a stream keeps its messages and takes an expected offset"
             raise WrongKindError(self.topic, "live", reason)
         while channel.full:
             await self._progress(channel)
-        sent = channel.send_expecting(payload, key, attributes, id, expected_offset, SendFuture)
+        sent = channel.send_expecting(payload, key, attributes, id, expected, SendFuture)
         self._link.flush()
         return await sent
 

@@ -1,7 +1,7 @@
 """Readers of the asyncio client: a range of a stream as columns, without a subscription."""
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,8 +41,11 @@ class Reader:
         end: Position | None,
         reading: Reading | None = None,
         whole: bool = False,
+        starts: Mapping[str, int] | None = None,
     ) -> None:
+        """`starts` has other starts, by topic or partition."""
         self.topic = topic
+        self._starts = starts or {}
         self._whole = whole
         # How batches get values; `None` without a schema.
         self._reading = reading
@@ -166,7 +169,10 @@ class Reader:
             await link.wait_open()
             session = link.session
             number = session.new_channel()
-            command = OpenReader(topic=topic, channel=number, start=self._start, end=self._end)
+            start = self._start
+            if topic in self._starts:
+                start = Position(origin=Origin.OFFSET, at=self._starts[topic])
+            command = OpenReader(topic=topic, channel=number, start=start, end=self._end)
             if self._whole:
                 command.whole = True
             channel = ReaderChannel(session, command)

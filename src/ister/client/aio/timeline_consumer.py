@@ -57,6 +57,9 @@ LOOK_US = 1_000_000
 class TimelineLease:
     """A message that is due, ours until its lease ends."""
 
+    # Tells it from a message of a stream.
+    is_timeline = True
+
     def __init__(self, consumer: "TimelineConsumer", channel: TimelineChannel, held: Held) -> None:
         self._consumer = consumer
         self._channel = channel

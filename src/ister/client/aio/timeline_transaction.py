@@ -1,7 +1,7 @@
 """Transactions of timelines: changes that wait in the client until the end of a block."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self
 
 from ister.client.session import (
     Change,
@@ -10,6 +10,7 @@ from ister.client.session import (
     check_when,
     delete_change,
     move_change,
+    no_ack_in_timeline,
     update_change,
 )
 from ister.codec import Attributes
@@ -106,3 +107,7 @@ class TimelineTransaction:
     def delete(self, id: str, version: int | None = None) -> None:
         """Remove a message."""
         self._changes.append(delete_change(id, version))
+
+    def ack(self, msg: object) -> NoReturn:
+        """Raise `BadRequestError`: nothing is acknowledged together with changes of a timeline."""
+        raise no_ack_in_timeline(msg)

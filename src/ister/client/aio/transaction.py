@@ -20,7 +20,16 @@ from ister.base.errors import (
 )
 from ister.base.limits import COMMIT_RETRIED_MS_MAX
 from ister.client.aio.link import BrokerLink
-from ister.client.session import Draft, Leased, MessageIds, Staged, with_ttl
+from ister.client.session import (
+    DeliverAfter,
+    DeliverAt,
+    Draft,
+    Leased,
+    MessageIds,
+    Staged,
+    no_delay_in_transaction,
+    with_ttl,
+)
 from ister.codec import NO_SCHEMA, Attributes, SchemaRef
 from ister.topics import Router
 from ister.wire import (
@@ -95,13 +104,24 @@ class Transaction:
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
         schema: SchemaRef | None = None,
+        deliver_at: DeliverAt | None = None,
+        deliver_after: DeliverAfter | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
         `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
-        message that it was the payload of.
+        message that it was the payload of. With `expected_offset` the message is stored at that
+        offset, or the commit carries out nothing and raises `OffsetMismatchError`. With
+        `expected_key_offset` the newest message of `key` from before the transaction has that
+        offset (-1: there is none), or the commit raises `KeyOffsetMismatchError`: see
+        `Producer.send`. Raises `BadRequestError` with `deliver_at` or `deliver_after`: what is
+        published later is kept in another store.
         """
+        if deliver_at is not None or deliver_after is not None:
+            raise no_delay_in_transaction()
         if ttl is not None:
             attributes = with_ttl(attributes, ttl)
         self._draft.send(
@@ -112,6 +132,8 @@ class Transaction:
             id=id,
             message_bytes_max=self._link.session.message_bytes_max,
             schema=NO_SCHEMA if schema is None else schema,
+            expected_offset=expected_offset,
+            expected_key_offset=expected_key_offset,
         )
 
     def ack(self, msg: Leased) -> None:

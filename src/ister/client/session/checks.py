@@ -12,6 +12,7 @@ from ister.base.limits import (
     MESSAGE_ID_BYTES_MAX,
 )
 from ister.codec import Attributes
+from ister.wire import KEY_EXPECTED
 
 # How a message's own time to live travels.
 TTL_ATTRIBUTE = "ister-ttl-ms"
@@ -81,10 +82,66 @@ def with_ttl(attributes: Attributes | None, ttl: object) -> Attributes:
     return {**(attributes or {}), TTL_ATTRIBUTE: str(math.ceil(ttl * 1000))}
 
 
-def check_expected_offset(offset: object) -> None:
-    """Raise `BadRequestError` unless `offset` can be that of a message."""
-    if not isinstance(offset, int) or not 0 <= offset < 2**63:
-        raise BadRequestError(f"an expected offset is 0 or more, not {offset!r}")
+def expected_offset_of(
+    expected_offset: object, expected_key_offset: object, key: str | None
+) -> int | None:
+    """Return what a message expects as its frame has it, `None` for nothing.
+
+    Raises `BadRequestError` for what cannot be expected.
+    """
+    if expected_key_offset is not None:
+        if expected_offset is not None:
+            raise BadRequestError("give expected_offset or expected_key_offset, not both")
+        if key is None:
+            raise BadRequestError("expected_key_offset is for a message with a key")
+        offset = check_count(expected_key_offset, "expected_key_offset", least=-1)
+        return KEY_EXPECTED + offset + 1
+    if expected_offset is None:
+        return None
+    if not isinstance(expected_offset, int) or not 0 <= expected_offset < 2**63:
+        raise BadRequestError(f"an expected offset is 0 or more, not {expected_offset!r}")
+    return expected_offset
+
+
+def check_expected_of_partitions(topic: str, partitions: int, expected: int) -> None:
+    """Raise `BadRequestError` for an expected offset of a topic with partitions."""
+    if 0 <= expected < KEY_EXPECTED:
+        raise BadRequestError(
+            f"{partitions} partitions of {topic!r} count their offsets each for itself: expect an "
+            "offset of one of them, by its own name"
+        )
+
+
+# Streams and timelines are kept in different stores, which cannot be written in one step.
+
+
+def no_delay_in_transaction() -> BadRequestError:
+    """Return the error for a message of a transaction that is to be published later."""
+    return BadRequestError(
+        "a transaction of streams sends nothing with deliver_at or deliver_after, which is kept in "
+        "another store: send it after the commit, with an `id`, which makes it safe to repeat"
+    )
+
+
+def no_lease_in_transaction(msg: object) -> BadRequestError:
+    """Return the error for what is not a message of a stream, and so not acknowledged with some."""
+    if getattr(msg, "is_timeline", False):
+        return BadRequestError(
+            "a transaction of streams acknowledges no message of a timeline, which is kept in "
+            "another store: call `lease.done()` after the commit, and send with an `id` made of "
+            "`lease.id`, so that a repetition is stored once"
+        )
+    return BadRequestError(f"a message is what a subscription yields, not {msg!r}")
+
+
+def no_ack_in_timeline(msg: object) -> BadRequestError:
+    """Return the error for an acknowledgement in a transaction of a timeline."""
+    call = "lease.done()" if getattr(msg, "is_timeline", False) else "msg.ack()"
+    return BadRequestError(
+        f"a transaction of a timeline acknowledges nothing: call `{call}` after the commit, and "
+        "put with an `id` made of that of the message, so that a repetition is refused with "
+        "MessageExistsError"
+    )
 
 
 def check_schema(schema: object) -> None:

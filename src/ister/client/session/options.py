@@ -5,7 +5,6 @@ Raises `BadRequestError` for what makes no sense, before anything is sent.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -273,8 +272,10 @@ def stream_changes(
         else milliseconds(min_compaction_lag, "min_compaction_lag"),
     )
     # To the settings of some stream, for the bounds: the broker knows those of this one.
-    some = StreamSettings(retention=Retention.COMPACT)
-    changes.apply(replace(some, durability=changes.durability or some.durability))
+    some = StreamSettings(
+        durability=changes.durability or StreamSettings().durability, retention=Retention.COMPACT
+    )
+    changes.apply(some)
     return changes
 
 
@@ -289,6 +290,7 @@ def stream_settings(
     ttl: Seconds | None,
     dedup_window: Seconds | None,
     min_compaction_lag: Seconds | None = None,
+    key_offsets: bool | None = None,
 ) -> StreamSettings | None:
     """Return how a stream keeps its messages; `None` for other kinds of topics."""
     given = {
@@ -300,6 +302,7 @@ def stream_settings(
         "ttl": ttl,
         "dedup_window": dedup_window,
         "min_compaction_lag": min_compaction_lag,
+        "key_offsets": key_offsets or None,
     }
     if kind != "stream":
         said = [name for name, value in given.items() if value is not None]
@@ -320,6 +323,7 @@ def stream_settings(
         ttl_ms=_or(ttl, "ttl", 0),
         dedup_window_ms=_or(dedup_window, "dedup_window", DEDUP_WINDOW_MS),
         min_compaction_lag_ms=_or(min_compaction_lag, "min_compaction_lag", 0),
+        key_offsets=bool(key_offsets),
     )
     settings.check()
     return settings

@@ -43,7 +43,7 @@ from ister.client.session.numbering import number_anew
 from ister.client.session.pending import ANY_OFFSET, UNNUMBERED, PendingBatch, Sent
 from ister.client.session.results import OFFSET_FORGOTTEN
 from ister.codec import NO_SCHEMA, Attributes, Codec, ReplyAddress, SchemaRef, encode, encode_bare
-from ister.wire import SEQUENCE_MASK, Opcode, publish_bare_frame, publish_frame
+from ister.wire import SEQUENCE_MASK, Opcode, expecting, publish_bare_frame, publish_frame
 
 if TYPE_CHECKING:
     from ister.client.session.session import Session
@@ -343,8 +343,7 @@ class ProducerChannel:
             opcode = Opcode.PUBLISH_BULK if bulk else Opcode.PUBLISH
             if batch.expected_offset != ANY_OFFSET:
                 opcode = Opcode.PUBLISH_EXPECT
-                # In the place of the base offset, which is outside the checksum.
-                head = batch.expected_offset.to_bytes(8, "little") + head[8:]
+                head = expecting(head, batch.expected_offset)
             self.in_flight[sequence] = batch
             self._in_flight_bytes += batch.size_bytes
             connection.send_all(publish_frame(self.channel, sequence, head, body, opcode=opcode))

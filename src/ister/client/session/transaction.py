@@ -8,8 +8,7 @@ Always true:
 - it holds at most `TRANSACTION_BYTES_MAX`.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ister.base import partition_name
@@ -29,15 +28,18 @@ from ister.base.limits import (
 from ister.client.session.checks import (
     as_bytes,
     attributes_size,
+    check_expected_of_partitions,
     check_extras,
     check_schema,
     check_topic,
+    expected_offset_of,
+    no_lease_in_transaction,
 )
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
 from ister.client.session.results import MessageIds, Stored, places_of
 from ister.codec import NO_SCHEMA, Attributes, SchemaRef, encode
 from ister.topics import Router
-from ister.wire import Opcode, publish_frame
+from ister.wire import Opcode, expecting, publish_frame
 
 if TYPE_CHECKING:
     from ister.client.session.leases import Lease, Leases
@@ -71,6 +73,8 @@ class _Message(NamedTuple):
     attributes: Attributes | None
     id: str | None
     schema: SchemaRef
+    # As `expecting` takes it.
+    expected: int | None
 
     @property
     def size_bytes(self) -> int:
@@ -111,6 +115,8 @@ class Draft:
         id: str | None,
         message_bytes_max: int,
         schema: SchemaRef = NO_SCHEMA,
+        expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
     ) -> None:
         """Add a message. Raises what a producer would, and `LimitReachedError` when it is full."""
         self.check_open()
@@ -120,8 +126,10 @@ class Draft:
             raise MessageTooLargeError(topic, len(payload), message_bytes_max)
         check_extras(key, attributes, id)
         check_schema(schema)
+        expected = expected_offset_of(expected_offset, expected_key_offset, key)
         # A copy: callers fill one dictionary again for the next message.
-        message = _Message(topic, payload, key, attributes and dict(attributes), id, schema)
+        attributes = attributes and dict(attributes)
+        message = _Message(topic, payload, key, attributes, id, schema, expected)
         size_bytes = self.size_bytes + message.size_bytes + MESSAGE_OVERHEAD_BYTES
         if size_bytes > TRANSACTION_BYTES_MAX:
             raise LimitReachedError("transaction_bytes_max", TRANSACTION_BYTES_MAX)
@@ -138,7 +146,7 @@ class Draft:
         """Add an acknowledgement. Raises `LeaseLostError` when it is known to come too late."""
         self.check_open()
         if not hasattr(msg, "leased"):
-            raise BadRequestError(f"a message is what a subscription yields, not {msg!r}")
+            raise no_lease_in_transaction(msg)
         _check_lease(msg)
         self._acked.append(msg)
 
@@ -159,6 +167,8 @@ class Draft:
         for slot, message in enumerate(messages):
             topic = message.topic
             if (router := routers.get(topic)) is not None:
+                if message.expected is not None:
+                    check_expected_of_partitions(topic, router.partitions, message.expected)
                 topic = partition_name(topic, router.route(message.key))
             routed.setdefault(topic, []).append(slot)
         if len(routed) > TRANSACTION_TOPICS_MAX:
@@ -183,7 +193,8 @@ class Staged:
         self._acked = acked
         # What the broker knows the batches' topics by: their slot in here.
         self.topics: list[str] = []
-        self._batches: list[tuple[int, bytes, bytes]] = []
+        # Opcode, slot of the topic, and the batch.
+        self._batches: list[tuple[int, int, bytes, bytes]] = []
         self._counts: list[int] = []
         # The messages, in the order of the batches.
         self._order: list[int] = []
@@ -204,13 +215,11 @@ class Staged:
         number = len(self.topics)
         self.topics.append(topic)
         self._order += slots
-        # A batch is of one schema.
-        for schema, run in groupby(messages, key=lambda m: m.schema):
-            some = list(run)
+        for some in _runs(messages):
             for start, end, _ in cut_batches([m.size_bytes for m in some], batch_bytes):
                 if len(self._batches) == TRANSACTION_BATCHES_MAX:
                     raise LimitReachedError("transaction_batches_max", TRANSACTION_BATCHES_MAX)
-                self._batches.append((number, *_encode(some[start:end], schema)))
+                self._batches.append(_stage(number, some[start:end]))
                 self._counts.append(end - start)
 
     def check_leases(self) -> None:
@@ -229,8 +238,8 @@ class Staged:
     def frames(self, channel: int) -> list[bytes]:
         """Return the frames that stage the batches on `channel`."""
         frames: list[bytes] = []
-        for number, head, body in self._batches:
-            frames += publish_frame(channel, number, head, body, opcode=Opcode.STAGE)
+        for opcode, number, head, body in self._batches:
+            frames += publish_frame(channel, number, head, body, opcode=opcode)
         return frames
 
     def on_committed(
@@ -251,7 +260,7 @@ class Staged:
             raise BadRequestError("broker told of more or fewer messages than there were")
         stored = [
             Stored(self.topics[number], offset, count, each.get(slot))
-            for slot, ((number, _, _), count, offset) in enumerate(
+            for slot, ((_, number, _, _), count, offset) in enumerate(
                 zip(self._batches, self._counts, offsets, strict=True)
             )
         ]
@@ -278,7 +287,32 @@ def _check_lease(msg: Leased) -> None:
         raise LeaseLostError(lease.topic, msg.run()[2])
 
 
-def _encode(messages: list[_Message], schema: SchemaRef) -> tuple[bytes, bytes]:
+def _runs(messages: Iterable[_Message]) -> Iterator[list[_Message]]:
+    """Cut messages into runs of one schema; one that expects something is a run of its own."""
+    run: list[_Message] = []
+    for message in messages:
+        if run and (
+            message.expected is not None
+            or run[0].expected is not None
+            or message.schema != run[0].schema
+        ):
+            yield run
+            run = []
+        run.append(message)
+    if run:
+        yield run
+
+
+def _stage(number: int, messages: list[_Message]) -> tuple[int, int, bytes, bytes]:
+    """Return what the frame is made of that stages messages for the topic at slot `number`."""
+    head, body = _encode(messages)
+    expected = messages[0].expected
+    if expected is None:
+        return Opcode.STAGE, number, head, body
+    return Opcode.STAGE_EXPECT, number, expecting(head, expected), body
+
+
+def _encode(messages: list[_Message]) -> tuple[bytes, bytes]:
     """Return a batch without a producer: a transaction is known by its word alone."""
     keys = [message.key for message in messages]
     attributes = [message.attributes for message in messages]
@@ -288,5 +322,5 @@ def _encode(messages: list[_Message], schema: SchemaRef) -> tuple[bytes, bytes]:
         keys=keys if any(key is not None for key in keys) else None,
         attributes=attributes if any(attributes) else None,
         ids=ids if any(id_ is not None for id_ in ids) else None,
-        schema=schema,
+        schema=messages[0].schema,
     )

@@ -12,6 +12,7 @@ from ister.client.sync.timeline import (
     TimelineTransaction,
 )
 from ister.client.sync.transaction import Transaction
+from ister.client.sync.view import View
 
 __all__ = [
     "BatchFuture",
@@ -27,5 +28,6 @@ __all__ = [
     "TimelineLease",
     "TimelineTransaction",
     "Transaction",
+    "View",
     "connect",
 ]

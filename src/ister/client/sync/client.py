@@ -2,13 +2,14 @@
 
 import asyncio
 import weakref
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 from ister.base import Time
 from ister.base.limits import BATCH_BYTES_CEILING
 from ister.client import aio
-from ister.client.session import Lease, Link, Tls, Token
+from ister.client.session import Lease, Link, Place, Tls, Token, check_extras
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
@@ -19,6 +20,7 @@ from ister.client.sync.subscription import Subscription
 from ister.client.sync.thread import LoopThread
 from ister.client.sync.timeline import Timeline
 from ister.client.sync.transaction import Transaction
+from ister.client.sync.view import View
 from ister.codec import Attributes, ReplyAddress
 
 _Reply = tuple[ReplyAddress, bytes, Attributes | None]
@@ -148,14 +150,25 @@ class Client(Blocking[aio.Client]):
     heads = blocking(aio.Client.heads)
     locate = blocking(aio.Client.locate)
 
-    def view(self, topic: str, *, at: int | Time | None = None) -> aio.View:
+    def view(self, topic: str, *, at: int | Time | None = None) -> View:
         """Return the last payload of every key of a stream.
 
         As of now; or as it was when the message at offset `at` was the last; or at the time `at`,
         with what was published in that very millisecond. Raises `CompactedError` when compaction
-        has dropped some of what the stream held then.
+        has dropped some of what the stream held then. `view.watch()` goes on from there.
         """
-        return self._thread.run(self._view(topic, at))
+        return View(self, self._thread.run(self._view(topic, at)))
+
+    def history(
+        self, topic: str, key: str, *, start: Place = "earliest", end: Place | None = "latest"
+    ) -> Iterator[aio.ViewEntry]:
+        """Yield the messages of one key of a stream, the oldest first.
+
+        `start` and `end` are those of `reader`. The whole range is read and what has other keys
+        is left out here: to look at very many keys, read it once.
+        """
+        check_extras(key, None, None)
+        return self._history(self.reader(topic, start=start, end=end), key)
 
     # For messages
 
@@ -200,6 +213,11 @@ class Client(Blocking[aio.Client]):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lease.leases.extend(lease, slot, extension_ms, future)
         await future
+
+    def _history(self, reader: Reader, key: str) -> Iterator[aio.ViewEntry]:
+        with reader:
+            for batch in reader:
+                yield from aio.entries_of(batch, key)
 
     async def _view(self, topic: str, at: int | Time | None) -> aio.View:
         return await self._inner.view(topic, at=at)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from ister.base.errors import ClosedError
 from ister.client import aio
@@ -23,6 +23,9 @@ _R = TypeVar("_R")
 
 class TimelineLease(Blocking[aio.TimelineLease]):
     """A message that is due, ours until its lease ends."""
+
+    # As in `aio.TimelineLease`.
+    is_timeline = True
 
     def __init__(self, client: "Client", inner: aio.TimelineLease) -> None:
         super().__init__(client.thread, inner)
@@ -216,6 +219,10 @@ class TimelineTransaction(Blocking[aio.TimelineTransaction]):
     def delete(self, id: str, version: int | None = None) -> None:
         """Remove a message."""
         self._inner.delete(id, version)
+
+    def ack(self, msg: object) -> NoReturn:
+        """Raise `BadRequestError`: nothing is acknowledged together with changes of a timeline."""
+        self._inner.ack(msg)
 
 
 class Timeline(Blocking[aio.Timeline]):

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ister.client import aio
-from ister.client.session import Leased, MessageIds
+from ister.client.session import DeliverAfter, DeliverAt, Leased, MessageIds
 from ister.client.sync.blocking import Blocking, blocking
 from ister.codec import Attributes, SchemaRef
 
@@ -62,15 +62,34 @@ class Transaction(Blocking[aio.Transaction]):
         attributes: Attributes | None = None,
         id: str | None = None,
         ttl: float | None = None,
+        expected_offset: int | None = None,
+        expected_key_offset: int | None = None,
         schema: SchemaRef | None = None,
+        deliver_at: DeliverAt | None = None,
+        deliver_after: DeliverAfter | None = None,
     ) -> None:
         """Send a message to a stream, when the transaction is committed.
 
         `schema` says what the payload is: the `schema` of a producer that has encoded it, or of a
-        message that it was the payload of.
+        message that it was the payload of. With `expected_offset` the message is stored at that
+        offset, or the commit carries out nothing and raises `OffsetMismatchError`. With
+        `expected_key_offset` the newest message of `key` from before the transaction has that
+        offset (-1: there is none), or the commit raises `KeyOffsetMismatchError`: see
+        `Producer.send`. Raises `BadRequestError` with `deliver_at` or `deliver_after`: what is
+        published later is kept in another store.
         """
         self._inner.send(
-            topic, payload, key=key, attributes=attributes, id=id, ttl=ttl, schema=schema
+            topic,
+            payload,
+            key=key,
+            attributes=attributes,
+            id=id,
+            ttl=ttl,
+            expected_offset=expected_offset,
+            expected_key_offset=expected_key_offset,
+            schema=schema,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
         )
 
     def abandon(self) -> None:

@@ -535,7 +535,7 @@ class NativeSession(asyncio.BufferedProtocol):
             return self.broker.reply_in_steps(answers)
         elif opcode in _ACKS:
             return acknowledge(self, self.consumers.get(channel), frame)
-        elif opcode == Opcode.STAGE:
+        elif opcode in (Opcode.STAGE, Opcode.STAGE_EXPECT):
             stage_batch(self, frame)
         elif opcode == Opcode.PUBLISH_EXPECT:
             publish(self, frame)

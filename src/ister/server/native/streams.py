@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ister.base import Expected
 from ister.base.errors import BadRequestError, IsterError, LimitReachedError, TransactionError
 from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
 from ister.broker import Attachment, Producer, Transaction, Vault
@@ -18,6 +19,7 @@ from ister.wire import (
     Run,
     acked_frame,
     error_reply,
+    expected_of,
     published_frame,
     runs_of,
     timed_runs_of,
@@ -46,6 +48,7 @@ def store(
 ) -> None:
     """Store a batch, and answer when it is as safe as its topic promises."""
     opcode, channel, sequence, _ = frame
+    expected = expected_of(batch) if opcode == Opcode.PUBLISH_EXPECT else Expected()
 
     def told(error: IsterError | None, offsets: list[int] | None) -> None:
         if error is not None:
@@ -61,8 +64,7 @@ def store(
 
     assert producer.stream is not None
     committer = producer.stream.vault.committer
-    expected = batch.base_offset if opcode == Opcode.PUBLISH_EXPECT else None
-    session.broker.store(producer, batch, told, expected_offset=expected, checked=checked)
+    session.broker.store(producer, batch, told, checked=checked, **expected)
     hold_up_if_full(session, producer.stream.vault)
 
 
@@ -169,9 +171,12 @@ def _confirm(
 
 def stage_batch(session: "NativeSession", frame: Frame) -> None:
     """Add a batch to a stage or a transaction; what is wrong with it is told at its end."""
-    _, channel, slot, body = frame
+    opcode, channel, slot, body = frame
+    expects = opcode == Opcode.STAGE_EXPECT
     stage = session.stages.get(channel)
     if stage is not None:
+        if expects:
+            session.broker.staging.fail(stage, BadRequestError("a stage has no expected offsets"))
         add_to_stage(session, stage, slot, body)
         return
     transaction = session.transactions.get(channel)
@@ -180,7 +185,9 @@ def stage_batch(session: "NativeSession", frame: Frame) -> None:
     door = session.door
     counted = transaction.size_bytes
     try:
-        session.broker.stage(transaction, slot, Batch(body))
+        batch = Batch(body)
+        expected = expected_of(batch) if expects else Expected()
+        session.broker.stage(transaction, slot, batch, **expected)
         door.staged_bytes += transaction.size_bytes - counted
         counted = transaction.size_bytes
         if door.staged_bytes > STAGED_BYTES_MAX:

@@ -580,3 +580,19 @@ async def test_a_wholly_wrong_time_of_a_lease_gets_a_typed_error(
         with pytest.raises(BadRequestError):
             await lease.release(wrong)
         await lease.done()
+
+
+async def test_transactions_acknowledge_no_lease_and_say_what_to_do_instead(
+    client: ister.Client, timeline: ister.Timeline, clock: VirtualClock
+) -> None:
+    async with timeline.consume("w") as leases:
+        taker = Taker(leases, clock)
+        await timeline.put(b"x")
+        await clock.elapse(0.0)
+        with pytest.raises(BadRequestError, match=r"`lease\.done\(\)` after the commit"):
+            client.transaction().ack(taker.leases[0])  # type: ignore[arg-type]
+        with pytest.raises(BadRequestError, match=r"`lease\.done\(\)` after the commit"):
+            timeline.transaction().ack(taker.leases[0])
+        with pytest.raises(BadRequestError, match=r"`msg\.ack\(\)` after the commit"):
+            timeline.transaction().ack(object())
+        await taker.stop()

@@ -34,6 +34,16 @@ async def test_changes_outlive_a_restart() -> None:
         assert (await settings(client, "orders")).max_messages == 3
 
 
+async def test_the_compaction_lag_of_a_compacted_topic_changes() -> None:
+    async with MemoryBroker() as broker, broker.connect() as client:
+        await client.create_topic("last", kind="stream", retention="compact")
+        await client.update_topic("last", min_compaction_lag=7 * 86_400)
+        assert (await settings(client, "last")).compaction_lag_ms == 604_800_000
+        await client.update_topic("last", min_compaction_lag=0)
+
+        assert await settings(client, "last") == StreamSettings(retention="compact")
+
+
 async def test_what_cannot_be_is_refused() -> None:
     async with MemoryBroker() as broker, broker.connect() as client:
         await client.create_topic("orders", kind="stream")

@@ -132,6 +132,8 @@ async def test_settings_of_a_stream_are_changed_and_the_others_stay(call: Caller
     assert (await call("GET", f"{TOPICS}/orders")).json["settings"] == settings
     object_ = await call("PATCH", f"{TOPICS}/orders", {"durability": "object"})
     assert object_.error == (400, 1007, "BadRequestError")
+    lag = await call("PATCH", f"{TOPICS}/orders", {"min_compaction_lag_ms": 1})
+    assert "min_compaction_lag is for retention 'compact'" in str(lag.json)
     unknown = await call("PATCH", f"{TOPICS}/orders", {"retention": "compact"})
     assert unknown.error[0] == 400
     await call("PUT", f"{TOPICS}/live", {"kind": "live"})

@@ -76,7 +76,7 @@ async def bench() -> StreamBench:
 
 @pytest.fixture
 async def door(bench: StreamBench) -> NativeDoor:
-    return NativeDoor(bench.broker, busy_poll_us=0)
+    return NativeDoor(bench.broker, busy_poll_us=0, now_ns=lambda: 0)
 
 
 async def test_whoever_commits_faster_than_the_journal_writes_is_not_read_from(

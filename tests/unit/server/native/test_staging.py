@@ -101,6 +101,14 @@ async def test_bytes_that_are_no_batch_cost_the_stage_and_not_the_connection(
     assert not end.transport.closing
 
 
+async def test_a_batch_that_expects_an_offset_costs_the_stage(end: StagingEnd) -> None:
+    end.ask(OpenStage(channel=9, stage="a"))
+    frame = publish_frame(9, 0, *encode([b"x"]), opcode=Opcode.STAGE_EXPECT)
+    end.session.data_received(b"".join(frame))
+
+    assert end.code(CloseStage(channel=9, topics=["/default/x"])) == BAD_REQUEST
+
+
 async def test_a_slot_that_no_topic_is_named_for_is_refused(end: StagingEnd) -> None:
     end.ask(OpenStage(channel=9, stage="a"))
     end.stage(slot=2**32 - 1)

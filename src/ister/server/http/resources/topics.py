@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from ister.base import (
@@ -96,6 +96,9 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
     min_compaction_lag_ms: Annotated[
         Milliseconds, Meta(description="With `compact`: no younger message is dropped.")
     ] = 0
+    key_offsets: Annotated[
+        bool, Meta(description="Keep the newest offset of each key, to be expected by messages.")
+    ] = False
 
     def settings(self) -> StreamSettings:
         """Return the settings as the broker knows them."""
@@ -108,6 +111,7 @@ class NewStream(Struct, forbid_unknown_fields=True, tag_field="kind", tag="strea
             ttl_ms=self.ttl_ms,
             dedup_window_ms=self.dedup_window_ms,
             min_compaction_lag_ms=self.min_compaction_lag_ms,
+            key_offsets=self.key_offsets,
         )
 
 
@@ -120,7 +124,7 @@ class TopicChanges(Struct, forbid_unknown_fields=True):
     max_messages: Count | None = None
     ttl_ms: Milliseconds | None = None
     dedup_window_ms: Annotated[int, Meta(ge=0, le=DEDUP_WINDOW_MS_MAX)] | None = None
-    min_compaction_lag_ms: Milliseconds | None = None
+    min_compaction_lag_ms: Milliseconds | UnsetType = UNSET
 
 
 class _NewTimeline(Struct, forbid_unknown_fields=True, tag_field="kind"):
