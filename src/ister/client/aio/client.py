@@ -413,14 +413,28 @@ class Client(Administration):
         timeout: float = 5.0,
         key: str | None = None,
         attributes: Attributes | None = None,
+        retries: int = 0,
+        hedge_after: float | None = None,
     ) -> Answer:
         """Send a request and return the first answer.
 
-        Raises `NoResponderError` at once when nobody is subscribed to `topic`, and
-        `RequestTimeoutError` when no answer comes within `timeout` seconds.
+        Raises `NoResponderError` at once when nobody is subscribed to `topic`,
+        `RequestTimeoutError` when no answer comes within `timeout` seconds, and
+        `ResponderFailedError` when the handler of a service has raised an error.
+
+        With `retries` the request is sent again, up to so many times within `timeout`, when no
+        answer came in its part of that time, when nobody is subscribed, and when the connection was
+        lost. With `hedge_after` it is sent a second time when there is no answer after so many
+        seconds; the first answer counts. A responder may get such a request more than once.
         """
         return await self._requesters.request(
-            topic, payload, timeout_s=timeout, key=key, attributes=attributes
+            topic,
+            payload,
+            timeout_s=timeout,
+            key=key,
+            attributes=attributes,
+            retries=retries,
+            hedge_after=hedge_after,
         )
 
     async def redrive(self, topic: str, subscription: str, *, count: int | None = None) -> int:
