@@ -12,6 +12,7 @@ from ister.client.session.checks import (
     check_text,
     check_timeout,
     check_topic,
+    cut_reason,
     not_open,
     reason_of,
     with_ttl,
@@ -44,6 +45,7 @@ from ister.client.session.options import (
 from ister.client.session.pending import Future, PendingBatch, Sent, error_to_raise
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, ProducerChannel, cut_batches
 from ister.client.session.reader import ReaderChannel
+from ister.client.session.requests import ERROR_ATTRIBUTE
 from ister.client.session.results import MessageIds, Stored, places_of
 from ister.client.session.session import Link, Session
 from ister.client.session.subscription import (
@@ -91,6 +93,7 @@ from ister.client.session.values import (
 )
 
 __all__ = [
+    "ERROR_ATTRIBUTE",
     "MAX_RENEWAL_MS",
     "MESSAGE_OVERHEAD_BYTES",
     "TLS_SCHEME",
@@ -166,6 +169,7 @@ __all__ = [
     "cron_of",
     "cut_batches",
     "cut_changes",
+    "cut_reason",
     "default_subject",
     "definition_of",
     "delete_change",

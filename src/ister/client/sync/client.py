@@ -2,6 +2,7 @@
 
 import asyncio
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +15,7 @@ from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
 from ister.client.sync.reader import Reader
 from ister.client.sync.schemas import Schemas
+from ister.client.sync.service import Handler, ServiceInstance, in_threads
 from ister.client.sync.staging import Stage
 from ister.client.sync.subscription import Subscription
 from ister.client.sync.thread import LoopThread
@@ -127,6 +129,7 @@ class Client(Blocking[aio.Client]):
     reader = wrapping(aio.Client.reader, Reader)
     publish = blocking(aio.Client.publish)
     request = blocking(aio.Client.request)
+    services = blocking(aio.Client.services)
     create_topic = blocking(aio.Client.create_topic)
     update_topic = blocking(aio.Client.update_topic)
     purge = blocking(aio.Client.purge)
@@ -156,6 +159,34 @@ class Client(Blocking[aio.Client]):
         has dropped some of what the stream held then.
         """
         return self._thread.run(self._view(topic, at))
+
+    def service(
+        self,
+        topic: str,
+        handler: Handler,
+        *,
+        name: str = "service",
+        concurrency: int = 16,
+        health: aio.Health | None = None,
+    ) -> ServiceInstance:
+        """Return a service: `handler` answers the requests to a topic, in `concurrency` threads.
+
+        It is given the message and returns the payload of the answer. When it raises an error,
+        whoever asked has `ResponderFailedError`. Services of one `name` share the requests.
+        `health` returns at once whether this instance can do its work, for `services`.
+        """
+        threads = ThreadPoolExecutor(max(concurrency, 1), thread_name_prefix="ister-service")
+
+        async def make() -> aio.ServiceInstance:
+            return self._inner.service(
+                topic,
+                in_threads(handler, threads),
+                name=name,
+                concurrency=concurrency,
+                health=health,
+            )
+
+        return ServiceInstance(self, self._thread.run(make()), threads)
 
     # For messages
 
