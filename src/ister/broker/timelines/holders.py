@@ -148,6 +148,8 @@ class HoldersCall:
         topic = self._topic
         if isinstance(outcomes, IsterError):
             topic.fail()
+            if self._letters is not None:
+                self._letters.fail()
             self._done(outcomes)
             return
         reasons = self._reasons or [""] * len(outcomes)

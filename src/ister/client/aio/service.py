@@ -31,7 +31,7 @@ from ister.client.session import (
     cut_reason,
     reason_of,
 )
-from ister.telemetry import library_logger
+from ister.telemetry import Occasions, library_logger
 
 if TYPE_CHECKING:
     from ister.client.aio.client import Client
@@ -112,6 +112,8 @@ class ServiceInstance:
         self._questions: Subscription = client.subscribe(
             self._subject, self.id, key_filters=[self.id]
         )
+        # Throttles the log: a handler may fail on every request.
+        self._told = Occasions(client.link.clock.monotonic_ms)
         self._started_ms = 0
         self._answered = self._failures = self._in_flight = 0
         self._latency_us = self._latency_us_max = 0
@@ -189,7 +191,8 @@ class ServiceInstance:
             await msg.reply(await self._handle(msg))
         except Exception as error:  # Whatever it is: the asker waits for an answer.
             self._failures += 1
-            logger.exception("service_failed", topic=msg.topic, service=self.id)
+            if times := self._told.times("service_failed"):
+                logger.exception("service_failed", topic=msg.topic, service=self.id, times=times)
             reason = cut_reason(reason_of(error))
             with suppress(IsterError):
                 await msg.reply(b"", attributes={ERROR_ATTRIBUTE: reason})
