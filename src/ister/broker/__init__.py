@@ -19,6 +19,9 @@ from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
 from ister.broker.tail import TailBudget
 from ister.broker.timelines import (
+    Redriven,
+    RedrivePage,
+    Reject,
     StoreWorker,
     TimelineConsumer,
     Timelines,
@@ -52,6 +55,9 @@ __all__ = [
     "Published",
     "Reader",
     "ReaderSink",
+    "RedrivePage",
+    "Redriven",
+    "Reject",
     "ReplySink",
     "Sink",
     "Spool",

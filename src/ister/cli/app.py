@@ -28,6 +28,7 @@ COMMANDS = {
     "brokers": "ister.cli.brokers",
     "schemas": "ister.cli.schemas",
     "timeline": "ister.cli.timeline",
+    "services": "ister.cli.services",
     "storage": "ister.cli.storage",
     "keys": "ister.cli.keys",
     "pipeline": "ister.cli.pipeline",

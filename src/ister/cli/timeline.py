@@ -23,6 +23,7 @@ from ister.cli.terminal import (
     JsonOption,
     YesOption,
     confirm,
+    counted,
     flush,
     json_line,
     parse_pairs,
@@ -312,6 +313,32 @@ def count_messages(
         write_json({"topic": topic, "count": count})
     else:
         write(b"%d\n" % count)
+
+
+@timeline.command("redrive")
+def redrive(
+    topic: TopicArgument,
+    url: UrlOption = URL,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="At most this many; all there are unless given.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send the dead letters of a timeline back to it, due now.
+
+    TOPIC is the topic they come from. Each letter is moved in one step, so none is lost or doubled.
+    Letters that a consumer has, or that are due later, stay.
+
+    \b
+    Examples:
+      ister timeline redrive /default/reminders
+      ister timeline redrive /default/reminders --count 100
+    """
+    moved = with_timeline(url, topic, "default", lambda one: one.redrive(count=count))
+    if as_json:
+        write_json({"topic": topic, "moved": moved})
+    else:
+        say(f"{counted(moved, 'dead letter')} moved back to {topic}")
 
 
 @timeline.command("consume")

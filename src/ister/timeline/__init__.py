@@ -44,6 +44,7 @@ from ister.timeline.cron_rows import (
     tell_page,
 )
 from ister.timeline.frames import PROCESS_MODULE, WAS_THERE, Frames, encode
+from ister.timeline.letters import find_origin
 from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
     Bury,
@@ -55,6 +56,7 @@ from ister.timeline.model import (
     Lease,
     Move,
     Put,
+    Redrive,
     Release,
     Row,
     Slot,
@@ -102,6 +104,7 @@ __all__ = [
     "Plan",
     "Prepared",
     "Put",
+    "Redrive",
     "Release",
     "Row",
     "RuleRow",
@@ -125,6 +128,7 @@ __all__ = [
     "editing_rule",
     "encode",
     "encode_state",
+    "find_origin",
     "find_rules",
     "firing_id",
     "first_row",

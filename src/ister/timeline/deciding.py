@@ -23,6 +23,7 @@ from ister.base.errors import (
     TimelineLeaseLostError,
     TopicNotFoundError,
 )
+from ister.timeline.letters import letter_attributes, original_attributes
 from ister.timeline.model import (
     Bury,
     Change,
@@ -33,6 +34,7 @@ from ister.timeline.model import (
     Lease,
     Move,
     Put,
+    Redrive,
     Release,
     Row,
     Update,
@@ -138,8 +140,11 @@ def decide(
             row = _owned(rows, change, now_ms, begun_ms)
             return row, _changed(row, change, begun_ms, version)
         case Bury():
-            row = _free(rows, change, now_ms)
+            row = _rejected(rows, change, now_ms) if change.holder else _free(rows, change, now_ms)
             return row, _buried(rows, row, change, now_ms, version)
+        case Redrive():
+            row = _free(rows, change, now_ms)
+            return row, _redriven(rows, row, change, now_ms, version)
         case _:
             assert_never(change)
 
@@ -209,7 +214,7 @@ def _changed(row: Row, change: Move | Update, begun_ms: int, version: int) -> Ro
 # Changes of consumers
 
 
-def _free(rows: Rows, change: Lease | Bury, now_ms: int) -> Row:
+def _free(rows: Rows, change: Lease | Bury | Redrive, now_ms: int) -> Row:
     """Return the message that a consumer may be given now."""
     row = rows.find_seq(change.topic, change.seq)
     if row is None:
@@ -246,14 +251,27 @@ def _held(rows: Rows, change: HoldersChange, now_ms: int) -> Row:
     row = rows.find(change.topic, change.id)
     if row is None:
         raise MessageNotFoundError(change.id)
+    _check_held(row, change, now_ms)
+    return row
+
+
+def _rejected(rows: Rows, change: Bury, now_ms: int) -> Row:
+    """Return the message that a consumer rejects."""
+    row = rows.find_seq(change.topic, change.seq)
+    if row is None:
+        raise MessageNotFoundError(f"number {change.seq}")
+    _check_held(row, change, now_ms)
+    return row
+
+
+def _check_held(row: Row, change: HoldersChange | Bury, now_ms: int) -> None:
     if (
         not row.holder
         or row.holder != change.holder
         or row.version != change.version
         or row.position_ms <= now_ms
     ):
-        raise TimelineLeaseLostError(change.id)
-    return row
+        raise TimelineLeaseLostError(row.id)
 
 
 def _given_on(row: Row, change: Extend | Release, version: int) -> Row:
@@ -272,18 +290,31 @@ def _given_on(row: Row, change: Extend | Release, version: int) -> Row:
 
 
 def _buried(rows: Rows, row: Row, change: Bury, now_ms: int, version: int) -> Row:
-    if not rows.has_topic(change.letters):
-        raise TopicNotFoundError(f"number {change.letters}")
+    if change.origin:
+        attributes = letter_attributes(row.attributes, change.origin, row.leases, change.reason)
+        row = row._replace(attributes=attributes)
+    return _moved(rows, row, change.letters, now_ms, version, flat=change.flat)
+
+
+def _redriven(rows: Rows, row: Row, change: Redrive, now_ms: int, version: int) -> Row:
+    row = row._replace(attributes=original_attributes(row.attributes), leases=0)
+    return _moved(rows, row, change.origin, now_ms, version, flat=change.flat)
+
+
+def _moved(rows: Rows, row: Row, topic: int, now_ms: int, version: int, *, flat: bool) -> Row:
+    """Return a message as it is in another topic, due now and free."""
+    if not rows.has_topic(topic):
+        raise TopicNotFoundError(f"number {topic}")
     name = row.id
-    if rows.find(change.letters, name) is not None:
+    if rows.find(topic, name) is not None:
         name = f"{name}-{version}"
-        if rows.find(change.letters, name) is not None:
+        if rows.find(topic, name) is not None:
             raise MessageExistsError(name)
     return row._replace(
-        topic=change.letters,
+        topic=topic,
         id=name,
         version=version,
-        level=0 if change.flat else row.level,
+        level=0 if flat else row.level,
         due_ms=now_ms,
         position_ms=now_ms,
         holder="",

@@ -158,7 +158,9 @@ class Bury(NamedTuple):
     """Move a free message that was leased too often to a topic of dead letters, due now.
 
     It keeps everything but its topic, its place and its id, which gets the version behind it when
-    the other topic has one of that id; and its level with `flat`, for a topic that has none.
+    the other topic has one of that id; and its level with `flat`, for a topic that has none. With
+    `origin`, the name of its topic, its attributes say that, how often it was leased, and `reason`.
+    With `holder` it is not free: that consumer, whose lease is alive, rejects it.
     """
 
     topic: int
@@ -166,9 +168,26 @@ class Bury(NamedTuple):
     version: int
     letters: int
     flat: bool = False
+    holder: str = ""
+    origin: str = ""
+    reason: str = ""
 
 
-Change = Put | Move | Update | Delete | Lease | Extend | Release | Done | Bury
+class Redrive(NamedTuple):
+    """Move a free dead letter back to the topic numbered `origin`, due now.
+
+    It has not been leased then, and its attributes do not say any more that it was a dead letter;
+    `flat` and the rest are as for `Bury`.
+    """
+
+    topic: int
+    seq: int
+    version: int
+    origin: int
+    flat: bool = False
+
+
+Change = Put | Move | Update | Delete | Lease | Extend | Release | Done | Bury | Redrive
 
 
 class Changed(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from ister.timeline.deciding import NUMBER_MAX, is_text
-from ister.timeline.model import Bury, Change, Lease, Put, Row
+from ister.timeline.model import Bury, Change, Lease, Put, Redrive, Row
 from ister.timeline.postgres_arrays import Bigints, Blobs, Integers, Texts
 from ister.timeline.postgres_tables import Connection
 
@@ -239,6 +239,10 @@ def _wanted(changes: Iterable[Change]) -> tuple[list[_Key], list[int], list[int]
             case Bury():
                 seqs.add(change.seq)
                 topics.add(change.letters)
+                continue
+            case Redrive():
+                seqs.add(change.seq)
+                topics.add(change.origin)
                 continue
             case Put():
                 topics.add(change.topic)

@@ -33,7 +33,7 @@ from ister.database import transaction, translated
 from ister.objects import LocalDisk
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
 from ister.timeline.file import CHECKPOINT_PAGES, PAGE_BYTES, open_file
-from ister.timeline.model import Bury, Changed, Done, Lease, Put, Row, Slot, Work
+from ister.timeline.model import Bury, Changed, Done, Lease, Put, Redrive, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.put_log import SUFFIX, PutLog, load_puts
 from ister.timeline.reserve import SPARED_PAGES, Reserve, Sparing, with_reserve
@@ -440,7 +440,7 @@ class SqliteStore:
         ids: dict[int, list[str]] = {}
         for piece in work:
             for change in piece.changes:
-                if isinstance(change, Lease | Bury):
+                if isinstance(change, Lease | Bury | Redrive):
                     seqs.append(change.seq)
                 elif change.topic in ids:
                     ids[change.topic].append(change.id)

@@ -18,8 +18,8 @@ from ister.wire.tagged import Listed, Tagged
 PUT, MOVE, UPDATE, DELETE = range(4)
 CHANGE_KINDS_END = 4
 # And of a consumer.
-DONE, EXTEND, RELEASE, RETURN = range(4)
-FINISH_KINDS_END = 4
+DONE, EXTEND, RELEASE, RETURN, REJECT = range(5)
+FINISH_KINDS_END = 5
 
 # The lateness of a message that has none: it was handed out before.
 NO_LATENESS = -1
@@ -160,7 +160,8 @@ class FinishLeases(Tagged):
     when a RELEASE is due (0: now). A RETURN gives back what the application has not seen, to be due
     when it was (`times_ms`), and takes as much from the consumer's credit.
     `lateness_us` is how much later than due each message that is DONE was handed to the
-    application.
+    application. A message that is REJECTed becomes a dead letter; `reasons` are those of RELEASEs
+    and REJECTs, for the dead letters, and absent when there are none.
     """
 
     channel: int
@@ -169,6 +170,27 @@ class FinishLeases(Tagged):
     versions: Listed[int]
     times_ms: Listed[int] = msgspec.field(default_factory=list)
     lateness_us: Listed[int] = msgspec.field(default_factory=list)
+    reasons: Listed[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class RedriveTimeline(Tagged):
+    """Send dead letters of a topic back to it: a page of them, behind `after`.
+
+    Those that are due by `until_ms` (0: now), and `count` of them at most (0: all of the page).
+    """
+
+    topic: str
+    count: int = 0
+    until_ms: int = 0
+    after: tuple[int, int] = (-1, 0)
+
+
+class TimelineRedriven(Tagged):
+    """So many went back. `until_ms` and `after`, absent at the end, are for the next page."""
+
+    moved: int
+    until_ms: int
+    after: tuple[int, int] | None = None
 
 
 class RevokeLeases(Tagged):
@@ -215,6 +237,8 @@ TimelineCommand: TypeAlias = (
     | TimelineOpened
     | TimelineDue
     | FinishLeases
+    | RedriveTimeline
+    | TimelineRedriven
     | RevokeLeases
     | LeasesRevoked
     | AskTime

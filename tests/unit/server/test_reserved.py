@@ -127,6 +127,7 @@ NATIVE: dict[str, Act] = {
     "timeline move": lambda c: c.timeline(DUE).move("a", LATER),
     "timeline delete": lambda c: c.timeline(DUE).delete("a"),
     "timeline consume": lambda c: _consume_timeline(c, DUE),
+    "timeline redrive": lambda c: c.timeline(DUE).redrive(),
     "cron put": lambda c: c.timeline(JOBS).put(b"x", cron="@daily", id="a"),
     "cron pause": lambda c: c.timeline(JOBS).pause("a"),
     "schema": lambda c: _bind(c, OLD),
@@ -158,8 +159,8 @@ async def test_a_client_can_list_and_read_topics_in_system(broker: MemoryBroker)
 # Commands that name a topic. A new one belongs to one of these lists, and into `NATIVE` or not.
 CHANGING = {
     "BindSchema", "ChangeCron", "ChangeTimeline", "CloseStage", "CommitTransaction",
-    "ConsumeTimeline", "CreateTopic", "DeleteTopic", "OpenProducer", "PurgeTopic", "Subscribe",
-    "UpdateTopic",
+    "ConsumeTimeline", "CreateTopic", "DeleteTopic", "OpenProducer", "PurgeTopic",
+    "RedriveTimeline", "Subscribe", "UpdateTopic",
 }  # fmt: skip
 # Of subscriptions and bindings: none can be made in `/system`, so there are none to change.
 OF_WHAT_CANNOT_BE = {

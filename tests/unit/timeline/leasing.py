@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from tests.unit.timeline.acts import (
     END,
@@ -37,6 +38,7 @@ from ister.timeline import (
     Extend,
     Lease,
     Put,
+    Redrive,
     Release,
     Row,
     Slot,
@@ -350,3 +352,56 @@ class LeasingContract(StoreTests):
 
         found = [[row.payload for row in everything(store, t)] for t in (topic, second, third)]
         assert found == [[b"payload of a"], [b"one"], [b"two again"]]
+
+    def test_a_holder_s_burial_needs_its_lease_and_says_why(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        letters = store.create_topic("/default/letters", "timeline", b"").number
+        row = lease(store, make(store, put("a", due=NOW)), "c-1", NOW + 10)
+        bury = Bury(topic, row.seq, row.version, letters, False, "c-1", "/default/jobs", "bad")
+
+        assert refused(store, bury._replace(holder="c-2")) is TimelineLeaseLostError
+        assert refused(store, bury._replace(version=row.version - 1)) is TimelineLeaseLostError
+        assert refused(store, bury, now=NOW + 10) is TimelineLeaseLostError
+        make(store, bury, now=NOW + 9)
+
+        letter = store.get(letters, "a")
+        assert letter is not None
+        assert (letter.holder, letter.position_ms, letter.leases) == ("", NOW + 9, 1)
+        assert msgspec.msgpack.decode(letter.attributes) == {
+            "x-original-topic": "/default/jobs",
+            "x-delivery-attempt": "1",
+            "x-failure-reason": "bad",
+        }
+
+    def test_a_letter_goes_back_as_it_was_made(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        letters = store.create_topic("/default/letters", "timeline", b"").number
+        before = put("a", due=NOW, level=3)._replace(attributes=msgspec.msgpack.encode({"a": "1"}))
+        row = lease(store, make(store, before), "c-1", NOW + 10)
+        bury = Bury(topic, row.seq, row.version, letters, False, "c-1", "/default/jobs", "bad")
+        letter = make(store, bury)
+
+        moved = make(store, Redrive(letters, letter.seq, letter.version, topic), now=NOW + 20)
+
+        back = store.get(topic, "a")
+        assert back is not None
+        assert back == row._replace(
+            version=moved.version, due_ms=NOW + 20, position_ms=NOW + 20, holder="", leases=0
+        )
+        assert everything(store, letters) == []
+        again = Redrive(letters, letter.seq, letter.version, topic)
+        assert refused(store, again) is MessageNotFoundError
+
+    def test_a_letter_that_somebody_has_does_not_go_back(
+        self, store: Store, put: Callable[..., Put], topic: int
+    ) -> None:
+        letters = store.create_topic("/default/letters", "timeline", b"").number
+        made = make(store, put("a", due=NOW))
+        letter = make(store, Bury(topic, made.seq, made.version, letters))
+        [row] = apply(store, Lease(letters, letter.seq, letter.version, "c-1", NOW + 10))
+        assert isinstance(row, Row)
+
+        assert refused(store, Redrive(letters, row.seq, row.version, topic)) is MessageLeasedError
+        assert refused(store, Redrive(letters, row.seq, 1, topic)) is MessageChangedError

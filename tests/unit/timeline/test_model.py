@@ -23,6 +23,7 @@ from ister.timeline import (
     Outcome,
     Outcomes,
     Put,
+    Redrive,
     Release,
     Row,
     SqliteStore,
@@ -61,7 +62,7 @@ class Picks:
                 st.just(Move(topic, name, "shop", pick(times), version)),
                 st.just(Done(topic, name, "c-1", version)),
                 st.just(Lease(topic, pick(numbers), version, pick(holders), pick(times))),
-                st.just(Bury(topic, pick(numbers), version, pick(topics))),
+                st.builds(pick(st.sampled_from([Bury, Redrive])), topics, numbers, numbers, topics),
             )
         )
 
@@ -80,6 +81,8 @@ class Picks:
             Release(topic, name, holder, row.version, row.due_ms, True, pick(numbers)),
             Done(topic, name, holder, row.version, pick(st.sampled_from([0, row.seq]))),
             Bury(topic, row.seq, row.version, pick(topics), pick(st.booleans())),
+            Bury(topic, row.seq, row.version, pick(topics), False, holder, "/a/1", "bad"),
+            Redrive(topic, row.seq, row.version, pick(topics), pick(st.booleans())),
             Put(topic, name, row.group, time_ms, b"again"),
         ]
         return pick(st.sampled_from(changes))

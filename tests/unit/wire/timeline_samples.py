@@ -24,12 +24,14 @@ from ister.wire import (
     ListCron,
     ListTimeline,
     PreviewCron,
+    RedriveTimeline,
     Refusal,
     RevokeLeases,
     TimelineChanged,
     TimelineCount,
     TimelineDue,
     TimelineOpened,
+    TimelineRedriven,
     TimelineRows,
     TimeTold,
 )
@@ -96,6 +98,10 @@ TIMELINE_COMMANDS: dict[str, Command] = {
         times_ms=[0, 60_000, DUE_MS],
         lateness_us=[850, -1, -1],
     ),
+    "redrive_timeline": RedriveTimeline(
+        topic=TOPIC, count=50, until_ms=DUE_MS, after=(DUE_MS - 1, 9)
+    ),
+    "timeline_redriven": TimelineRedriven(moved=3, until_ms=DUE_MS, after=(DUE_MS, 12)),
     "revoke_leases": RevokeLeases(ids=["r-1"], versions=[10]),
     "leases_revoked": LeasesRevoked(channel=4, ids=["r-1"], versions=[10], kept=[False]),
     "ask_time": AskTime(),

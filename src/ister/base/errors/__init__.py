@@ -1,6 +1,11 @@
 """Every error of the platform, in one tree. What it rests on is in `tree`."""
 
-from ister.base.errors.broken import CorruptedError, InternalError, MessagesMissingError
+from ister.base.errors.broken import (
+    CorruptedError,
+    InternalError,
+    MessagesMissingError,
+    ResponderFailedError,
+)
 from ister.base.errors.busy import (
     ConnectionLostError,
     DiskFullError,
@@ -161,6 +166,7 @@ __all__ = [
     "ProtocolError",
     "RequestTimeoutError",
     "ReservedNamespaceError",
+    "ResponderFailedError",
     "RevisionMismatchError",
     "SchemaBindingNotFoundError",
     "SchemaIncompatibleError",

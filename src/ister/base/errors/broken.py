@@ -48,3 +48,15 @@ class MessagesMissingError(BrokenError):
             "journal: run `ister storage check` and restore the files it lists from a backup, or "
             f"read from offset {self.end} to skip the missing messages"
         )
+
+
+@dataclass(eq=False)
+class ResponderFailedError(BrokenError):
+    """The handler of a service has raised an error."""
+
+    code: ClassVar[int] = 7020
+    topic: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the responder on {self.topic!r} failed: {self.reason}; its log has more"

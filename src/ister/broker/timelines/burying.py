@@ -2,14 +2,19 @@
 
 That is known only once the store has leased such a message once more. Nobody is handed it then:
 it is given back as if that had not been, and moved. Whoever changes it between the two wins.
+
+Also here: why consumers gave messages back, which their dead letters say.
 """
 
+from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from ister.base.errors import IsterError, MessageChangedError, MessageNotFoundError
+from ister.base.limits import NACK_REASON_BYTES_MAX, NACK_REASONS_MAX
 from ister.broker.timelines.window import free_slot
 from ister.timeline import Bury, Changed, Outcomes, Release, Row, Slot, Work
 
@@ -19,6 +24,9 @@ if TYPE_CHECKING:
 
 # When a message that could not be moved is tried again.
 RETRY_S = 1.0
+# Why a message is dead that was rejected without a reason; and one that was leased too often.
+REJECTED = "rejected by its consumer"
+EXHAUSTED = "leased as often as the topic allows, and not done"
 
 
 class Body(NamedTuple):
@@ -27,6 +35,8 @@ class Body(NamedTuple):
     id: str
     level: int
     slot: Slot
+    # Why it was given back last, if its consumer has said so.
+    reason: str
 
 
 class Burial:
@@ -36,11 +46,24 @@ class Burial:
         self._topic = topic
         self._timelines = timelines
         self._rows: list[Row] = []
+        # The last reason of messages that were given back, by seq: the newest of them.
+        self._reasons: OrderedDict[int, str] = OrderedDict()
         self._logger: Any = structlog.get_logger("timelines")
 
     def add(self, row: Row) -> None:
         """Have a message moved that was leased too often."""
         self._rows.append(row)
+
+    def on_reason(self, seq: int, reason: str) -> None:
+        """A consumer has said why it gives a message back."""
+        self._reasons.pop(seq, None)
+        self._reasons[seq] = cut_reason(reason)
+        if len(self._reasons) > NACK_REASONS_MAX:
+            self._reasons.popitem(last=False)
+
+    def forget(self, seq: int) -> None:
+        """A message is gone."""
+        self._reasons.pop(seq, None)
 
     def begin(self) -> None:
         """Move what was added."""
@@ -60,20 +83,19 @@ class Burial:
         bodies = []
         for row, outcome in zip(rows, outcomes, strict=True):
             if isinstance(outcome, Changed):
+                reason = self._reasons.get(row.seq, "")
                 self._topic.forget(row.seq)
-                bodies.append(Body(row.id, row.level, free_slot(outcome)))
+                bodies.append(Body(row.id, row.level, free_slot(outcome), reason))
         if bodies:
-            self._timelines.find_letters(self._topic, partial(self._on_letters, bodies))
+            self.find_letters(partial(self._on_letters, bodies))
 
     def _on_letters(self, bodies: list[Body], letters: "TimelineTopic | IsterError") -> None:
         if isinstance(letters, IsterError):
             self._retry_later(bodies, letters)
             return
-        # Better in any order among other dead letters than nowhere.
-        flat = letters.levels < self._topic.levels
         changes = [
-            Bury(self._topic.number, slot.seq, slot.version, letters.number, flat)
-            for _, _, slot in bodies
+            self.bury(letters, slot.seq, slot.version, reason or EXHAUSTED)
+            for _, _, slot, reason in bodies
         ]
         self._topic.committer.add(Work([*changes]), partial(self._on_buried, bodies, letters))
 
@@ -84,21 +106,35 @@ class Burial:
             return
         for body, outcome in zip(bodies, outcomes, strict=True):
             if isinstance(outcome, Changed):
-                self._topic.figures.buried += 1
-                self._topic.forget(body.slot.seq)
-                letters.note(free_slot(outcome), min(body.level, letters.levels - 1))
-                self._log_buried(body, letters)
+                self.on_moved(body.id, body.level, letters, outcome)
             elif isinstance(outcome, IsterError) and not isinstance(
                 outcome, MessageChangedError | MessageNotFoundError
             ):
                 self._retry_later([body], outcome)
 
-    def _log_buried(self, body: Body, letters: "TimelineTopic") -> None:
-        if times := self._timelines.told.times("message_buried"):
-            topic, name = self._topic.name, letters.name
+    def bury(
+        self, letters: "TimelineTopic", seq: int, version: int, reason: str, holder: str = ""
+    ) -> Bury:
+        """Return the change that moves a message; with `holder`, which rejects it."""
+        topic = self._topic
+        # Better in any order among other dead letters than nowhere.
+        flat = letters.levels < topic.levels
+        return Bury(topic.number, seq, version, letters.number, flat, holder, topic.name, reason)
+
+    def on_moved(self, id: str, level: int, letters: "TimelineTopic", moved: Changed) -> None:
+        """A message is a dead letter by a commit."""
+        topic, told = self._topic, self._timelines.told
+        topic.figures.buried += 1
+        topic.forget(moved.seq)
+        letters.note(free_slot(moved), min(level, letters.levels - 1))
+        if times := told.times("message_buried"):
             self._logger.warning(
-                "message_buried", topic=topic, id=body.id, letters=name, times=times
+                "message_buried", topic=topic.name, id=id, letters=letters.name, times=times
             )
+
+    def find_letters(self, done: Callable[["TimelineTopic | IsterError"], object]) -> None:
+        """Find the topic that dead letters go to, or make it."""
+        self._timelines.find_letters(self._topic, done)
 
     def _retry_later(self, bodies: list[Body], error: IsterError) -> None:
         if times := self._timelines.told.times("message_not_buried"):
@@ -112,7 +148,14 @@ class Burial:
 
         def retry() -> None:
             for body in bodies:
+                if body.reason:
+                    self.on_reason(body.slot.seq, body.reason)
                 self._topic.note(body.slot, body.level)
             self._topic.look()
 
         self._topic.clock.call_later(RETRY_S, retry)
+
+
+def cut_reason(reason: str) -> str:
+    """Return as much of a reason as a dead letter has room for."""
+    return reason.encode(errors="replace")[:NACK_REASON_BYTES_MAX].decode(errors="ignore")

@@ -9,7 +9,7 @@ Always true:
 
 from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from ister.broker.timelines.owners import OwnersCall
     from ister.broker.timelines.topic import TimelineTopic
 
-HoldersChange = Extend | Release | Done
+
+class Reject(NamedTuple):
+    """Give a message back for good: it becomes a dead letter."""
+
+    id: str
+    version: int
+
+
+HoldersChange = Extend | Release | Done | Reject
 
 
 class TimelineSink(Protocol):
@@ -175,9 +183,17 @@ class TimelineConsumer:
         """Let it have so many messages less at once, maybe none until it is granted some."""
         self.credit = max(0, self.credit - credit)
 
-    def finish(self, changes: Sequence[HoldersChange], done: Callable[[Outcomes], object]) -> None:
-        """Finish, extend or give back messages; topic and holder are filled in here."""
-        self.topic.finish(self, changes, done)
+    def finish(
+        self,
+        changes: Sequence[HoldersChange],
+        done: Callable[[Outcomes], object],
+        reasons: Sequence[str] = (),
+    ) -> None:
+        """Finish, extend or give back messages; topic and holder are filled in here.
+
+        `reasons` are for the dead letters, one for each change, or none at all.
+        """
+        self.topic.finish(self, changes, done, reasons)
 
     def revoked(self, id: str, version: int, kept: bool) -> None:  # noqa: FBT001 - the door's shape
         """Answer to `TimelineSink.revoke`: `kept` when the application has the message."""

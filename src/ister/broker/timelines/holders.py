@@ -1,6 +1,8 @@
-"""Changes that consumers make of messages they have: done, for longer, or given back."""
+"""Changes that consumers make of messages they have: done, for longer, given back or rejected."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ister.base.errors import (
@@ -11,9 +13,10 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import TIMELINE_CHANGES_MAX
-from ister.broker.timelines.consumer import Held, HoldersChange, TimelineConsumer
+from ister.broker.timelines.burying import REJECTED, cut_reason
+from ister.broker.timelines.consumer import Held, HoldersChange, Reject, TimelineConsumer
 from ister.broker.timelines.window import free_slot
-from ister.timeline import Changed, Done, Extend, Outcome, Outcomes, Release, Work
+from ister.timeline import Bury, Change, Changed, Done, Extend, Outcome, Outcomes, Release, Work
 
 if TYPE_CHECKING:
     from ister.broker.timelines.topic import TimelineTopic
@@ -32,10 +35,16 @@ class HoldersCall:
         consumer: TimelineConsumer,
         changes: Sequence[HoldersChange],
         done: Callable[[Outcomes], object],
+        reasons: Sequence[str] = (),
     ) -> None:
         self._topic = topic
         self._consumer = consumer
         self._changes = list(changes)
+        # Why messages are given back: one for each change, or none at all.
+        self._reasons = reasons
+        # Where rejected messages go, and what moves them there, by id.
+        self._letters: TimelineTopic | None = None
+        self._burials: dict[str, Bury] = {}
         self._done = done
         # By slot, why some are not even tried.
         self._refused: dict[int, IsterError] = {}
@@ -49,25 +58,55 @@ class HoldersCall:
         elif self._consumer.replaced:
             # Another connection of its name has been handed these.
             self._done([TimelineLeaseLostError(change.id) for change in self._changes])
+        elif Reject in map(type, self._changes):
+            # Looked up before the topic of the letters is: the consumer may leave meanwhile.
+            held = [self._topic.out.get(change.id) for change in self._changes]
+            self._topic.burial.find_letters(partial(self._on_letters, held))
         else:
-            self._refused = {
-                slot: error
-                for slot, change in enumerate(self._changes)
-                if type(change) is Extend and (error := self._find_error(change)) is not None
-            }
-            number, holder, out = self._topic.number, self._consumer.name, self._topic.out
-            self._changes = [
-                Done(number, change.id, holder, change.version, held.seq if held else 0)
-                if isinstance(change, Done)
-                else self._filled(change)
-                for slot, change in enumerate(self._changes)
-                if slot not in self._refused
-                for held in (out.get(change.id),)
-            ]
-            if self._changes:
-                self._topic.committer.add(Work([*self._changes]), self._on_committed)
+            self._make()
+
+    def _on_letters(
+        self, found: Sequence[Held | None], letters: "TimelineTopic | IsterError"
+    ) -> None:
+        for slot, (change, held) in enumerate(zip(self._changes, found, strict=True)):
+            if not isinstance(change, Reject):
+                continue
+            if isinstance(letters, IsterError):
+                self._refused[slot] = letters
+            elif held is None or held.version != change.version:
+                self._refused[slot] = TimelineLeaseLostError(change.id)
             else:
-                self._tell([])
+                reason = cut_reason(self._reasons[slot] if self._reasons else "") or REJECTED
+                self._letters = letters
+                self._burials[change.id] = self._topic.burial.bury(
+                    letters, held.seq, change.version, reason, self._consumer.name
+                )
+        self._make()
+
+    def _make(self) -> None:
+        """Have all changes made that can be."""
+        for slot, change in enumerate(self._changes):
+            if type(change) is Extend and (error := self._find_error(change)) is not None:
+                self._refused[slot] = error
+        kept = [slot for slot in range(len(self._changes)) if slot not in self._refused]
+        number, holder, out = self._topic.number, self._consumer.name, self._topic.out
+        self._changes = [
+            Done(number, change.id, holder, change.version, held.seq if held else 0)
+            if isinstance(change, Done)
+            else self._filled(change)
+            for slot in kept
+            for change in (self._changes[slot],)
+            for held in (out.get(change.id),)
+        ]
+        self._reasons = [self._reasons[slot] for slot in kept] if self._reasons else ()
+        if self._changes:
+            work: list[Change] = [
+                self._burials[change.id] if isinstance(change, Reject) else change
+                for change in self._changes
+            ]
+            self._topic.committer.add(Work(work), self._on_committed)
+        else:
+            self._tell([])
 
     def _find_error(self, extend: Extend) -> IsterError | None:
         """No lease is longer than the topic allows."""
@@ -85,12 +124,14 @@ class HoldersCall:
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
         """Tell what came of each change, refused ones among them."""
         told = list(outcomes)
-        for slot, error in self._refused.items():
+        for slot, error in sorted(self._refused.items(), key=itemgetter(0)):
             told.insert(slot, error)
         self._done(told)
 
-    def _filled(self, change: Extend | Release) -> HoldersChange:
+    def _filled(self, change: Extend | Release | Reject) -> HoldersChange:
         """Return a change as the store takes it."""
+        if isinstance(change, Reject):
+            return change
         change = change._replace(topic=self._topic.number, holder=self._consumer.name)
         if isinstance(change, Release) and change.unused:
             return self._release(change)
@@ -107,9 +148,12 @@ class HoldersCall:
         topic = self._topic
         if isinstance(outcomes, IsterError):
             topic.fail()
+            if self._letters is not None:
+                self._letters.fail()
             self._done(outcomes)
             return
-        for change, outcome in zip(self._changes, outcomes, strict=True):
+        reasons = self._reasons or [""] * len(outcomes)
+        for change, outcome, reason in zip(self._changes, outcomes, reasons, strict=True):
             held = topic.out.get(change.id)
             if held is not None and held.version != change.version:
                 held = None
@@ -121,6 +165,8 @@ class HoldersCall:
                     topic.drop(held, kept=True)
                 topic.forget(outcome.seq)
             else:
+                if reason and type(change) is Release:
+                    topic.burial.on_reason(outcome.seq, reason)
                 self._on_kept(change, outcome, held)
         topic.touch()
         self._tell(outcomes)
@@ -135,4 +181,7 @@ class HoldersCall:
             return
         if held is not None:
             topic.drop(held, kept=True)
-        topic.note(free_slot(changed), level)
+        if isinstance(change, Reject) and self._letters is not None:
+            topic.burial.on_moved(change.id, level or 0, self._letters, changed)
+        else:
+            topic.note(free_slot(changed), level)

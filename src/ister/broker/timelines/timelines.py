@@ -39,6 +39,7 @@ from ister.broker.timelines.cron_topics import change_with_rules
 from ister.broker.timelines.high_water import HighWater
 from ister.broker.timelines.owners import OwnersChange, check_changes
 from ister.broker.timelines.reading import Reads
+from ister.broker.timelines.redriving import OnRedriven, RedrivePage, redrive_page
 from ister.broker.timelines.topic import TimelineTopic
 from ister.broker.timelines.window import Room
 from ister.broker.timelines.workers import StoreWorker
@@ -357,6 +358,13 @@ class Timelines:
     ) -> None:
         """Count messages that stand in a range of time."""
         self._read(name, lambda number: methodcaller("count", number, start_ms, end_ms), done)
+
+    def redrive(self, name: str, page: RedrivePage, done: OnRedriven) -> None:
+        """Send a page of dead letters of a topic back to it."""
+        check_not_reserved(name)
+        topic = self._get(name)
+        letters = self._topics.get(letters_of(name, topic.settings))
+        redrive_page(topic, letters, page, done)
 
     def consume(
         self,

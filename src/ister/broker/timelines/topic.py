@@ -106,7 +106,7 @@ class TimelineTopic:
         self._consumers: dict[str, TimelineConsumer] = {}
         # Those that are opened; who is first in the next round.
         self._rotation: deque[TimelineConsumer] = deque()
-        self._burial = Burial(self, timelines)
+        self.burial = Burial(self, timelines)
         self._row_bytes = float(ROW_BYTES)
         self._pace = Pace(timelines.gives_way)
         self._loading = False
@@ -281,9 +281,10 @@ class TimelineTopic:
         consumer: TimelineConsumer,
         changes: Sequence[HoldersChange],
         done: Callable[[Outcomes], object],
+        reasons: Sequence[str] = (),
     ) -> None:
         """Make changes of a consumer; `done` is told what came of them."""
-        HoldersCall(self, consumer, changes, done).begin()
+        HoldersCall(self, consumer, changes, done, reasons).begin()
 
     def settled(self, call: OwnersCall) -> bool:
         """Return whether it is known who has which message; else `call` goes on when it is."""
@@ -382,6 +383,7 @@ class TimelineTopic:
         """A message is gone by a commit."""
         self._window.forget(seq)
         self._spared.forget(seq)
+        self.burial.forget(seq)
         self.on_gone(seq)
 
     # Handing out
@@ -524,7 +526,7 @@ class TimelineTopic:
                 size += len(row.payload) + len(row.attributes)
                 self._window.lease(row, now_ms)
                 if 0 < self.settings.max_leases < row.leases:
-                    self._burial.add(row)
+                    self.burial.add(row)
                 elif not consumer.closed:
                     if row.id in self.out:
                         # It was finished without anybody being told: the storage failed then.
@@ -544,7 +546,7 @@ class TimelineTopic:
             self.give_back(unsent)
         if count:
             self._row_bytes = max(size / count, self._row_bytes * 0.5, KIB)
-        self._burial.begin()
+        self.burial.begin()
 
     def round_max(self) -> int:
         """Return how many messages may be loaded with their payloads at once."""

@@ -7,6 +7,7 @@ from ister.client.aio.futures import BatchFuture, SendFuture
 from ister.client.aio.producer import Producer
 from ister.client.aio.reader import Reader
 from ister.client.aio.schemas import Registration, Schemas
+from ister.client.aio.service import Handler, Health, ServiceInstance, ServiceReport, ServiceStats
 from ister.client.aio.sockets import Connector, connect_socket, token_file
 from ister.client.aio.staging import Stage
 from ister.client.aio.subscription import Message, Subscription
@@ -22,6 +23,8 @@ __all__ = [
     "Client",
     "Connector",
     "CronRule",
+    "Handler",
+    "Health",
     "Message",
     "MessageVersion",
     "Producer",
@@ -29,6 +32,9 @@ __all__ = [
     "Registration",
     "Schemas",
     "SendFuture",
+    "ServiceInstance",
+    "ServiceReport",
+    "ServiceStats",
     "Stage",
     "Subscription",
     "Timeline",

@@ -24,6 +24,14 @@ from ister.client.aio.reading import Reading
 from ister.client.aio.redrive import redrive
 from ister.client.aio.requesters import Requesters
 from ister.client.aio.schemas import Schemas
+from ister.client.aio.service import (
+    CONCURRENCY,
+    Handler,
+    Health,
+    ServiceInstance,
+    ServiceReport,
+    find_services,
+)
 from ister.client.aio.sockets import Connector
 from ister.client.aio.staging import (
     Encoded,
@@ -428,15 +436,58 @@ class Client(Administration):
         timeout: float = 5.0,
         key: str | None = None,
         attributes: Attributes | None = None,
+        retries: int = 0,
+        hedge_after: float | None = None,
     ) -> Answer:
         """Send a request and return the first answer.
 
-        Raises `NoResponderError` at once when nobody is subscribed to `topic`, and
-        `RequestTimeoutError` when no answer comes within `timeout` seconds.
+        Raises `NoResponderError` at once when nobody is subscribed to `topic`,
+        `RequestTimeoutError` when no answer comes within `timeout` seconds, and
+        `ResponderFailedError` when the handler of a service has raised an error.
+
+        With `retries` the request is sent again, up to so many times within `timeout`, when no
+        answer came in its part of that time, when nobody is subscribed, and when the connection was
+        lost. With `hedge_after` it is sent a second time when there is no answer after so many
+        seconds; the first answer counts. A responder may get such a request more than once.
         """
         return await self._requesters.request(
-            topic, payload, timeout_s=timeout, key=key, attributes=attributes
+            topic,
+            payload,
+            timeout_s=timeout,
+            key=key,
+            attributes=attributes,
+            retries=retries,
+            hedge_after=hedge_after,
         )
+
+    def service(
+        self,
+        topic: str,
+        handler: Handler,
+        *,
+        name: str = "service",
+        concurrency: int = CONCURRENCY,
+        health: Health | None = None,
+    ) -> ServiceInstance:
+        """Return a service: `handler` answers the requests to a topic, `concurrency` at once.
+
+        The handler is a function or a coroutine function. It is given the message and returns the
+        payload of the answer. When it raises an error, whoever asked has `ResponderFailedError`.
+        Services of one `name` share the requests. `health` returns whether this instance can do its
+        work, for `services`.
+        """
+        return ServiceInstance(
+            self, topic, handler, name=name, concurrency=concurrency, health=health
+        )
+
+    async def services(
+        self, pattern: str = "/default/>", *, timeout: float = 1.0
+    ) -> list[ServiceReport]:
+        """Return the instances of services that run on the topics of a pattern, with their figures.
+
+        Those that do not answer within `timeout` seconds are left out.
+        """
+        return await find_services(self, pattern, timeout)
 
     async def redrive(self, topic: str, subscription: str, *, count: int | None = None) -> int:
         """Move dead letters of a subscription back to where they came from: all, or `count`.

@@ -21,6 +21,7 @@ from ister.client.session import (
     Seconds,
     When,
     atomic_command,
+    check_count,
     check_list,
     check_no_rule,
     check_text,
@@ -53,8 +54,10 @@ from ister.wire import (
     GetFromTimeline,
     ListCron,
     ListTimeline,
+    RedriveTimeline,
     TimelineChanged,
     TimelineCount,
+    TimelineRedriven,
     TimelineRows,
     TimeTold,
     crons_of,
@@ -354,6 +357,27 @@ class Timeline:
         start_ms, end_ms = await self._span(start, end)
         command = CountTimeline(topic=self.topic, start_ms=start_ms, end_ms=end_ms)
         return (await self._link.call(command, TimelineCount)).count
+
+    async def redrive(self, *, count: int | None = None) -> int:
+        """Send dead letters of this topic back to it, due now; return how many it were.
+
+        Those that are due and that no consumer has, `count` of them at most. Each is moved in one
+        step: it is there or here, and never leased before. It keeps its owner, payload, attributes
+        and id.
+        """
+        if count is not None:
+            check_count(count, "count", least=1)
+        moved = 0
+        command = RedriveTimeline(topic=self.topic, count=count or 0)
+        while True:
+            told = await self._link.call(command, TimelineRedriven)
+            moved += told.moved
+            if told.after is None or moved == count:
+                return moved
+            left = 0 if count is None else count - moved
+            command = RedriveTimeline(
+                topic=self.topic, count=left, until_ms=told.until_ms, after=told.after
+            )
 
     def transaction(self) -> TimelineTransaction:
         """Return a transaction: changes of several messages, all or nothing."""

@@ -27,10 +27,11 @@ from ister.client.session import (
     ignore,
     milliseconds,
     not_open,
+    reason_of,
     unpacked_attributes,
 )
 from ister.telemetry import library_logger
-from ister.wire import DONE, EXTEND, RELEASE, Command, ConsumeTimeline, TimelineOpened
+from ister.wire import DONE, EXTEND, REJECT, RELEASE, Command, ConsumeTimeline, TimelineOpened
 
 if TYPE_CHECKING:
     from ister.client.aio.timeline import Timeline
@@ -122,7 +123,7 @@ class TimelineLease:
         """  # noqa: D205 - one sentence
         return self._held.lateness_us
 
-    def done(self) -> "asyncio.Future[None]":
+    def ack(self) -> "asyncio.Future[None]":
         """Remove the message: it was dealt with. Await it to know that the broker has stored that.
 
         Then raises `TimelineLeaseLostError` when the lease was over, and `MessageNotFoundError`
@@ -131,24 +132,37 @@ class TimelineLease:
         return self._finish(DONE, 0)
 
     def extend(self, seconds: Seconds) -> "asyncio.Future[None]":
-        """Keep the message for so many seconds from now; awaited as `done`.
+        """Keep the message for so many seconds from now; awaited as `ack`.
 
         The consumer renews leases by itself for the time `max_renewal`; this is for longer. Raises
         `BadRequestError` for more than the topic's `max_lease`; the lease is as it was.
         """
         return self._finish(EXTEND, milliseconds(seconds, "extend", least_ms=1))
 
-    def release(
-        self, at: When | None = None, *, after: Seconds | None = None
+    def nack(
+        self, at: When | None = None, *, after: Seconds | None = None, reason: str = ""
     ) -> "asyncio.Future[None]":
-        """Give the message back; awaited as `done`.
+        """Give the message back; awaited as `ack`. Counts as an attempt.
 
-        It is due `at` a time, or `after` so many seconds, or at once.
+        It is due `at` a time, or `after` so many seconds, or at once. The dead letter has the last
+        `reason` that was given.
         """
+        check_text(reason, "a reason")
         is_now = at is None and after is None
-        return self._finish(RELEASE, 0 if is_now else self._consumer.due_ms(at, after))
+        return self._finish(RELEASE, 0 if is_now else self._consumer.due_ms(at, after), reason)
 
-    def _finish(self, kind: int, time_ms: int) -> "asyncio.Future[None]":
+    def reject(self, reason: str = "") -> "asyncio.Future[None]":
+        """Give the message back for good: it goes to the dead letters, with the `reason`.
+
+        Awaited as `ack`.
+        """
+        return self._finish(REJECT, 0, check_text(reason, "a reason"))
+
+    # The names that these had first.
+    done = ack
+    release = nack
+
+    def _finish(self, kind: int, time_ms: int, reason: str = "") -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         # The application may cancel its own.
@@ -170,7 +184,7 @@ class TimelineLease:
                 future.set_result(None)
 
         def finish(_: object) -> None:
-            self._channel.finish(kind, self._held, time_ms, done)
+            self._channel.finish(kind, self._held, time_ms, done, reason)
 
         if self._extending is not None and not self._extending.done():
             self._extending.add_done_callback(finish)
@@ -190,7 +204,7 @@ class TimelineConsumer:
     >>> async with timeline.consume("worker-1") as leases:
     ...     async for lease in leases:
     ...         print(lease.id, lease.payload)
-    ...         await lease.done()
+    ...         await lease.ack()
     ...         break
     r-0 b'now'
     """
@@ -241,7 +255,7 @@ class TimelineConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        await self.leave(reason_of(error))
 
     def __aiter__(self) -> AsyncIterator[TimelineLease]:
         return self
@@ -281,6 +295,10 @@ class TimelineConsumer:
         handler that fails on a message must not get it again without end. Waits until the broker
         has what was said of messages, for a while.
         """
+        await self.leave("")
+
+    async def leave(self, reason: str) -> None:
+        """Do what `close` does, with a reason for the dead letters."""
         if self._left or not self._opened:
             return
         self._left = True
@@ -292,7 +310,7 @@ class TimelineConsumer:
         finally:
             # Also when nobody waits for it any more, or the broker would go on to send here what
             # nobody reads.
-            self._timelines.close(self._channel, settler(future))
+            self._timelines.close(self._channel, settler(future), reason)
         # Whether the broker hears of it or not: this consumer is gone.
         with suppress(IsterError):
             await future

@@ -12,6 +12,7 @@ from ister.client.session.checks import (
     check_text,
     check_timeout,
     check_topic,
+    cut_reason,
     expected_offset_of,
     no_ack_in_timeline,
     no_delay_in_transaction,
@@ -47,6 +48,7 @@ from ister.client.session.options import (
 from ister.client.session.pending import Future, PendingBatch, Sent, error_to_raise
 from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, ProducerChannel, cut_batches
 from ister.client.session.reader import ReaderChannel
+from ister.client.session.requests import ERROR_ATTRIBUTE
 from ister.client.session.results import MessageIds, Stored, places_of
 from ister.client.session.session import Link, Session
 from ister.client.session.subscription import (
@@ -94,6 +96,7 @@ from ister.client.session.values import (
 )
 
 __all__ = [
+    "ERROR_ATTRIBUTE",
     "MAX_RENEWAL_MS",
     "MESSAGE_OVERHEAD_BYTES",
     "TLS_SCHEME",
@@ -169,6 +172,7 @@ __all__ = [
     "cron_of",
     "cut_batches",
     "cut_changes",
+    "cut_reason",
     "default_subject",
     "definition_of",
     "delete_change",

@@ -10,6 +10,7 @@ from ister.base.limits import (
     ATTRIBUTES_COUNT_MAX,
     KEY_BYTES_MAX,
     MESSAGE_ID_BYTES_MAX,
+    NACK_REASON_BYTES_MAX,
 )
 from ister.codec import Attributes
 from ister.wire import KEY_EXPECTED
@@ -188,6 +189,11 @@ def _is_text(value: object, size_bytes_max: int) -> bool:
 def reason_of(error: BaseException | None) -> str:
     """Return why messages are given back that were left by an error; not when it is an exit."""
     return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else ""
+
+
+def cut_reason(reason: str) -> str:
+    """Return as much of a reason as a dead letter has room for."""
+    return reason.encode(errors="replace")[:NACK_REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def not_open(what: str, call: str) -> BadRequestError:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ister.base.errors import BadBatchError, IsterError, LeaseLostError
-from ister.base.limits import ACKS_PER_FRAME_MAX, NACK_REASON_BYTES_MAX
+from ister.base.limits import ACKS_PER_FRAME_MAX
 from ister.client.session.calls import ignore
+from ister.client.session.checks import cut_reason
 from ister.client.session.confirms import Confirm, Confirms, Part
 from ister.client.session.pending import Future
 from ister.codec import Batch, Column
@@ -325,7 +326,7 @@ class Leases:
         if not self._nacked:
             self._session.receivers.mark_acking(self)
         delay_ms = BACKOFF_DELAY if delay_ms is None else delay_ms
-        self._nacked.append((lease, slot, Nack(delay_ms, _cut(reason), reject)))
+        self._nacked.append((lease, slot, Nack(delay_ms, cut_reason(reason), reject)))
 
     def nack_handed_out(self, waiting: Iterable[tuple[Lease, int]], reason: str) -> None:
         """Nack all messages that the application has received and not settled.
@@ -344,7 +345,7 @@ class Leases:
                 runs += [(*run, BACKOFF_DELAY) for run in lease.runs(start, end)]
                 self.settle(lease, start, end)
         if runs:
-            self._send_nacks(runs, _cut(reason), reject=False)
+            self._send_nacks(runs, cut_reason(reason), reject=False)
 
     def confirm(self, lease: Lease, start: int, end: int, future: Future) -> None:
         """Acknowledge slots `start` to `end`; `future` is done when the broker has stored that.
@@ -539,10 +540,6 @@ def _offsets(batch: Batch) -> Sequence[int]:
     if not 0 <= offsets[0] <= offsets[-1] < OFFSET_MAX or offsets != sorted(set(offsets)):
         raise BadBatchError("offsets of a delivery do not rise")
     return offsets
-
-
-def _cut(reason: str) -> str:
-    return reason.encode(errors="replace")[:NACK_REASON_BYTES_MAX].decode(errors="ignore")
 
 
 def merged(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -12,11 +12,15 @@ from ister.base.errors import (
     LimitReachedError,
     NoResponderError,
     RequestTimeoutError,
+    ResponderFailedError,
 )
 from ister.base.limits import REQUESTS_MAX
 from ister.client.session.message import Answer
 from ister.client.session.pending import Future
 from ister.codec import Batch, Column
+
+# The attribute of an answer that says why there is none: see `Client.service`.
+ERROR_ATTRIBUTE = "x-service-error"
 
 
 class _Asked(NamedTuple):
@@ -95,6 +99,9 @@ class Requests:
             answer = Answer(payload)
             if attributes is not None:
                 answer.attributes = attributes[slot]
+                if (reason := answer.attributes.get(ERROR_ATTRIBUTE)) is not None:
+                    _fail(waiting.future, ResponderFailedError(waiting.topic, reason))
+                    continue
             waiting.future.set_result(answer)
 
 

@@ -14,10 +14,11 @@ Always true:
   `max_renewal_ms` at most; what it has not finished when the consumer is closed is released.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from ister.base.errors import (
@@ -38,6 +39,7 @@ from ister.base.limits import (
     TIMELINE_CREDIT_MAX,
 )
 from ister.client.session.calls import ignore
+from ister.client.session.checks import cut_reason
 from ister.client.session.leases import MAX_RENEWAL_MS, RENEWAL_SLACK
 from ister.client.session.pending import Future
 from ister.client.session.timeline_changes import outcomes_for
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 WAITERS_KEPT = 16
 # Messages that the application has and leaves to others are swept out when there are more.
 LIVE_KEPT = 1_000
+# Reasons in one command, each with 3 bytes of its own: a field that is no payload has 64 KiB.
+REASONS_BYTES = 60_000
 # Names that fit into a command, 4 bytes for each character and a few for each name. Of a consumer
 # that has more in its hands, what it has not handed over waits for the end of its lease.
 KEPT_CHARS_MAX = CONTROL_BYTES_MAX // 8
@@ -140,13 +144,17 @@ class Held:
 class Finish:
     """What the application has said about a message, and who is to be told what came of it."""
 
-    __slots__ = ("done", "held", "kind", "repeated", "time_ms", "version")
+    __slots__ = ("done", "held", "kind", "reason", "repeated", "time_ms", "version")
 
-    def __init__(self, kind: int, held: Held, time_ms: int, done: OnOutcome) -> None:
+    def __init__(
+        self, kind: int, held: Held, time_ms: int, done: OnOutcome, reason: str = ""
+    ) -> None:
         self.kind = kind
         self.held = held
         self.time_ms = time_ms
         self.done = done
+        # For the dead letter, if it is given back or rejected.
+        self.reason = reason
         # Whether it was sent before, and nobody knows what came of that.
         self.repeated = False
         # The version of the message that it is sent with, or was last.
@@ -295,7 +303,9 @@ class TimelineChannel:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def finish(self, kind: int, held: Held, time_ms: int, done: OnOutcome) -> None:
+    def finish(
+        self, kind: int, held: Held, time_ms: int, done: OnOutcome, reason: str = ""
+    ) -> None:
         """Have the broker told what becomes of a message, with the others of this turn."""
         if self.closed is not None:
             done(self.closed)
@@ -305,7 +315,7 @@ class TimelineChannel:
         else:
             held.ending = True
             self._ending += 1
-        self._add(Finish(kind, held, time_ms, done))
+        self._add(Finish(kind, held, time_ms, done, cut_reason(reason) if reason else ""))
 
     def renew(self, now_ms: int) -> int | None:
         """Renew the leases that are due; return when to look again, if there is anything left."""
@@ -327,20 +337,21 @@ class TimelineChannel:
         if not self._open or not self._session.can_publish:
             return
         outbox, self._outbox = self._outbox, []
-        for start in range(0, len(outbox), TIMELINE_CHANGES_MAX):
-            self._send(outbox[start : start + TIMELINE_CHANGES_MAX])
+        for finishes in _cut_finishes(outbox):
+            self._send(finishes)
 
-    def leave(self) -> CloseConsumer:
+    def leave(self, reason: str = "") -> CloseConsumer:
         """Say what was collected; return what gives back all that was not handed over.
 
         Others get it at once, and no attempt is counted. What was handed over and is not finished
-        is released, and counts.
+        is released for the `reason`, and counts.
         """
+        reason = cut_reason(reason)
         for name, held in self._live.items():
             if not held.ending and name not in self._held:
                 held.ending = True
                 self._ending += 1
-                self._add(Finish(RELEASE, held, 0, ignore))
+                self._add(Finish(RELEASE, held, 0, ignore, reason))
         # What was lost and is here again has not been handed over this time.
         kept = [name for name in self._live if name not in self._held]
         self._drop()
@@ -497,6 +508,7 @@ class TimelineChannel:
         self._session.call(self._finishing(finishes), on_reply)
 
     def _finishing(self, finishes: list[Finish]) -> FinishLeases:
+        reasons = [finish.reason for finish in finishes]
         return FinishLeases(
             channel=self.channel,
             kinds=bytes([finish.kind for finish in finishes]),
@@ -504,6 +516,7 @@ class TimelineChannel:
             versions=[finish.version for finish in finishes],
             times_ms=[finish.time_ms for finish in finishes],
             lateness_us=[finish.held.lateness_us for finish in finishes],
+            reasons=reasons if any(reasons) else UNSET,
         )
 
     def _on_outcome(self, finish: Finish, outcome: int | IsterError) -> None:
@@ -545,6 +558,19 @@ class TimelineChannel:
         outbox, self._outbox = self._outbox, []
         for finish in outbox:
             self._tell(finish, error)
+
+
+def _cut_finishes(finishes: list[Finish]) -> Iterator[list[Finish]]:
+    """Cut what was said into pieces that fit into a command each."""
+    start = size_bytes = 0
+    for slot, finish in enumerate(finishes):
+        added = len(finish.reason.encode()) + 3
+        if slot - start == TIMELINE_CHANGES_MAX or size_bytes + added > REASONS_BYTES:
+            yield finishes[start:slot]
+            start, size_bytes = slot, 0
+        size_bytes += added
+    if start < len(finishes):
+        yield finishes[start:]
 
 
 def _end_of(reply: Command | IsterError, slot: int) -> int:

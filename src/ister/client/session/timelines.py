@@ -130,15 +130,18 @@ class Timelines:
         self.channels[channel.channel] = channel
         self._session.call(channel.command, on_opened)
 
-    def close(self, channel: TimelineChannel, on_reply: OnReply) -> None:
-        """Give a consumer back with what was not handed over; `on_reply` is told when it is."""
+    def close(self, channel: TimelineChannel, on_reply: OnReply, reason: str = "") -> None:
+        """Give a consumer back with what was not handed over; `on_reply` is told when it is.
+
+        What was handed over and is not finished is released for the `reason`.
+        """
 
         def on_closed(reply: Command | IsterError) -> None:
             channel.fail(ClosedError(f"the consumer {channel.command.consumer!r}"))
             on_reply(reply)
 
         self.channels.pop(channel.channel, None)
-        self._session.call(channel.leave(), on_closed)
+        self._session.call(channel.leave(reason), on_closed)
 
     def renew(self, now_ms: int) -> int | None:
         """Renew the leases that are due; return when to look again, if there is anything left."""

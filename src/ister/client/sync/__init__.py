@@ -3,6 +3,7 @@
 from ister.client.sync.client import Client, connect
 from ister.client.sync.producer import BatchFuture, Producer, SendFuture
 from ister.client.sync.reader import Reader
+from ister.client.sync.service import ServiceInstance
 from ister.client.sync.staging import Stage
 from ister.client.sync.subscription import Message, Subscription
 from ister.client.sync.timeline import (
@@ -21,6 +22,7 @@ __all__ = [
     "Producer",
     "Reader",
     "SendFuture",
+    "ServiceInstance",
     "Stage",
     "Subscription",
     "Timeline",

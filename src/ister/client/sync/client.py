@@ -3,6 +3,7 @@
 import asyncio
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,7 @@ from ister.client.sync.outbox import Outbox
 from ister.client.sync.producer import Producer
 from ister.client.sync.reader import Reader
 from ister.client.sync.schemas import Schemas
+from ister.client.sync.service import Handler, ServiceInstance, in_threads
 from ister.client.sync.staging import Stage
 from ister.client.sync.subscription import Subscription
 from ister.client.sync.thread import LoopThread
@@ -129,6 +131,7 @@ class Client(Blocking[aio.Client]):
     reader = wrapping(aio.Client.reader, Reader)
     publish = blocking(aio.Client.publish)
     request = blocking(aio.Client.request)
+    services = blocking(aio.Client.services)
     create_topic = blocking(aio.Client.create_topic)
     update_topic = blocking(aio.Client.update_topic)
     purge = blocking(aio.Client.purge)
@@ -169,6 +172,34 @@ class Client(Blocking[aio.Client]):
         """
         check_extras(key, None, None)
         return self._history(self.reader(topic, start=start, end=end), key)
+
+    def service(
+        self,
+        topic: str,
+        handler: Handler,
+        *,
+        name: str = "service",
+        concurrency: int = 16,
+        health: aio.Health | None = None,
+    ) -> ServiceInstance:
+        """Return a service: `handler` answers the requests to a topic, in `concurrency` threads.
+
+        It is given the message and returns the payload of the answer. When it raises an error,
+        whoever asked has `ResponderFailedError`. Services of one `name` share the requests.
+        `health` returns at once whether this instance can do its work, for `services`.
+        """
+        threads = ThreadPoolExecutor(max(concurrency, 1), thread_name_prefix="ister-service")
+
+        async def make() -> aio.ServiceInstance:
+            return self._inner.service(
+                topic,
+                in_threads(handler, threads),
+                name=name,
+                concurrency=concurrency,
+                health=health,
+            )
+
+        return ServiceInstance(self, self._thread.run(make()), threads)
 
     # For messages
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from ister.base.errors import ClosedError
 from ister.client import aio
-from ister.client.session import Lateness, Seconds, When
+from ister.client.session import Lateness, Seconds, When, reason_of
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.codec import Attributes
 
@@ -55,20 +55,33 @@ class TimelineLease(Blocking[aio.TimelineLease]):
         """The version of the message, under which it is leased."""
         return self._inner.version
 
-    def done(self) -> None:
+    def ack(self) -> None:
         """Remove the message: it was dealt with. Returns when the broker has stored that.
 
         Raises `TimelineLeaseLostError` when the lease was over.
         """
-        self._thread.run(_outcome(self._inner.done))
+        self._thread.run(_outcome(self._inner.ack))
 
     def extend(self, seconds: Seconds) -> None:
         """Keep the message for so many seconds from now, at most the topic's `max_lease`."""
         self._thread.run(_outcome(lambda: self._inner.extend(seconds)))
 
-    def release(self, at: When | None = None, *, after: Seconds | None = None) -> None:
-        """Give the message back, to be due `at` a time, `after` so many seconds, or at once."""
-        self._thread.run(_outcome(lambda: self._inner.release(at, after=after)))
+    def nack(
+        self, at: When | None = None, *, after: Seconds | None = None, reason: str = ""
+    ) -> None:
+        """Give the message back, to be due `at` a time, `after` so many seconds, or at once.
+
+        Counts as an attempt. The dead letter has the last `reason` that was given.
+        """
+        self._thread.run(_outcome(lambda: self._inner.nack(at, after=after, reason=reason)))
+
+    def reject(self, reason: str = "") -> None:
+        """Give the message back for good: it goes to the dead letters, with the `reason`."""
+        self._thread.run(_outcome(lambda: self._inner.reject(reason)))
+
+    # The names that these had first.
+    done = ack
+    release = nack
 
 
 class TimelineConsumer(Blocking[aio.TimelineConsumer]):
@@ -77,7 +90,7 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
     >>> with timeline.consume("worker-1") as leases:
     ...     for lease in leases:
     ...         print(lease.id, lease.payload)
-    ...         lease.done()
+    ...         lease.ack()
     ...         break
     r-0 b'now'
     """
@@ -96,7 +109,7 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._leave(reason_of(error))
 
     def __iter__(self) -> Iterator[TimelineLease]:
         while True:
@@ -114,8 +127,11 @@ class TimelineConsumer(Blocking[aio.TimelineConsumer]):
 
     def close(self) -> None:
         """Give all messages back that are not done; those received count as an attempt."""
+        self._leave("")
+
+    def _leave(self, reason: str) -> None:
         if not self._thread.closed:
-            self._thread.run(self._inner.close())
+            self._thread.run(self._inner.leave(reason))
 
     def receive(self, timeout: float | None = None) -> TimelineLease:
         """Return the next message that is due; raise `RequestTimeoutError` after `timeout`.
@@ -248,6 +264,7 @@ class Timeline(Blocking[aio.Timeline]):
     resume = blocking(aio.Timeline.resume)
     preview = blocking(aio.Timeline.preview)
     count = blocking(aio.Timeline.count)
+    redrive = blocking(aio.Timeline.redrive)
     transaction = wrapping(aio.Timeline.transaction, TimelineTransaction)
     consume = wrapping(aio.Timeline.consume, TimelineConsumer)
 

@@ -24,7 +24,7 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
     TIMELINE_PAGE_MAX,
 )
-from ister.broker import TimelineConsumer
+from ister.broker import Redriven, RedrivePage, Reject, TimelineConsumer
 from ister.server.native.channels import check_channel, check_room
 from ister.timeline import (
     Changed,
@@ -49,6 +49,7 @@ from ister.wire import (
     MOVE,
     NO_LATENESS,
     PUT,
+    REJECT,
     RETURN,
     AskTime,
     ChangeTimeline,
@@ -62,12 +63,14 @@ from ister.wire import (
     GetFromTimeline,
     LeasesRevoked,
     ListTimeline,
+    RedriveTimeline,
     Refusal,
     RevokeLeases,
     TimelineChanged,
     TimelineCount,
     TimelineDue,
     TimelineOpened,
+    TimelineRedriven,
     TimelineRows,
     TimeTold,
     check_kinds,
@@ -273,8 +276,7 @@ def get(session: "NativeSession", command: GetFromTimeline, reply: Reply) -> Non
 def page(session: "NativeSession", command: ListTimeline, reply: Reply) -> None:
     """Answer with a page of messages: as many as fit into it."""
     _check_range(command.start_ms, command.end_ms)
-    if not all(-1 <= number <= NUMBER_MAX for number in command.after):
-        raise BadRequestError(f"{command.after} is no place in a timeline")
+    _check_place(command.after)
     limit = min(max(command.limit, 1), TIMELINE_PAGE_MAX)
 
     def on_done(rows: list[Row] | IsterError) -> None:
@@ -299,6 +301,21 @@ def count(session: "NativeSession", command: CountTimeline, reply: Reply) -> Non
         reply(found if isinstance(found, IsterError) else TimelineCount(count=found))
 
     session.broker.timelines.count(command.topic, command.start_ms, command.end_ms, on_done)
+
+
+def redrive(session: "NativeSession", command: RedriveTimeline, reply: Reply) -> None:
+    """Send a page of dead letters back; the answer comes when the store has moved them."""
+    check_numbers((command.count, command.until_ms), RANGE_MS_MAX, "a number")
+    _check_place(command.after)
+
+    def on_done(found: Redriven | IsterError) -> None:
+        if isinstance(found, IsterError):
+            reply(found)
+        else:
+            reply(TimelineRedriven(**found._asdict()))
+
+    page = RedrivePage(command.count, command.until_ms, command.after)
+    session.broker.timelines.redrive(command.topic, page, on_done)
 
 
 def fitting(rows: list[Row]) -> list[Row]:
@@ -420,7 +437,8 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
             ]
         reply(changed)
 
-    consumer.finish(changes, on_done)
+    # Of an honest client that is a few hundred reasons of 1 KiB at most.
+    consumer.finish(changes, on_done, column(command.reasons or (), lengths, ""))
 
 
 def _end_of(kind: int, outcome: Changed | Row | IsterError) -> int:
@@ -434,14 +452,16 @@ def _holder_changes(
     versions: Sequence[int],
     now_ms: int,
     lease_ms: int,
-) -> list[Extend | Release | Finished]:
-    changes: list[Extend | Release | Finished] = []
+) -> list[Extend | Release | Finished | Reject]:
+    changes: list[Extend | Release | Finished | Reject] = []
     for slot, kind in enumerate(command.kinds):
         name, version, time_ms = command.ids[slot], versions[slot], times_ms[slot]
         if kind == DONE:
             changes.append(Finished(0, name, "", version))
         elif kind == EXTEND:
             changes.append(Extend(0, name, "", version, now_ms + (time_ms or lease_ms)))
+        elif kind == REJECT:
+            changes.append(Reject(name, version))
         else:
             unused = kind == RETURN
             changes.append(Release(0, name, "", version, time_ms or now_ms, unused=unused))
@@ -480,6 +500,11 @@ def check_numbers(numbers: Sequence[int], most: int, what: str) -> None:
     if least < 0 or largest > most:
         wrong = least if least < 0 else largest
         raise BadRequestError(f"{what} is 0 to {most}, not {wrong}")
+
+
+def _check_place(after: tuple[int, int]) -> None:
+    if not all(-1 <= number <= NUMBER_MAX for number in after):
+        raise BadRequestError(f"{after} is no place in a timeline")
 
 
 def _check_range(start_ms: int, end_ms: int) -> None:
@@ -535,6 +560,7 @@ TIMELINE_ACTIONS: dict[type, Action] = {
     GetFromTimeline: paced(get),
     ListTimeline: paced(page),
     CountTimeline: paced(count),
+    RedriveTimeline: paced(redrive),
     ConsumeTimeline: consume,
     FinishLeases: paced(finish),
     LeasesRevoked: revoked,

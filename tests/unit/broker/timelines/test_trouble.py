@@ -15,11 +15,13 @@ from ister.base.errors import (
     CorruptedError,
     LimitReachedError,
     StorageFailedError,
+    TimelineLeaseLostError,
     TopicExistsError,
     TopicNotFoundError,
     WrongKindError,
 )
 from ister.base.limits import NAME_BYTES_MAX
+from ister.broker.timelines import Reject
 from ister.broker.timelines import committer as committer_module
 from ister.broker.timelines import window as window_module
 from ister.timeline import RULES_KIND, Changed, TopicRow, Work
@@ -73,6 +75,35 @@ def test_a_message_released_too_often_goes_to_the_dead_letters() -> None:
 
     assert client.ids == ["a", "a"]
     assert letters.ids == ["a"]
+
+
+def test_a_rejected_message_is_found_though_the_storage_failed_behind_that() -> None:
+    bench = TimelineBench()
+    bench.create(LETTERS, max_leases=0)
+    letters = bench.consume(topic=LETTERS)
+    client = bench.consume()
+    bench.put("a", 0)
+
+    store_of(bench).fails_after = True
+    [error] = client.finish(Reject("a", client.rows[0].version))
+    store_of(bench).fails_after = False
+    bench.advance(2_000)
+
+    assert isinstance(error, StorageFailedError)
+    assert letters.ids == ["a"]
+
+
+def test_a_message_that_its_consumer_does_not_have_is_not_rejected() -> None:
+    bench = TimelineBench()
+    client = bench.consume()
+    bench.put("a", 0)
+
+    [stale] = client.finish(Reject("a", client.rows[0].version - 1))
+    [unknown] = client.finish(Reject("b", 1))
+
+    assert isinstance(stale, TimelineLeaseLostError)
+    assert isinstance(unknown, TimelineLeaseLostError)
+    assert bench.report().buried == 0
 
 
 def test_messages_given_back_unused_are_not_buried() -> None:

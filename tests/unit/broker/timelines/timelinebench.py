@@ -9,7 +9,12 @@ from typing import Any
 from ister.base import TimelineReport, TimelineSettings
 from ister.base.errors import IsterError, StorageFailedError
 from ister.broker import InlineWorker, WithStore
-from ister.broker.timelines import OwnersChange, TimelineConsumer, Timelines
+from ister.broker.timelines import (
+    HoldersChange,
+    OwnersChange,
+    TimelineConsumer,
+    Timelines,
+)
 from ister.testing import VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
 from ister.timeline import (
@@ -180,7 +185,7 @@ class Client:
     def begun_ids(self) -> list[str]:
         return [row.id for _, row in self.begun]
 
-    def finish(self, *changes: Extend | Release | Done) -> list[Any]:
+    def finish(self, *changes: HoldersChange) -> list[Any]:
         """Make changes, and return what came of them."""
         assert self.consumer is not None
         told: list[Outcomes] = []
