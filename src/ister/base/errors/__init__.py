@@ -1,7 +1,14 @@
 """Every error of the platform, in one tree. What it rests on is in `tree`."""
 
-from ister.base.errors.broken import CorruptedError, InternalError, MessagesMissingError
+from ister.base.errors.broken import (
+    BackupDamagedError,
+    CorruptedError,
+    InternalError,
+    MessagesMissingError,
+)
 from ister.base.errors.busy import (
+    BackupFailedError,
+    BackupRunningError,
     ConnectionLostError,
     DiskFullError,
     GoingAwayError,
@@ -102,6 +109,9 @@ from ister.base.errors.tree import (
 )
 
 __all__ = [
+    "BackupDamagedError",
+    "BackupFailedError",
+    "BackupRunningError",
     "BadBatchError",
     "BadNameError",
     "BadRequestError",

@@ -48,3 +48,18 @@ class MessagesMissingError(BrokenError):
             "journal: run `ister storage check` and restore the files it lists from a backup, or "
             f"read from offset {self.end} to skip the missing messages"
         )
+
+
+@dataclass(eq=False)
+class BackupDamagedError(BrokenError):
+    """A file of a backup is missing or is not what was backed up."""
+
+    code: ClassVar[int] = 7005
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} of the backup cannot be used ({self.reason}): nothing was restored; "
+            "use another backup"
+        )
