@@ -21,7 +21,9 @@ DEFAULT_DATA = Path("ister-data")
 class _Pinned(msgspec.Struct):
     """What the broker answers: the files that it keeps as long as the connection is open."""
 
+    # The data folder as the broker sees it, which may be elsewhere for us; and a folder in it.
     folder: str
+    pinned: str
     made_ms: int
     files: list[tuple[str, int]]
     notes: list[str] = []
@@ -63,10 +65,10 @@ def backup(
         files = [SourceFile(*row) for row in pinned.files]
         with show_progress(sum(file.size_bytes for file in files)) as advance:
             copied = back_up(
-                Path(pinned.folder),
+                data / pinned.pinned,
                 files,
                 place,
-                folder=str(data.absolute()),
+                folder=pinned.folder,
                 made_ms=pinned.made_ms,
                 on_progress=advance,
             )

@@ -174,7 +174,13 @@ class Backups:
             logger.exception("internal_error")
             return _failure(InternalError(type(error).__name__))
         logger.info("backup_pinned", files=len(files))
-        return {"folder": str(pinned), "made_ms": made_ms, "files": files, "notes": sources.notes}
+        return {
+            "folder": str(self._folder),
+            "pinned": f"{PINNED}/{pinned.name}",
+            "made_ms": made_ms,
+            "files": files,
+            "notes": sources.notes,
+        }
 
 
 def encode(answer: dict[str, Any]) -> bytes:

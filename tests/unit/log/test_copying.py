@@ -100,3 +100,24 @@ def test_segments_in_the_tier_are_not_copied_without_a_word() -> None:
     index.load([Segment(1, Place.LOCAL), Segment(2, Place.REMOTE)], {})
     with pytest.raises(BadRequestError, match="moved to the store of --tier"):
         files_of(index, (), epoch=1, open_end=0)
+
+
+def test_files_without_a_live_message_are_copied_as_long_as_they_are_replayed() -> None:
+    disk = MemoryDisk()
+    bench = Bench(FileBackend(disk))
+    bench.publish(1, payload(0))
+    bench.checkpoint()
+    for number in range(20):
+        bench.append_changes(payload(number))
+        bench.commit()
+    moment = Moment(disk, bench)
+    # The former moment is only in files that were dropped since.
+    bench.checkpoint()
+    bench.publish(1, payload(1))
+    bench.checkpoint(horizon={1: 2})
+    later = Moment(disk, bench)
+
+    copy = Bench(FileBackend(moment.copy()))
+    assert [body for _, topic, body in copy.seen if topic == 0] == [payload(n) for n in range(20)]
+    assert len(later.files) < len(moment.files)
+    assert Bench(FileBackend(later.copy())).payloads(1) == later.payloads

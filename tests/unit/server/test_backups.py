@@ -93,10 +93,10 @@ async def gone(path: Path) -> None:
 async def test_what_is_pinned_stays_as_long_as_the_connection(folder: Path) -> None:
     asking = Asking(folder)
     answer = await asking.answer()
-    pinned = Path(answer["folder"])
+    pinned = folder / answer["pinned"]
 
     assert [name for name, _ in answer["files"]] == ["metadata.db"]
-    assert pinned.parent == folder / PINNED
+    assert answer["folder"] == str(folder)
     rows = sqlite3.connect(pinned / "metadata.db").execute("SELECT key, value FROM facts")
     assert rows.fetchall() == [("a", b"1")]
     await asking.close()
@@ -177,7 +177,7 @@ async def test_what_a_killed_broker_has_pinned_goes_with_the_next_start(folder: 
 
 async def test_a_broker_does_not_take_the_socket_of_another(folder: Path, backups: Backups) -> None:
     asking = Asking(folder)
-    pinned = Path((await asking.answer())["folder"])
+    pinned = folder / (await asking.answer())["pinned"]
     other = Backups(folder, lambda: Sources(folder, None, None), now_ms=lambda: 1)
     await other.open()
     await other.close()
@@ -199,7 +199,7 @@ async def test_timelines_are_copied_by_who_has_them(folder: Path) -> None:
     store.made.set()
     answer = await answering
 
-    copy = SqliteStore(Path(answer["folder"]) / TIMELINES)
+    copy = SqliteStore(folder / answer["pinned"] / TIMELINES)
     assert [row.name for row in copy.topics()] == ["/default/reminders", "/default/later"]
     copy.close()
     store.store.close()
