@@ -4,6 +4,9 @@ The bases say what to do, the leaves what happened: docs/errors.md.
 """
 
 from ister.base.errors import (
+    BackupDamagedError,
+    BackupFailedError,
+    BackupRunningError,
     BadBatchError,
     BadNameError,
     BadRequestError,
@@ -96,6 +99,9 @@ from ister.base.errors import (
 )
 
 __all__ = [
+    "BackupDamagedError",
+    "BackupFailedError",
+    "BackupRunningError",
     "BadBatchError",
     "BadNameError",
     "BadRequestError",

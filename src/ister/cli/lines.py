@@ -7,6 +7,8 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import BATCH_BYTES_CEILING
@@ -31,10 +33,11 @@ async def read_lines(fd: int) -> AsyncIterator[list[bytes]]:
             for chunk in _chunks(fd):
                 put(chunk)
             put(None)
-        except RuntimeError:
-            return  # The event loop is gone: the command has ended.
+        except (RuntimeError, CancelledError):
+            return  # The event loop is gone, or about to go: the command has ended.
         except BaseException as error:  # noqa: BLE001 - carried over to the event loop
-            put(error)
+            with suppress(RuntimeError, CancelledError):
+                put(error)
 
     # A daemon that reads the descriptor itself: a thread that waits for a terminal must not keep
     # the process alive, nor hold the lock of a buffer that the interpreter wants at its exit.

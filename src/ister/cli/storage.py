@@ -1,9 +1,8 @@
-"""`ister storage`: verify what a broker keeps on disk or in an object store."""
+"""`ister storage`: verify, back up and restore what a broker keeps."""
 
 import asyncio
 import fcntl
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +12,16 @@ import typer
 
 from ister.base import rounded_size, without_secrets
 from ister.base.errors import BadRequestError, BrokenError, StorageTakenError
+from ister.cli.backup import backup, restore
+from ister.cli.progress import show_progress
 from ister.cli.terminal import JsonOption, counted, say, write, write_json
 
 if TYPE_CHECKING:
     from ister.log import CheckReport, ChunkBackend, FileBackend
 
-storage = typer.Typer(no_args_is_help=True, help="Verify what a broker keeps.")
+storage = typer.Typer(no_args_is_help=True, help="Verify, back up and restore what is stored.")
+storage.command("backup")(backup)
+storage.command("restore")(restore)
 
 KeyFileOption = Annotated[
     Path | None,
@@ -58,7 +61,7 @@ def check(
     options = store_options(os.environ)
     remote = open_store(tier, options) if tier else None
     facts = messages = 0
-    with _opened(place, options) as (backend, size_bytes), _progress(size_bytes) as advance:
+    with _opened(place, options) as (backend, size_bytes), show_progress(size_bytes) as advance:
         report = CheckReport()
         if backend is not None:
             report = check_folder(backend, keyring=keyring, remote=remote, on_progress=advance)
@@ -93,6 +96,7 @@ def _opened(
     """Yield where streams are, if there are any, and how large everything is if that is known."""
     from ister.log import ChunkBackend, FileBackend
     from ister.objects import LocalDisk, open_store
+    from ister.server import check_restored
     from ister.timeline import FILE_NAME
 
     if "://" in place:
@@ -107,6 +111,7 @@ def _opened(
         raise BadRequestError(
             f"{told} is not a data folder: it has no folder `segments` and no file `{FILE_NAME}`"
         )
+    check_restored(folder)
     with _held(folder):
         files = [path for path in folder.rglob("*") if path.is_file()]
         size_bytes = sum(path.stat().st_size for path in files)
@@ -210,28 +215,3 @@ def _write(place: str, report: "CheckReport", facts: int, messages: int) -> None
         f"{counted(facts, 'fact')} of metadata, {counted(messages, 'message')} of timelines, "
         f"{rounded_size(report.checked_bytes)}"
     )
-
-
-@contextmanager
-def _progress(size_bytes: int | None) -> Iterator[Callable[[str, int], None]]:
-    """Show a bar on a terminal; yields what to call with each file that is begun."""
-    if not sys.stderr.isatty():
-        yield lambda _, __: None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    from ister.cli.terminal import stderr_console
-
-    name = TextColumn("{task.description}", markup=False)
-    columns = (name, BarColumn(), DownloadColumn(binary_units=True))
-    with Progress(*columns, console=stderr_console(), transient=True) as bar:
-        task = bar.add_task("", total=size_bytes)
-        begun = 0
-
-        def advance(name: str, file_bytes: int) -> None:
-            nonlocal begun
-            # What was begun before this one is done.
-            bar.update(task, description=name, completed=begun)
-            begun += file_bytes
-
-        yield advance

@@ -26,11 +26,14 @@ from ister.cli.terminal import (
     write_json,
     write_table,
 )
+from ister.cli.transfer import export_topic, import_topic
 from ister.cli.values import parse_size_option, parse_span_option
 from ister.client import Client, DurabilityName, RetentionName
 
 topics = typer.Typer(no_args_is_help=True, help="See and change topics.")
 topics.command("table")(show_table)
+topics.command("export")(export_topic)
+topics.command("import")(import_topic)
 
 _COLUMNS = (
     "TOPIC", "KIND", "MESSAGES", "PRODUCERS", "SUBSCRIPTIONS", "IN", "OUT", "DROPPED", "BYTES IN",

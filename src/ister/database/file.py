@@ -188,6 +188,19 @@ def translated(file: Path) -> Iterator[None]:
         raise BadRequestError("a number is larger than 63 bits") from error
 
 
+def copy_to(connection: sqlite3.Connection, file: Path) -> None:
+    """Write everything in a database, as it is at one moment, into a new file.
+
+    Others may write to the database meanwhile. The file is not synced.
+    """
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    copy = sqlite3.connect(file, isolation_level=None)
+    try:
+        connection.backup(copy)
+    finally:
+        copy.close()
+
+
 @contextmanager
 def copied(file: Path, *more: str) -> Iterator[Path]:
     """Yield a copy of a file, with its write-ahead log if there is one, somewhere else.

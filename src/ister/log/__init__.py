@@ -7,6 +7,7 @@ from ister.log.backend import ChunkBackend, FileBackend, Readable
 from ister.log.check import CheckReport, Problem, check_folder
 from ister.log.checkpoint import Checkpoint
 from ister.log.compaction import CompactionPolicy, plan_compaction
+from ister.log.copying import FilePart
 from ister.log.entry import Entry, Kind, TransactionBatch, parse_transaction
 from ister.log.group import Group, SeriesPart
 from ister.log.log import Log, SegmentRow
@@ -31,6 +32,7 @@ __all__ = [
     "Entry",
     "File",
     "FileBackend",
+    "FilePart",
     "Group",
     "KeyPolicy",
     "Keyring",

@@ -21,6 +21,7 @@ from ister.log.backend import Backend, FileBackend
 from ister.log.checkpoint import Checkpoint, Rewritten, State
 from ister.log.chunks import ChunkJournal
 from ister.log.compacted import Compacted, find_compacted
+from ister.log.copying import FilePart, files_of
 from ister.log.entry import HEADER_BYTES, Kind, encode_transaction
 from ister.log.extents import FIRST_OFFSET, Extents
 from ister.log.group import Group, SeriesPart
@@ -99,6 +100,8 @@ class Log:
         self._unsynced_bytes = 0
         # The entry number behind the last committed group.
         self._entry_end = parts.journal.entry_end
+        # The position behind it, in the open file of a log on a disk.
+        self._open_end = _end_of(parts.journal)
         # Closed, and not in the manifest: to be replayed at the next start.
         known = set(parts.manifest.segments) if parts.manifest is not None else set()
         new = [segment for segment in parts.index.segments if segment not in known]
@@ -232,6 +235,7 @@ class Log:
             self.index.close_segment(group.segment, group.extents)
             self._count_closed(group.segment)
             return
+        self._open_end = group.end
         self.index.add(group.segment, group.extents, synced=group.synced)
         unsynced = self._journal.unsynced
         if group.synced:
@@ -507,6 +511,12 @@ class Log:
         """Leave the inputs of a rewrite alone from now on: one of them is corrupt."""
         self._unfit.update(rewrite.segments)
 
+    def files(self) -> list[FilePart]:
+        """Return the files of everything committed so far. See `copying`."""
+        if self._recovered is not None:
+            self._settle()
+        return files_of(self.index, self._kept, epoch=self.epoch, open_end=self._open_end)
+
     @property
     def home(self) -> Place:
         """Where the log keeps what is rewritten: beside its journal."""
@@ -569,4 +579,10 @@ class Log:
         for group in recovered.groups:
             assert group.segment is not None
             assert group.extents is not None
+            self._open_end = group.end
             self.index.add(group.segment, group.extents, synced=True)
+
+
+def _end_of(journal: FileJournal | ChunkJournal) -> int:
+    opened = journal.open if isinstance(journal, FileJournal) else None
+    return opened.position if opened is not None else 0

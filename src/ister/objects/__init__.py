@@ -3,6 +3,7 @@
 Everything here blocks and may be called from any thread. The ports are those of `ister.log`.
 """
 
+from ister.objects.backup import Contents, Copied, SourceFile, back_up, load_contents, restore
 from ister.objects.folder import LocalStore
 from ister.objects.keyring import FileKeyring
 from ister.objects.local import LocalDisk, LocalFile, make_folder
@@ -12,15 +13,21 @@ from ister.objects.verified import VerifiedStore
 
 __all__ = [
     "NO_SECRETS",
+    "Contents",
+    "Copied",
     "FileKeyring",
     "LocalDisk",
     "LocalFile",
     "LocalStore",
     "MemoryDisk",
     "MemoryFile",
+    "SourceFile",
     "VerifiedStore",
+    "back_up",
+    "load_contents",
     "make_folder",
     "open_store",
+    "restore",
     "store_options",
     "verify_store",
 ]

@@ -1,6 +1,7 @@
 """Doors into the broker, its configuration, and the start-up of a broker process."""
 
 from ister.objects import store_options
+from ister.server.backups import ask_for_backup
 from ister.server.config import (
     HttpConfig,
     LogConfig,
@@ -11,6 +12,7 @@ from ister.server.config import (
     all_settings,
     read_config,
 )
+from ister.server.restoring import check_restored, restore_folder
 from ister.server.serve import Addresses, run_broker, run_server
 
 __all__ = [
@@ -22,7 +24,10 @@ __all__ = [
     "ShutdownConfig",
     "StorageConfig",
     "all_settings",
+    "ask_for_backup",
+    "check_restored",
     "read_config",
+    "restore_folder",
     "run_broker",
     "run_server",
     "store_options",

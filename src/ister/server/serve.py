@@ -39,6 +39,7 @@ from ister.codec import keep_freed_memory
 from ister.metadata import Metadata, SqliteMetadata
 from ister.objects import make_folder
 from ister.server.addresses import check_addresses, explain
+from ister.server.backups import Backups
 from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
 from ister.server.security import Guard, open_guard
@@ -148,7 +149,11 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         registry=registry,
         guard=guard,
     )
-    doors = Doors(native, HttpDoor(App(broker, native, admin, guard, Sites(config.http_names))))
+    doors = Doors(
+        native,
+        HttpDoor(App(broker, native, admin, guard, Sites(config.http_names))),
+        Backups(config.data_folder, storage.sources, now_ms=clock.now_ms),
+    )
     try:
         if grpc_door is not None:
             doors.grpc = grpc_door(
@@ -163,6 +168,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         # As in `run_broker`, for what the doors have loaded.
         gc.freeze()
         admin.doors.update(addresses.doors)
+        await doors.backups.open()
         _write_ready_file(config.ready_file, addresses)
         logger.info("broker_ready", broker=broker.name, **addresses.doors)
         if on_ready is not None:
@@ -181,6 +187,7 @@ class Doors:
 
     native: NativeDoor
     http: "HttpDoor"
+    backups: Backups
     grpc: "GrpcDoor | None" = None
 
 
@@ -274,6 +281,7 @@ async def _close(
     config: ServerConfig, broker: Broker, storage: Storage, metadata: Metadata, doors: Doors
 ) -> None:
     deadline_s = config.shutdown.deadline_ms / 1000
+    await doors.backups.close()
     closing = [doors.native.close(deadline_s)]
     if doors.grpc is not None:
         closing.append(doors.grpc.close(deadline_s))

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
-from ister.base import Clock
+from ister.base import Clock, without_secrets
 from ister.base.errors import (
     BadRequestError,
     ConfigError,
@@ -53,6 +53,7 @@ from ister.objects import (
     verify_store,
 )
 from ister.server.config import ServerConfig
+from ister.server.restoring import check_restored
 from ister.server.store_places import StorePlaces
 from ister.server.store_process import StoreProcess
 from ister.timeline import FILE_NAME, SqliteStore, TopicRow, postgres_timelines
@@ -83,6 +84,16 @@ ABANDONED = (
 _T = TypeVar("_T")
 
 
+class Sources(NamedTuple):
+    """What a backup is made of, beside the metadata; `None`: there is none in the folder."""
+
+    folder: Path
+    vault: Vault | None
+    timelines: StoreWorker | None
+    # What is not in a backup, for people.
+    notes: tuple[str, ...] = ()
+
+
 class Storage:
     """The vaults of one broker process."""
 
@@ -110,6 +121,7 @@ class Storage:
         self._timelines = open_timelines(self._config.timelines, self._folder / FILE_NAME)
         self._timeline_rows: list[TopicRow] = []
         self._store_process: StoreProcess | None = None
+        self._store_worker: StoreWorker | None = None
         # Of staging, which has none before it is used, and of timelines.
         self._threads: list[ThreadWorker] = []
         # Of all vaults on disks, and of all in stores: for reading, upkeep and compaction.
@@ -166,9 +178,25 @@ class Storage:
         if self._config.object_store:
             remote = await in_thread(lambda: self._take_over_store(broker))
             broker.adopt(remote, is_object=True)
-        worker = self._new_store_worker(broker)
+        worker = self._store_worker = self._new_store_worker(broker)
         # Last: delayed messages may be for topics in the object store.
         broker.adopt_timelines(worker, self._timeline_rows, call_soon=self._loop.call_soon)
+
+    def sources(self) -> "Sources":
+        """Return what a backup is made of, or raise `BadRequestError` for what none can be made."""
+        if self._config.object_store:
+            raise BadRequestError(
+                f"this broker keeps streams in {without_secrets(self._config.object_store)}, which "
+                "a backup does not copy: use the versions or the replication of the object store"
+            )
+        vaults = (vault for vault in self._vaults if isinstance(vault.log.backend, FileBackend))
+        worker = None if self._config.timelines else self._store_worker
+        notes = []
+        if self._config.timelines:
+            notes.append("timelines are in PostgreSQL: back them up with the tools of that")
+        if self._keyring is not None:
+            notes.append("streams are encrypted: keep a copy of the key file somewhere else")
+        return Sources(self._folder, next(vaults, None), worker, tuple(notes))
 
     def open_local(self) -> Vault:
         """Open the data folder for a first stream. Raises what `open` does, as an `IsterError`."""
@@ -262,6 +290,7 @@ class Storage:
                 return self._timelines.topics()
             except StorageFailedError as error:
                 raise ConfigError([f"--timelines: {error.reason}"]) from error
+        check_restored(self._folder)
         if not file.exists():
             return []  # The first one makes the file.
         topics = self._timelines.topics()
@@ -283,6 +312,7 @@ class Storage:
             disk = LocalDisk(self._folder)
             disk.lock()
             try:
+                check_restored(self._folder)
                 vault = self._open(FileBackend(disk), self._tier, str(self._folder))
                 check_tier(vault, self._tier, self._folder)
             except BaseException:

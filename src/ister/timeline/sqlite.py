@@ -29,7 +29,7 @@ from ister.base.errors import (
     StorageFailedError,
     TopicExistsError,
 )
-from ister.database import transaction, translated
+from ister.database import copy_to, transaction, translated
 from ister.objects import LocalDisk
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
 from ister.timeline.file import CHECKPOINT_PAGES, PAGE_BYTES, open_file
@@ -357,6 +357,20 @@ class SqliteStore:
                 )
                 count += all_ - left + leased
             return count
+
+    def back_up(self, file: Path) -> bool:
+        """Write everything into a new file, as it is now; return whether there was something.
+
+        Nothing changes meanwhile: a call is made when the one before it has returned.
+        """
+        if not self._file.exists():
+            return False  # Opening would make it.
+        with self._folded() as connection:
+            pass
+        # Outside: the file is no worse for an error of its copy.
+        with translated(file):
+            copy_to(connection, file)
+        return True
 
     @with_reserve
     def close(self) -> None:

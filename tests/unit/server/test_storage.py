@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.broker.fakes import FakeClock
 
-from ister.base.errors import ConfigError
+from ister.base.errors import BadRequestError, ConfigError
 from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.cli.serve import _show_banner, places
@@ -17,6 +17,7 @@ from ister.log import Buffer, Entry, Kind
 from ister.objects import LocalStore, MemoryDisk, VerifiedStore
 from ister.server import ServerConfig, StorageConfig, store_options
 from ister.server import storage as module
+from ister.server.backups import pin
 from ister.server.serve import Addresses
 from ister.server.storage import (
     PROGRESS_MS,
@@ -302,3 +303,40 @@ async def test_a_store_that_does_not_answer_holds_up_the_end_for_a_bounded_time(
     await again.take_over(other)
     assert other.catalog.is_taken("/default/x")
     await again.close()
+
+
+async def test_a_folder_whose_restore_was_cut_short_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "restoring").touch()
+    clock = SystemClock(asyncio.get_running_loop().call_later)
+    storage = Storage(ServerConfig(data=tmp_path), clock, environment={})
+    broker = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
+    with pytest.raises(ConfigError, match="its restore was not finished"):
+        await storage.open(broker)
+    await storage.close()
+
+
+async def test_streams_in_an_object_store_cannot_be_backed_up(tmp_path: Path) -> None:
+    kept = StorageConfig(object_store="s3://bucket/ister")
+    clock = SystemClock(asyncio.get_running_loop().call_later)
+    storage = Storage(ServerConfig(data=tmp_path, storage=kept), clock, environment={})
+    with pytest.raises(BadRequestError, match="streams in s3://bucket/ister, which a backup"):
+        storage.sources()
+    await storage.close()
+
+
+async def test_a_backup_has_what_was_committed_and_its_folder(tmp_path: Path) -> None:
+    clock = SystemClock(asyncio.get_running_loop().call_later)
+    storage = Storage(ServerConfig(data=tmp_path), clock, environment={})
+    broker = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
+    await storage.open(broker)
+    await storage.take_over(broker)
+    done = asyncio.get_running_loop().create_future()
+    broker.create_topic("/default/x", done.set_result, kind="stream")
+    assert await done is None
+    files = await pin(storage.sources(), tmp_path / "backup" / "1")
+    await storage.close()
+
+    [size_bytes] = [size for name, size in files if name.startswith("segments/")]
+    # Not what is reserved behind it.
+    assert 0 < size_bytes < 4_096
+    assert all((tmp_path / "backup" / "1" / name).exists() for name, _ in files)

@@ -198,3 +198,46 @@ def test_a_large_topic_is_gone_at_once_and_its_messages_step_by_step(
     assert rows_in(file) == 1
     again = store.create_topic("/default/reminders", "timeline", b"").number
     assert everything(store, again) == []
+
+
+# Copies
+
+
+def test_a_copy_has_everything_that_was_put(store: SqliteStore, tmp_path: Path) -> None:
+    make(store, Put(1, "a", "shop", NOW, b"1"))
+    make(store, Put(1, "b", "shop", NOW, b"2"))  # In the log of puts alone.
+    assert store.back_up(tmp_path / "copy")
+    make(store, Put(1, "c", "shop", NOW, b"3"))
+
+    copy = SqliteStore(tmp_path / "copy")
+    assert [row.id for row in everything(copy, 1)] == ["a", "b"]
+    copy.close()
+
+
+def test_versions_of_a_copy_go_on_behind_those_that_were_given(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    make(store, Put(1, "a", "shop", NOW, b"1"))
+    store.back_up(tmp_path / "copy")
+    copy = SqliteStore(tmp_path / "copy")
+    make(copy, Put(1, "b", "shop", NOW, b"2"))
+
+    first, second = everything(copy, 1)
+    assert second.version > first.version
+    copy.close()
+
+
+def test_nothing_is_copied_and_nothing_made_without_timelines(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / FILE_NAME)
+
+    assert not store.back_up(tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_that_fails_does_no_harm_to_the_store(store: SqliteStore, tmp_path: Path) -> None:
+    (tmp_path / "copy").touch()
+    with pytest.raises(StorageFailedError):
+        store.back_up(tmp_path / "copy")
+
+    make(store, Put(1, "a", "shop", NOW, b"1"))
+    assert [row.id for row in everything(store, 1)] == ["a"]

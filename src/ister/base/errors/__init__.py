@@ -1,12 +1,15 @@
 """Every error of the platform, in one tree. What it rests on is in `tree`."""
 
 from ister.base.errors.broken import (
+    BackupDamagedError,
     CorruptedError,
     InternalError,
     MessagesMissingError,
     ResponderFailedError,
 )
 from ister.base.errors.busy import (
+    BackupFailedError,
+    BackupRunningError,
     ConnectionLostError,
     DiskFullError,
     GoingAwayError,
@@ -108,6 +111,9 @@ from ister.base.errors.tree import (
 )
 
 __all__ = [
+    "BackupDamagedError",
+    "BackupFailedError",
+    "BackupRunningError",
     "BadBatchError",
     "BadNameError",
     "BadRequestError",

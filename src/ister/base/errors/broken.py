@@ -51,6 +51,21 @@ class MessagesMissingError(BrokenError):
 
 
 @dataclass(eq=False)
+class BackupDamagedError(BrokenError):
+    """A file of a backup is missing or is not what was backed up."""
+
+    code: ClassVar[int] = 7005
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} of the backup cannot be used ({self.reason}): nothing was restored; "
+            "use another backup"
+        )
+
+
+@dataclass(eq=False)
 class ResponderFailedError(BrokenError):
     """The handler of a service has raised an error."""
 

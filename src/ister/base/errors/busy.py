@@ -173,3 +173,29 @@ class SubscriptionBusyError(BusyError):
             f"subscription {self.subscription!r} on {self.topic!r} is still being created: "
             "retry in a moment"
         )
+
+
+@dataclass(eq=False)
+class BackupRunningError(BusyError):
+    """Another backup of the data folder, or into the same place, is being made."""
+
+    code: ClassVar[int] = 6018
+    place: str
+
+    def __str__(self) -> str:
+        return f"another backup uses {self.place}: wait until it has ended, then try again"
+
+
+@dataclass(eq=False)
+class BackupFailedError(BusyError):
+    """A backup was not completed; the complete backup before it is unchanged."""
+
+    code: ClassVar[int] = 6019
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"no backup was made in {self.place} ({self.reason}): the last complete backup there, "
+            "if any, is unchanged; remove the cause and run the backup again"
+        )
