@@ -8,10 +8,11 @@ Always true:
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
+from ister.base import AckSettings, Poison, StreamSettings, TopicName, find_partition, parse_topic
 from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
 from ister.broker.changes import Acked, Change, encode_changes
@@ -21,11 +22,16 @@ from ister.broker.track import Again, Track
 from ister.codec import NO_SCHEMA, Batch, Column, encode
 from ister.subscriptions import keys_of
 
+if TYPE_CHECKING:
+    from ister.broker.durable import DurableSubscription
+
 OnTopic = Callable[[StreamTopic | IsterError], object]
 
 # Letters looked at in one go, and the payloads of one batch of them, one large message apart.
 LETTERS_AT_ONCE = 1_024
 LETTERS_BYTES = 1 * MIB
+# How topics of dead letters end that nobody has named.
+LETTERS_ENDING = "-dlq"
 
 
 class DeadLetters:
@@ -169,10 +175,25 @@ def holds_own_letters(topic: str, subscription: str, acks: AckSettings | None) -
     return topic.endswith(_ending(subscription))
 
 
+def is_for_letters(name: str, durables: Iterable["DurableSubscription"]) -> bool:
+    """Whether dead letters of some subscription go to a topic of that name."""
+    is_default = name.endswith(LETTERS_ENDING)
+    for durable in durables:
+        acks = durable.acks
+        if acks.dead_letter_topic == name:
+            return True
+        has_default = not acks.dead_letter_topic and acks.poison == Poison.DEAD_LETTER
+        if is_default and has_default and name.endswith(_ending(durable.name)):
+            named = (letters_of(track.topic.name, durable.name) for track in durable.tracks)
+            if name in named:
+                return True
+    return False
+
+
 @lru_cache(maxsize=1_024)
 def _ending(subscription: str) -> str:
     word = re.sub(r"[^\w-]", "_", subscription)
-    return f"-{word}-dlq"
+    return f"-{word}{LETTERS_ENDING}"
 
 
 def dead_letters(
