@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ister.base import AckSettings, Poison, StreamSettings, TopicName, find_partition, parse_topic
+from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
 from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
 from ister.broker.changes import Acked, Change, encode_changes
@@ -176,18 +176,10 @@ def holds_own_letters(topic: str, subscription: str, acks: AckSettings | None) -
 
 
 def is_for_letters(name: str, durables: Iterable["DurableSubscription"]) -> bool:
-    """Whether dead letters of some subscription go to a topic of that name."""
-    is_default = name.endswith(LETTERS_ENDING)
-    for durable in durables:
-        acks = durable.acks
-        if acks.dead_letter_topic == name:
-            return True
-        has_default = not acks.dead_letter_topic and acks.poison == Poison.DEAD_LETTER
-        if is_default and has_default and name.endswith(_ending(durable.name)):
-            named = (letters_of(track.topic.name, durable.name) for track in durable.tracks)
-            if name in named:
-                return True
-    return False
+    """Whether dead letters go to a topic of that name, or may do so when a subscription is made."""
+    if name.endswith(LETTERS_ENDING):
+        return True
+    return any(durable.acks.dead_letter_topic == name for durable in durables)
 
 
 @lru_cache(maxsize=1_024)

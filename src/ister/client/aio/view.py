@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ister.base import EARLIEST, LATEST, Origin, Position, Time
+from ister.base.errors import BadRequestError
 from ister.client.aio.link import BrokerLink
 from ister.client.aio.reader import Reader
 from ister.client.session import position_of, time_ms
@@ -40,6 +41,8 @@ class View(Mapping[str, bytes]):
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
+        # Where what was read of the stream ends, of each partition.
+        self.ends: dict[str, int] = {}
 
     def __getitem__(self, key: str) -> bytes:
         return self._rows[key][0]
@@ -57,6 +60,18 @@ class View(Mapping[str, bytes]):
         """Return the message of a key with all there is to it; raise `KeyError`."""
         payload, topic, offset, time_ms, attributes = self._rows[key]
         return ViewEntry(payload, topic, offset, time_ms, attributes or {})
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last message that the view was made of.
+
+        With `expected_offset=view.next_offset` a message is stored only if nothing else was stored
+        since. Raises `BadRequestError` for a partitioned topic, which has one for each partition.
+        """
+        if len(self.ends) != 1:
+            raise BadRequestError("each partition has its own next offset: see `view.ends`")
+        (end,) = self.ends.values()
+        return end
 
     def fold(self, batch: Batch) -> None:
         """Take in the next messages of the stream: column by column, not message by message."""
@@ -112,6 +127,7 @@ async def load_view(link: BrokerLink, topic: str, at: int | Time | None) -> View
     view = View()
     whole = at is not None
     async with Reader(link, topic, start=EARLIEST, end=_end(at), whole=whole) as reader:
+        view.ends = {name: end for name, (_, end) in reader.ranges.items()}
         async for batch in reader:
             view.fold(batch)
     return view
