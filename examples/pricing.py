@@ -27,7 +27,7 @@ async def replica(delay: float) -> None:
 async def ask(client: ister.Client, sku: int) -> bool:
     """Return whether there was an answer in time."""
     try:
-        answer = await client.request(PRICES, b"sku-%d" % sku, timeout=1.0)
+        answer = await client.request(PRICES, b"sku-%d" % sku, timeout=2.0)
     except RequestTimeoutError:
         return False
     assert answer == b"price of sku-%d" % sku
@@ -37,7 +37,7 @@ async def ask(client: ister.Client, sku: int) -> bool:
 async def main() -> None:
     """Ask for many prices, a few at a time."""
     async with ister.connect() as client:
-        replicas = [asyncio.create_task(replica(delay)) for delay in (0.001, 0.001, 5.0)]
+        replicas = [asyncio.create_task(replica(delay)) for delay in (0.001, 0.001, 10.0)]
         while not (subs := await client.subscriptions(PRICES)) or len(subs[0].consumers) < 3:
             await asyncio.sleep(0.01)
         answered = 0
