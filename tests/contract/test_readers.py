@@ -249,8 +249,7 @@ async def test_a_view_knows_the_offset_behind_it(client: ister.Client) -> None:
     assert (empty.next_offset, past.next_offset, view.next_offset) == (0, 1, 2)
     with pytest.raises(OffsetMismatchError):
         await client.publish(TOPIC, b"2", key="a", expected_offset=past.next_offset)
-    assert parts.ends == {"/default/parts-part-0": 0, "/default/parts-part-1": 0}
-    with pytest.raises(BadRequestError, match="each partition"):
+    with pytest.raises(BadRequestError, match="each partition has a next offset"):
         _ = parts.next_offset
 
 

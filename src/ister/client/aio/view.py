@@ -41,8 +41,8 @@ class View(Mapping[str, bytes]):
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
-        # Where what was read of the stream ends, of each partition.
-        self.ends: dict[str, int] = {}
+        # By topic or partition, the offset from which on messages are not in it.
+        self._ends: dict[str, int] = {}
 
     def __getitem__(self, key: str) -> bytes:
         return self._rows[key][0]
@@ -68,10 +68,14 @@ class View(Mapping[str, bytes]):
         With `expected_offset=view.next_offset` a message is stored only if nothing else was stored
         since. Raises `BadRequestError` for a partitioned topic, which has one for each partition.
         """
-        if len(self.ends) != 1:
-            raise BadRequestError("each partition has its own next offset: see `view.ends`")
-        (end,) = self.ends.values()
+        if len(self._ends) != 1:
+            raise BadRequestError("each partition has a next offset of its own: view a partition")
+        (end,) = self._ends.values()
         return end
+
+    def ends_at(self, ranges: Mapping[str, tuple[int, int]]) -> None:
+        """Remember where what was read ends."""
+        self._ends = {topic: end for topic, (_, end) in ranges.items()}
 
     def fold(self, batch: Batch) -> None:
         """Take in the next messages of the stream: column by column, not message by message."""
@@ -127,9 +131,9 @@ async def load_view(link: BrokerLink, topic: str, at: int | Time | None) -> View
     view = View()
     whole = at is not None
     async with Reader(link, topic, start=EARLIEST, end=_end(at), whole=whole) as reader:
-        view.ends = {name: end for name, (_, end) in reader.ranges.items()}
         async for batch in reader:
             view.fold(batch)
+        view.ends_at(reader.ranges)
     return view
 
 
