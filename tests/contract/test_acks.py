@@ -12,6 +12,7 @@ from ister.base.errors import (
     ClosedError,
     LeaseLostError,
     RequestTimeoutError,
+    SubscriptionNotFoundError,
     WrongKindError,
 )
 
@@ -385,3 +386,11 @@ async def test_without_dead_letters_there_is_nothing_to_move(client: ister.Clien
         assert await client.redrive(TOPIC, "billing") == 0
 
     assert [row.topic for row in await client.topics()] == [TOPIC]
+
+
+async def test_redrive_of_a_wrong_name_is_refused(client: ister.Client) -> None:
+    async with client.subscribe(TOPIC, "billing"):
+        assert await client.redrive(TOPIC, "billing") == 0
+        for topic, name in ((TOPIC, "biling"), ("/default/leger", "billing")):
+            with pytest.raises(SubscriptionNotFoundError):
+                await client.redrive(topic, name)

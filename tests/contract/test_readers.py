@@ -7,7 +7,13 @@ import pytest
 from tests.contract.harness import Harness
 
 import ister
-from ister.base.errors import BadRequestError, ClosedError, OffsetGoneError, WrongKindError
+from ister.base.errors import (
+    BadRequestError,
+    ClosedError,
+    OffsetGoneError,
+    OffsetMismatchError,
+    WrongKindError,
+)
 
 TOPIC = "/default/ledger"
 
@@ -229,6 +235,22 @@ async def test_a_view_is_as_of_an_offset(client: ister.Client) -> None:
     views = [await client.view(TOPIC, at=offset) for offset in range(4)]
 
     assert [dict(view) for view in views] == [{"a": b"1"}, {"a": b"2"}, {}, {"a": b"3"}]
+
+
+async def test_a_view_knows_the_offset_behind_it(client: ister.Client) -> None:
+    empty = await client.view(TOPIC)
+    await client.publish(TOPIC, b"1", key="a", expected_offset=empty.next_offset)
+    await client.publish(TOPIC, b"no key")
+    view = await client.view(TOPIC)
+    past = await client.view(TOPIC, at=0)
+    await client.create_topic("/default/parts", kind="stream", partitions=2)
+    parts = await client.view("/default/parts")
+
+    assert (empty.next_offset, past.next_offset, view.next_offset) == (0, 1, 2)
+    with pytest.raises(OffsetMismatchError):
+        await client.publish(TOPIC, b"2", key="a", expected_offset=past.next_offset)
+    with pytest.raises(BadRequestError, match="each partition has a next offset"):
+        _ = parts.next_offset
 
 
 async def test_a_view_is_as_of_a_time(client: ister.Client) -> None:

@@ -267,7 +267,9 @@ def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> 
     def work() -> None:
         with client.subscribe("/default/jobs", "workers", type="shared", start="earliest") as sub:
             for message in sub:
-                raise ZeroDivisionError(message.attempt)
+                if message.payload == b"poison":
+                    raise ZeroDivisionError(message.attempt)
+                message.ack()
 
     with sync.connect(ister_url) as client:
         client.create_topic("/default/jobs", kind="stream")
@@ -278,8 +280,8 @@ def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> 
             with pytest.raises(ZeroDivisionError, match=f"{attempt}"):
                 work()
         with client.subscribe("/default/jobs", "workers", type="shared") as sub:
-            found = sorted((message.payload, message.attempt) for message in sub.fetch(2, 1.0))
-        assert found == [(b"other", 1), (b"poison", 4)]
+            message = sub.receive(1.0)
+        assert (message.payload, message.attempt) == (b"poison", 4)
 
 
 def test_batches_behind_the_one_that_ends_the_loop_cost_no_attempt(ister_url: str) -> None:

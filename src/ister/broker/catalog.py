@@ -43,7 +43,7 @@ from ister.base.limits import Limits
 from ister.broker.changes import NamespaceCreated
 from ister.broker.chores import Steps
 from ister.broker.committer import Done, ignore
-from ister.broker.deadletters import OnTopic
+from ister.broker.deadletters import OnTopic, is_for_letters
 from ister.broker.guarding import GuardOf, no_guard
 from ister.broker.ledger import Ledger
 from ister.broker.listing import SortedNames, Totals
@@ -185,7 +185,8 @@ class Catalog:
         kind = self._auto_create.kind_of(namespace_of(name))
         if kind == OFF:
             raise TopicNotFoundError(name)
-        return kind
+        # A live topic would take no dead letters: they would come again and again.
+        return "stream" if is_for_letters(name, self._streams.durables) else kind
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""

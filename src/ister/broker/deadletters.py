@@ -8,8 +8,9 @@ Always true:
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
 from ister.base.errors import BadRequestError, IsterError
@@ -21,11 +22,16 @@ from ister.broker.track import Again, Track
 from ister.codec import NO_SCHEMA, Batch, Column, encode
 from ister.subscriptions import keys_of
 
+if TYPE_CHECKING:
+    from ister.broker.durable import DurableSubscription
+
 OnTopic = Callable[[StreamTopic | IsterError], object]
 
 # Letters looked at in one go, and the payloads of one batch of them, one large message apart.
 LETTERS_AT_ONCE = 1_024
 LETTERS_BYTES = 1 * MIB
+# How topics of dead letters end that nobody has named.
+LETTERS_ENDING = "-dlq"
 
 
 class DeadLetters:
@@ -169,10 +175,17 @@ def holds_own_letters(topic: str, subscription: str, acks: AckSettings | None) -
     return topic.endswith(_ending(subscription))
 
 
+def is_for_letters(name: str, durables: Iterable["DurableSubscription"]) -> bool:
+    """Whether dead letters go to a topic of that name, or may do so when a subscription is made."""
+    if name.endswith(LETTERS_ENDING):
+        return True
+    return any(durable.acks.dead_letter_topic == name for durable in durables)
+
+
 @lru_cache(maxsize=1_024)
 def _ending(subscription: str) -> str:
     word = re.sub(r"[^\w-]", "_", subscription)
-    return f"-{word}-dlq"
+    return f"-{word}{LETTERS_ENDING}"
 
 
 def dead_letters(

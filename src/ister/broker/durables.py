@@ -293,7 +293,7 @@ class Durables:
                 most = limits.topics_per_subscription_max
                 raise LimitReachedError("topics_per_subscription_max", most)
             self.check_covered(len(topics))
-        self._check_acks(wanted.name, wanted.acks or AckSettings(), topics)
+        self._check_acks(wanted.name, wanted.acks_to_make(), topics)
         wanted.start.check()
         topics[0].vault.committer.check()
         self._check_queues(topics)

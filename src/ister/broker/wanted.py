@@ -59,4 +59,5 @@ def _shown(value: object) -> str:
 
 def no_letters(name: str) -> WrongKindError:
     """Return the error for a topic that takes no dead letters."""
-    return WrongKindError(name, "live or partitioned", "dead letters need a plain stream")
+    way_out = "dead letters need a plain stream: delete it, or name another `dead_letter_topic`"
+    return WrongKindError(name, "live or partitioned", way_out)

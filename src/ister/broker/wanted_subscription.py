@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ister.base import AckSettings, Position
+from ister.base import AckSettings, Poison, Position
 from ister.base.errors import BadRequestError, SubscriptionMismatchError
 from ister.broker.changes import SubscriptionCreated
 from ister.subscriptions import Policy, SubscriptionType
@@ -36,6 +36,18 @@ class Wanted:
     # peer does not say. Then it gets those that are not the defaults, and has to be of this type.
     given: Collection[str] | None = None
 
+    def acks_to_make(self) -> AckSettings:
+        """Return the settings of a new subscription.
+
+        One that is not durable has no dead letters unless they were asked for: streams named after
+        it would stay when it is gone, and those of a wildcard would be covered by others like it.
+        """
+        acks = self.acks or AckSettings()
+        asked = acks.dead_letter_topic or "poison" in (self.given or ())
+        if self.durable or asked or acks.poison != Poison.DEAD_LETTER:
+            return acks
+        return dataclasses.replace(acks, poison=Poison.DROP)
+
     def created(self, number: int) -> SubscriptionCreated:
         """Return the subscription to make."""
         return SubscriptionCreated(
@@ -46,7 +58,7 @@ class Wanted:
             self.policy.value,
             self.filters,
             self.key_filters,
-            self.acks or AckSettings(),
+            self.acks_to_make(),
             self.work_queues,
             self.durable,
             self.expire_after_ms,

@@ -1,5 +1,7 @@
 """`ister topics`: list, create, describe, update, purge and delete topics."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, get_args
 
 import typer
@@ -239,14 +241,13 @@ def update_topic(
     asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
     asked_window = parse_span_option(dedup_window, "--dedup-window")
     asked_bytes = parse_size_option(max_bytes, "--max-bytes")
-    limits = {
-        "--max-age": max_age if asked_age else None,
-        "--max-bytes": max_bytes if asked_bytes else None,
-        "--max-messages": max_messages,
-        "--ttl": ttl if asked_ttl else None,
-    }
-    said = " ".join(f"{option} {value}" for option, value in limits.items() if value)
-    if said:
+    limits = [
+        ("--max-age", max_age, "max_age_ms", (asked_age or 0) * 1000),
+        ("--max-bytes", max_bytes, "max_bytes", asked_bytes or 0),
+        ("--max-messages", max_messages, "max_messages", max_messages or 0),
+        ("--ttl", ttl, "ttl_ms", (asked_ttl or 0) * 1000),
+    ]
+    if said := run(_lowered(url, topic, limits)):
         confirm(f"drops the messages of {topic} that are beyond {said}", yes=yes)
 
     async def update() -> None:
@@ -264,6 +265,20 @@ def update_topic(
 
     run(update())
     say(f"topic {topic} is changed")
+
+
+async def _lowered(url: str, topic: str, limits: Sequence[tuple[str, object, str, float]]) -> str:
+    """Return those options whose limit a topic does not have yet, or has a higher one of."""
+    if not any(limit for *_, limit in limits):
+        return ""
+    async with connect(url) as client:
+        rows = await client.topics(topic)
+    there = [asdict(row.stream.settings) for row in rows if row.stream is not None]
+    return " ".join(
+        f"{option} {said}"
+        for option, said, name, limit in limits
+        if limit and any(not one[name] or limit < one[name] for one in there)
+    )
 
 
 @topics.command("describe")

@@ -52,3 +52,15 @@ def test_what_is_given_changes(client: ister.sync.Client) -> None:
     assert changed.exit_code == 0
     assert "topic /default/orders is changed" in changed.stderr
     assert settings(client) == StreamSettings(durability="os", max_age_ms=604_800_000)
+
+
+def test_what_keeps_more_does_not_ask(client: ister.sync.Client) -> None:
+    assert update(client, "--max-age", "7d", "--yes").exit_code == 0
+    higher = update(client, "--max-age", "8d", "--max-bytes", "7")
+    mixed = update(client, "--max-age", "9d", "--max-bytes", "6")
+
+    assert higher.exit_code == 0
+    assert "drops" not in higher.stderr
+    assert mixed.exit_code == 2
+    assert "that are beyond --max-bytes 6\n" in mixed.stderr
+    assert settings(client) == StreamSettings(max_age_ms=8 * 86_400_000, max_bytes=7)

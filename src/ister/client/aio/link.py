@@ -132,7 +132,9 @@ class BrokerLink:
                 answered = any(map(has_answered, errors))
                 raise NotConnectedError(self._access.shown(), reasons, answered)
             attempt += 1
-            logger.info("not_connected_yet", attempt=attempt, reason=reasons)
+            # Once where it is seen: else a program whose broker nobody has started seems to hang.
+            log = logger.warning if attempt == 1 else logger.info
+            log("not_connected_yet", url=self._access.shown(), reason=reasons, waits_s=int(left_s))
             pause_s = min(left_s, backoff_s(attempt, _own_random.random()))
             with suppress(RequestTimeoutError):
                 await self.wait_for(self._loop.create_future(), pause_s, "a connection")

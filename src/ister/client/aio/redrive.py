@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ister.base import is_wildcard, matches
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, SubscriptionNotFoundError
 from ister.client.aio.subscription import Message
 from ister.client.session import check_count, check_text, check_topic
 from ister.codec import Attributes
@@ -45,7 +45,8 @@ ADDED = frozenset(
 async def redrive(client: "Client", topic: str, subscription: str, count: int | None) -> int:
     """Move up to `count` dead letters of a subscription back; return how many it were.
 
-    Those that are there now, when `count` is `None`.
+    Those that are there now, when `count` is `None`. Raises `SubscriptionNotFoundError` when there
+    is neither the subscription nor a topic of its dead letters.
     """
     if count is not None:
         check_count(count, "count", least=1)
@@ -53,7 +54,10 @@ async def redrive(client: "Client", topic: str, subscription: str, count: int | 
     check_text(subscription, "a subscription")
     letters = await _letters_topic(client, topic, subscription)
     if not any(row.topic == letters for row in await client.topics(letters)):
-        return 0  # None was ever needed.
+        # None was ever needed, or one of the names is wrong.
+        if any(row.subscription == subscription for row in await client.subscriptions(topic)):
+            return 0
+        raise SubscriptionNotFoundError(topic, subscription)
     moved = 0
     async with client.subscribe(
         letters,

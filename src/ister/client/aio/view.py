@@ -113,6 +113,18 @@ class View(Mapping[str, bytes]):
             if key is not None:
                 yield ViewChange(key, _entry(row))
 
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last message that the view was made of.
+
+        With `expected_offset=view.next_offset` a message is stored only if nothing else was stored
+        since. Raises `BadRequestError` for a partitioned topic, which has one for each partition.
+        """
+        if len(self._ends) != 1:
+            raise BadRequestError("each partition has a next offset of its own: view a partition")
+        (end,) = self._ends.values()
+        return end
+
     def ends_at(self, ranges: Mapping[str, tuple[int, int]]) -> None:
         """Remember where what was read ends."""
         self._ends = {topic: end for topic, (_, end) in ranges.items()}

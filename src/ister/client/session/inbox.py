@@ -187,6 +187,10 @@ class Inbox:
     def _set_due(self) -> None:
         if self.paused or self.pull:
             self._due_count = self._due_bytes = NEVER
+        elif self._window is not None and self.credit_count == 1:
+            # The next message comes when it is waited for. It could come earlier, and would then
+            # be stuck behind the one that the application works on, however long that takes.
+            self._due_count = self._due_bytes = NEVER
         else:
             self._due_count = (self.credit_count + 1) // 2
             self._due_bytes = (self._credit_bytes + 1) // 2

@@ -1,9 +1,9 @@
 """How many messages a consumer of a shared subscription is sent ahead: as many as it gets through.
 
-A message that was sent ahead is nobody else's. So a consumer begins with one: while it deals with
-that, the next is on its way. It may have twice as many whenever it has soon taken half of its
-window, up to the usual window; and half as many when that takes long. Who asks for a number of
-messages at once may have so many.
+A message that was sent ahead is nobody else's. So a consumer begins with one, and has the next when
+it waits for that: nothing is stuck behind a job that takes minutes. It may have twice as many
+whenever it has soon taken half of its window, up to the usual window; and half as many when that
+takes long. Who asks for a number of messages at once may have so many.
 """
 
 FIRST = 1

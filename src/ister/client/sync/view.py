@@ -36,6 +36,11 @@ class View(Mapping[str, bytes]):
         """Return the message of a key with all there is to it; raise `KeyError`."""
         return self._inner.entry(key)
 
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last message that the view was made of: see `ister.View`."""
+        return self._inner.next_offset
+
     def watch(self) -> Iterator[aio.ViewChange]:
         """Yield each message with a key that is not in the view yet, and have the view follow.
 

@@ -168,3 +168,30 @@ async def test_without_exist_ok_every_topic_that_exists_is_an_error() -> None:
 def test_a_topic_that_has_to_be_new_is_not_made_again_after_a_lost_connection() -> None:
     assert is_repeatable(CreateTopic(topic="/default/a"))
     assert not is_repeatable(CreateTopic(topic="/default/a", exist_ok=False))
+
+
+async def test_a_topic_of_dead_letters_is_made_as_a_stream_by_its_use() -> None:
+    async with MemoryBroker() as broker, broker.connect() as client:
+        await client.create_topic("tasks", kind="stream")
+        await client.subscribe("tasks", "workers", dead_letter_topic="broken")
+
+        for name in ("jobs-workers-dlq", "broken", "jobs-dlq.eu", "whole"):
+            await client.subscribe(name, "watch")
+        found = await kinds(client)
+        assert {name for name, kind in found.items() if kind == "live"} == {
+            "/default/jobs-dlq.eu",
+            "/default/whole",
+        }
+
+
+async def test_who_watches_for_dead_letters_before_there_is_one_gets_it() -> None:
+    async with MemoryBroker() as broker, broker.connect() as client:
+        await client.create_topic("jobs", kind="stream")
+        async with (
+            client.subscribe("jobs-workers-dlq", "watch") as letters,
+            client.subscribe("jobs", "workers", max_deliveries=1) as sub,
+        ):
+            await client.publish("jobs", b"poison")
+            await (await sub.receive(1.0)).nack(reason="bad")
+            letter = await letters.receive(1.0)
+        assert (letter.payload, letter.attributes["x-failure-reason"]) == (b"poison", "bad")

@@ -90,3 +90,31 @@ async def test_what_contradicts_itself_is_refused(client: ister.Client) -> None:
         client.subscribe(ORDERS, expire_after=10.0)
     with pytest.raises(BadRequestError, match="expire_after is 0 to"):
         client.subscribe(ORDERS, "s", expire_after=-1.0)
+
+
+async def test_it_leaves_no_dead_letters_behind(client: ister.Client, clock: VirtualClock) -> None:
+    async with (
+        client.subscribe("/default/>", max_renewal=0) as sub,
+        client.subscribe("/default/>", "named", durable=False, max_deliveries=2, max_renewal=0),
+    ):
+        await client.publish(ORDERS, b"never acknowledged")
+        assert (await sub.receive()).attempt == 1
+        await clock.elapse(600.0)
+        assert {row.topic for row in await client.topics()} == {ORDERS}
+        for row in await client.subscriptions():
+            assert row.cursor is not None
+            assert (row.cursor.settings.poison, row.messages_dropped) == ("drop", 1)
+
+
+async def test_it_has_dead_letters_when_they_are_asked_for(client: ister.Client) -> None:
+    for sub in (
+        client.subscribe(ORDERS, "s", durable=False, poison="dead_letter"),
+        client.subscribe(ORDERS, "s", durable=False, dead_letter_topic="broken"),
+    ):
+        async with sub:
+            await client.publish(ORDERS, b"x")
+            await (await sub.receive()).reject("no")
+            await settle()
+
+    found = {row.topic for row in await client.topics()} - {ORDERS}
+    assert found == {"/default/orders-s-dlq", "/default/broken"}

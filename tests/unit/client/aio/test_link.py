@@ -129,6 +129,21 @@ async def test_a_broker_that_starts_later_is_reached(network: Network) -> None:
     await client.close()
 
 
+async def test_a_client_that_waits_for_its_broker_says_so_once(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    network.opens_ms = network.clock.monotonic_ms() + 5_000
+    client = network.connect(connect_timeout=None)
+    opening = asyncio.ensure_future(client.open())
+    await network.clock.elapse(10.0)
+    await opening
+    await client.close()
+
+    assert len(network.attempts) > 3
+    [told] = [row.getMessage() for row in caplog.records if row.levelname == "WARNING"]
+    assert "url='ister://somewhere:6655' reason='nobody listens' waits_s=10" in told
+
+
 async def test_the_first_connection_is_tried_for_the_timeout_and_then_told(
     network: Network,
 ) -> None:

@@ -1,7 +1,7 @@
 """How many messages a consumer that shares them with others is sent ahead."""
 
 import pytest
-from tests.unit.client.session.wire_end import WireEnd
+from tests.unit.client.session.wire_end import Waiter, WireEnd
 
 from ister.base.limits import CREDIT_COUNT
 from ister.client.session.sharing_window import (
@@ -122,9 +122,21 @@ def test_a_shared_consumer_asks_for_one_message_and_then_for_more(end: WireEnd) 
     for _ in range(4):
         end.deliver(sub, [b"x"] * sub.inbox.credit_count)
         sub.inbox.take()
+        sub.inbox.wait(Waiter())
         given.append(counts(end))
 
     assert given == [[1], [1], [2], [4], [8]]
+
+
+def test_the_second_message_is_asked_for_when_it_is_waited_for(end: WireEnd) -> None:
+    sub = end.subscribe(count=None, type="shared")
+    end.deliver(sub, [b"a job of minutes"])
+    before = counts(end)
+    sub.inbox.take()
+    taken = counts(end)
+    sub.inbox.wait(Waiter())
+
+    assert (before, taken, counts(end)) == ([1], [], [1])
 
 
 @pytest.mark.parametrize(
@@ -165,6 +177,7 @@ def test_a_window_that_shrank_is_granted_less(end: WireEnd) -> None:
     while sub.inbox.credit_count < 8:
         end.deliver(sub, [b"x"] * sub.inbox.credit_count)
         sub.inbox.take()
+        sub.inbox.wait(Waiter())
     end.frames()
     end.deliver(sub, [b"x"] * 8)
     end.now_ms += LONG_MS
@@ -178,10 +191,12 @@ def test_what_waits_after_a_reconnect_counts_for_the_small_window(end: WireEnd) 
     while sub.inbox.credit_count < 8:
         end.deliver(sub, [b"x"] * sub.inbox.credit_count)
         sub.inbox.take()
+        sub.inbox.wait(Waiter())
     end.deliver(sub, [b"x"] * 8)
     end.frames()
     end.resume()
     before = counts(end)
     sub.inbox.take()
+    sub.inbox.wait(Waiter())
 
     assert (before, counts(end)) == ([0], [1])

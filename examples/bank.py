@@ -1,0 +1,61 @@
+"""A bank by event sourcing: accounts are what their events add up to, today or at any time before.
+
+    ister serve &
+    python examples/bank.py
+
+Ten withdrawals happen at once. Each is decided on a view of the ledger, and stored only if nothing
+else was stored since, so that no account is overdrawn.
+"""
+
+import asyncio
+from datetime import datetime
+
+import ister
+from ister.errors import OffsetMismatchError
+
+LEDGER = "examples.bank"
+
+
+class RefusedError(Exception):
+    """The account does not hold as much."""
+
+
+async def change(client: ister.Client, account: str, amount: int) -> ister.MessageId:
+    """Deposit or withdraw; decide again when another event was stored meanwhile."""
+    while True:
+        view = await client.view(LEDGER)
+        balance = int(view.get(account, b"0")) + amount
+        if balance < 0:
+            raise RefusedError(f"{account} has {balance - amount}, not {-amount}")
+        try:
+            return await client.publish(
+                LEDGER, b"%d" % balance, key=account, expected_offset=view.next_offset
+            )
+        except OffsetMismatchError:
+            continue
+
+
+async def balances(client: ister.Client, at: int | datetime | None = None) -> dict[str, int]:
+    """Return all balances, now, or after the event at an offset, or at a time."""
+    view = await client.view(LEDGER, at=at)
+    return {account: int(balance) for account, balance in view.items()}
+
+
+async def main() -> None:
+    """Let many withdraw from one account at once, and look at the past."""
+    async with ister.connect() as client:
+        await client.create_topic(LEDGER, kind="stream")
+        opened = await change(client, "alice", 100)
+        await change(client, "bob", 20)
+
+        tries = [change(client, "alice", -15) for _ in range(10)]
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        print("withdrawn:", sum(isinstance(one, ister.MessageId) for one in results))
+        print("refused:", sum(isinstance(one, RefusedError) for one in results))
+
+        print("now:", await balances(client))
+        print("in the beginning:", await balances(client, at=opened.offset))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
