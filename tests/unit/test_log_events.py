@@ -20,7 +20,8 @@ LEVELS = {"debug", "info", "warning", "warn", "error", "exception", "critical", 
 # - debug: one line for each connection, which an operator asks for with `--log-level debug`.
 NOT_AT_WILL = {
     "broker/streams.py": {
-        *("message_ids_forgotten", "producers_forgotten", "upkeep_failed"),  # upkeep
+        *("message_ids_forgotten", "producers_forgotten", "key_offsets_forgotten"),  # upkeep
+        "upkeep_failed",  # upkeep
         "internal_error",  # bug
     },
     "broker/durable.py": {"read_failed"},  # storage
