@@ -113,7 +113,8 @@ class Backups:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for writer in running.values():
-            await end(writer)
+            # Without waiting: a task that was cancelled while it waited has cancelled that for all.
+            writer.close()
         await in_thread(lambda: (self._folder / SOCKET).unlink(missing_ok=True))
 
     async def _open(self) -> None:

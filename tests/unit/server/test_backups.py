@@ -116,6 +116,23 @@ async def test_a_second_backup_is_refused_while_one_is_made(folder: Path) -> Non
     await backups.close()
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_broker_may_close_at_any_moment_of_the_end_of_a_backup(
+    folder: Path, turns: int
+) -> None:
+    backups = Backups(folder, lambda: Sources(folder, None, None), now_ms=lambda: 1)
+    await backups.open()
+    asking = Asking(folder)
+    pinned = (await asking.answer())["pinned"]
+    asking.writer.close()
+    # A thread removes what is pinned: the turns count from there.
+    await gone(folder / pinned)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+    await backups.close()
+
+
 @pytest.mark.usefixtures("backups")
 async def test_a_backup_waits_for_one_that_is_just_ending(folder: Path) -> None:
     first, second = Asking(folder), Asking(folder)
