@@ -96,17 +96,20 @@ class Space:
             self._count = max(PIECES, wanted // piece)
 
     def create(
-        self, name: str, *, bytes_max: int, bytes_min: int, keep: int = 0
-    ) -> tuple[File, int]:
-        """Create a file of a size that fits the free space; return the file and its size.
+        self, name: str, *, allocate_bytes: int, bytes_max: int, bytes_min: int, keep: int = 0
+    ) -> tuple[File, int, int]:
+        """Create a file that fits the free space; return it, its size, and what it may grow to.
 
-        `keep` pieces of the reserve are kept. Raises `OSError` if `bytes_min` do not fit.
+        It has `allocate_bytes` if they fit, or at least `bytes_min`. `keep` pieces of the reserve
+        are kept. Raises `OSError` if `bytes_min` do not fit.
         """
         room = self._disk.room()
         if room is None:
-            return self._disk.create(name, allocate_bytes=bytes_max), bytes_max
+            size = max(bytes_min, min(bytes_max, allocate_bytes))
+            return self._disk.create(name, allocate_bytes=size), size, max(size, bytes_max)
         smallest = max(bytes_min, min(bytes_max, _file_bytes_min(room[1])))
-        size = max(smallest, min(bytes_max, _round_to_blocks(room[0] // FILE_SHARE)))
+        limit = max(smallest, min(bytes_max, _share_of(room[0])))
+        size = max(smallest, min(limit, allocate_bytes))
         while True:
             try:
                 file = self._disk.create(name, allocate_bytes=size)
@@ -115,12 +118,35 @@ class Space:
                     raise
                 # The free space that the disk reports may be wrong, as with a quota.
                 if size > smallest:
-                    size = max(smallest, size // 2)
+                    size = limit = max(smallest, size // 2)
                 elif not self.release(keep=keep):
                     raise
             else:
-                self.is_short = size < bytes_max
-                return file, size
+                self.is_short = limit < bytes_max
+                return file, size, limit
+
+    def grow(self, file: File, size: int, *, allocate_bytes: int, bytes_min: int) -> int:
+        """Allocate more of a file that has `size` bytes; return the size it has then.
+
+        It is less than `bytes_min` if the disk has no space for so much. The reserve is kept: the
+        next file may use it. Raises other errors of the disk.
+        """
+        room = self._disk.room()
+        # As large as a file that is created now.
+        limit = allocate_bytes if room is None else _share_of(room[0] + size)
+        wanted = min(allocate_bytes, limit)
+        self.is_short = self.is_short or wanted < allocate_bytes
+        while wanted >= bytes_min and wanted > size:
+            try:
+                file.allocate(wanted)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self.is_short = True
+                wanted = max(bytes_min, wanted // 2) if wanted > bytes_min else 0
+            else:
+                return wanted
+        return size
 
     def check(self, size_bytes: int) -> None:
         """Raise ENOSPC unless there is room for so much, and as much again for others."""
@@ -197,6 +223,10 @@ class Space:
 
 def _piece_bytes(total_bytes: int) -> int:
     return _round_to_blocks(min(RESERVE_BYTES, total_bytes // RESERVE_SHARE) // PIECES)
+
+
+def _share_of(free_bytes: int) -> int:
+    return _round_to_blocks(free_bytes // FILE_SHARE)
 
 
 def _file_bytes_min(total_bytes: int) -> int:
