@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from ister.log.ports import File
-from ister.log.space import FILE_BYTES_MIN, PIECES, RESERVE_BYTES, Space
+from ister.log.space import FILE_BYTES_MIN, PIECES, RESERVE_BYTES, RESERVE_BYTES_MIN, Space
 from ister.testing import Crash, Fault, FaultyDisk, SmallDisk
 
 MIB = 1024 * 1024
@@ -77,7 +77,7 @@ def test_a_file_grows_to_an_eighth_of_the_space_that_is_free_by_then() -> None:
     assert space.grow(file, 10 * MIB, allocate_bytes=20 * MIB, bytes_min=12 * MIB) == 10 * MIB
     assert file.size() == 10 * MIB
     assert [*short, space.is_short] == [False, True]
-    assert space.is_whole
+    assert not space.is_full
 
 
 def test_a_file_grows_by_as_much_as_a_quota_allows() -> None:
@@ -100,7 +100,52 @@ def test_the_reserve_is_a_tenth_of_a_small_disk_and_of_fixed_size_on_a_large_one
     open_space(large)
 
     assert 0.9 * 2 * MIB < reserve_bytes(small) <= 2 * MIB
-    assert reserve_bytes(large) == RESERVE_BYTES
+    assert reserve_bytes(large) == RESERVE_BYTES_MIN
+
+
+def test_the_reserve_grows_with_the_journal() -> None:
+    disk = SmallDisk(2_000 * MIB)
+    space = open_space(disk)
+    sizes = []
+    file, size, _ = create(space, bytes_max=SEGMENT_BYTES)
+    while size < 16 * MIB:
+        space.refill()
+        sizes.append(reserve_bytes(disk) // MIB)
+        size = space.grow(file, size, allocate_bytes=2 * size, bytes_min=0)
+
+    assert sizes == [2, 4, 8, 8]
+
+
+def test_a_log_that_is_not_small_has_the_whole_reserve_from_the_start() -> None:
+    disk = SmallDisk(2_000 * MIB)
+    for number in range(3):
+        disk.create(f"segments/{number}", allocate_bytes=2 * MIB)
+    open_space(disk)
+
+    assert reserve_bytes(disk) == RESERVE_BYTES
+
+
+def test_a_reserve_in_larger_pieces_is_replaced() -> None:
+    disk = SmallDisk(2_000 * MIB)
+    for number in range(4):
+        disk.create(f"reserve/{number}", allocate_bytes=2 * MIB)
+    space = open_space(disk)
+
+    assert space.is_whole
+    assert reserve_bytes(disk) == RESERVE_BYTES_MIN
+
+
+def test_a_reserve_in_larger_pieces_is_kept_on_a_full_disk() -> None:
+    disk = SmallDisk(2_000 * MIB)
+    for number in range(4):
+        disk.create(f"reserve/{number}", allocate_bytes=2 * MIB)
+    disk.fill()
+    space = Space(disk)
+    space.open()
+
+    assert space.is_full
+    assert reserve_bytes(disk) == 6 * MIB
+    assert disk.free_bytes == 2 * MIB
 
 
 def test_a_quota_that_the_disk_does_not_report_makes_files_smaller() -> None:
@@ -123,7 +168,7 @@ def test_messages_leave_some_of_the_reserve_and_changes_use_all_of_it() -> None:
     piece = reserve_bytes(disk) // PIECES
 
     with pytest.raises(OSError, match="No space"):
-        create(space, bytes_max=piece, bytes_min=RESERVE_BYTES, keep=space.kept)
+        create(space, bytes_max=piece, bytes_min=RESERVE_BYTES_MIN, keep=space.kept)
     assert len(disk.names("reserve")) == space.kept == PIECES // 2
     for number in range(PIECES):
         create(space, f"segments/{number}", bytes_max=piece, bytes_min=piece)
@@ -228,7 +273,7 @@ def test_an_incomplete_reserve_is_completed_by_the_next_start(number: int) -> No
     space = open_space(found)
 
     assert space.is_whole
-    assert reserve_bytes(found) == RESERVE_BYTES // MIB * MIB
+    assert reserve_bytes(found) == RESERVE_BYTES_MIN
 
 
 def test_a_disk_that_does_not_report_its_size_has_no_reserve() -> None:
