@@ -38,6 +38,8 @@ T = TypeVar("T")
 # Small files, so that a short workload rolls over several of them.
 SEGMENT_BYTES = 4_096
 SEGMENT_ENTRIES = 14
+# The first file of each life grows.
+ALLOCATE_BYTES = 512
 TURNS_MAX = 200
 CREDIT = 1_000_000
 # What a start takes: leases of two lives are told apart by the second they began.
@@ -204,6 +206,7 @@ class Life:
         options = LogOptions(
             segment_bytes=SEGMENT_BYTES,
             segment_entries=SEGMENT_ENTRIES,
+            allocate_bytes=ALLOCATE_BYTES,
             extent_bytes=512,
             unsynced_bytes_max=2_048,
             now_ms=self.clock.now_ms,

@@ -3,6 +3,7 @@
 from tests.crash.conftest import WAYS, Setup, promised
 from tests.crash.machine import History, check
 
+from ister.log import FileBackend
 from ister.testing import Crash, FaultyDisk
 
 
@@ -12,7 +13,9 @@ def test_the_workload_rolls_files_trims_and_ends_with_all_of_it_found(setup: Set
     machine = setup.open(disk.reopen("all"), history)
 
     assert check(machine, 0) == len(history.entries) == history.committed > 30
-    assert {"put", "remove"} <= {operation.action for operation in disk.operations}
+    actions = {operation.action for operation in disk.operations}
+    assert {"put", "remove"} <= actions
+    assert ("allocate" in actions) == isinstance(setup.open_backend(disk), FileBackend)
     assert machine.log.first_offset(1) > 0
     assert machine.messages()[3] == {}
 

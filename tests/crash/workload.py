@@ -13,6 +13,8 @@ def log_options(keyring: Keyring | None = None) -> LogOptions:
     return LogOptions(
         segment_bytes=SEGMENT_BYTES,
         segment_entries=12,
+        # The first file of each life grows, behind groups and for groups.
+        allocate_bytes=512,
         extent_bytes=512,
         unsynced_bytes_max=2_048,
         ciphers=keyring,

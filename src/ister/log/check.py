@@ -447,6 +447,9 @@ class _FrozenFile:
     def size(self) -> int:
         return self._file.size()
 
+    def allocate(self, size_bytes: int) -> None:
+        pass
+
     def truncate(self, size_bytes: int) -> None:
         pass
 

@@ -6,7 +6,9 @@ Always true:
   what `recover` writes once more comes before the header, and such entries prove nothing;
 - `position`, `entry_end` are the end of what was written, `synced`, `entry_synced` of what is on
   the disk; after a failure numbers go on from `entry_synced`, in another file. The header of that
-  file says so, and thereby voids what the failed file has from there on.
+  file says so, and thereby voids what the failed file has from there on;
+- a group is written to what is allocated of a file, so that a sync need not write the file's size,
+  and a full disk does not show in the middle of a write. A file that cannot grow is full.
 
 Threads: everything here is for the one worker that writes.
 """
@@ -47,7 +49,8 @@ class OpenFile:
     position: int
     synced: int
     entries: int = 0
-    # What it may hold; of one that was found at the start nothing more.
+    # What is allocated, and what it may hold; of one that was found at the start nothing more.
+    allocated: int = 0
     bytes_max: int = 0
 
 
@@ -92,6 +95,8 @@ class FileJournal:
         # Committed, but not on the disk.
         self.unsynced: list[Group] = []
         self._closed: list[Segment] = []
+        # What the next file begins with: as much as the one before it needed.
+        self._allocate_bytes = options.allocate_bytes
 
     def write(self, group: Group, extents_of_open: Callable[[], Extents]) -> None:
         """Write `group`, in a new file if need be. After an `OSError` only `recover` may follow."""
@@ -108,6 +113,10 @@ class FileJournal:
             keep = self._space.kept if group.has_messages else 0
             open_file = self._create(group.size_bytes, keep=keep)
         self._append(open_file, group)
+        if open_file.position * 2 > open_file.allocated < open_file.bytes_max:
+            # Ahead of need, so that no group waits for more than this: the system takes some 30 µs
+            # to allocate, and the sync of this group has the new size to write.
+            self._grow(open_file, open_file.position)
         self.broken = False
 
     def sync(self, group: Group) -> None:
@@ -158,15 +167,35 @@ class FileJournal:
             open_file.file.close()
 
     def _is_full(self, open_file: OpenFile, group: Group) -> bool:
-        options = self._options
         if self.resumed:
             return True
+        end = open_file.position + group.size_bytes
+        if open_file.allocated < end <= open_file.bytes_max:
+            self._grow(open_file, end)
         if not open_file.entries:
             return False  # A group larger than a file has one of its own.
         return (
-            open_file.position + group.size_bytes > open_file.bytes_max
-            or open_file.entries + len(group) > options.segment_entries
+            end > open_file.bytes_max
+            or open_file.entries + len(group) > self._options.segment_entries
         )
+
+    def _grow(self, open_file: OpenFile, bytes_min: int) -> None:
+        """Allocate at least `bytes_min` of a file, twice as much if possible, or have it full."""
+        size = open_file.allocated
+        while size < 2 * bytes_min:
+            size *= 2
+        try:
+            size = self._space.grow(
+                open_file.file,
+                open_file.allocated,
+                allocate_bytes=min(size, open_file.bytes_max),
+                bytes_min=bytes_min,
+            )
+        except OSError:
+            size = open_file.allocated  # Making the next file tells why.
+        if size == open_file.allocated:
+            open_file.bytes_max = size
+        open_file.allocated = self._allocate_bytes = size
 
     def _append(self, open_file: OpenFile, group: Group) -> None:
         position, number = open_file.position, self.entry_end
@@ -210,8 +239,9 @@ class FileJournal:
             keyring=self._options.ciphers,
         )
         size = begun.size_bytes
-        file, bytes_max = self._space.create(
+        file, allocated, bytes_max = self._space.create(
             segment_name(number),
+            allocate_bytes=self._allocate_bytes,
             bytes_max=self._options.segment_bytes,
             bytes_min=size + size_bytes,
             keep=keep,
@@ -223,6 +253,7 @@ class FileJournal:
             begun.mark,
             position=size,
             synced=0,
+            allocated=allocated,
             bytes_max=bytes_max,
         )
         try:

@@ -11,6 +11,10 @@ from ister.log.ports import Keyring, Store
 # A file is what is replayed after a crash (128 MiB take about a quarter of a second), what
 # retention removes at once, and what an upload is.
 SEGMENT_BYTES = 128 * MIB
+# What the first file begins with. It doubles when it is half full, so that a broker with little to
+# store takes little of the disk. Seven times, then it has all of `SEGMENT_BYTES`, and so have later
+# files from their beginning.
+ALLOCATE_BYTES = 1 * MIB
 # Replay costs about 3 µs for each entry beside its bytes: below a second.
 SEGMENT_ENTRIES = 262_144
 # Four rows of 56 B for each MiB; a read of a quarter MiB takes about 50 µs from the page cache.
@@ -30,6 +34,7 @@ class LogOptions:
     # A file is sealed when it has this many bytes or entries.
     segment_bytes: int = SEGMENT_BYTES
     segment_entries: int = SEGMENT_ENTRIES
+    allocate_bytes: int = ALLOCATE_BYTES
     extent_bytes: int = EXTENT_BYTES
     unsynced_bytes_max: int = UNSYNCED_BYTES_MAX
     # Where sealed segments of a log on a disk may be moved to.

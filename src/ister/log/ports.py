@@ -25,6 +25,12 @@ class File(Protocol):
     def size(self) -> int:
         """Return the size of the file."""
 
+    def allocate(self, size_bytes: int) -> None:
+        """Reserve zeros up to a size, or raise `OSError` with the file as it was.
+
+        The size is durable after the next `sync`.
+        """
+
     def truncate(self, size_bytes: int) -> None:
         """Cut the file off, durably."""
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from ister.base.limits import KIB, MIB
 from ister.log.ports import Buffer, Disk, File
+from ister.log.segment import SEGMENTS
 
 _T = TypeVar("_T")
 
@@ -28,6 +29,10 @@ RESERVE = "reserve"
 # file `FILE_BYTES_MIN`: the reserve holds several of each. At most a tenth of a small disk.
 RESERVE_BYTES = 8 * MIB
 RESERVE_SHARE = 10
+# While there is less in the log, there is less to acknowledge and to write before a file of it can
+# be removed: twice what the journal files take, and at least this, in so many pieces.
+RESERVE_BYTES_MIN = 2 * MIB
+JOURNAL_TIMES = 2
 PIECES = 4
 # With more topics: space for a snapshot, a manifest, and as much again for the journal.
 LARGEST_TIMES = 3
@@ -52,9 +57,9 @@ class Space:
         self._disk = disk
         self._lock = Lock()
         self._pieces: list[str] = []
+        # How large the reserve should be, and in how many pieces.
+        self._wanted = RESERVE_BYTES_MIN
         self._count = PIECES
-        # The size of the largest file written by `put`: a snapshot or a manifest.
-        self._largest = 0
         self._opened = False
         # Whether messages are refused.
         self.is_full = False
@@ -67,8 +72,11 @@ class Space:
         if room is None:
             return
         with self._lock:
-            self._pieces = self._find_pieces(_piece_bytes(room[1]))
+            # Another program would take what larger pieces leave free on a full disk.
+            larger = room[0] < RESERVE_BYTES
+            self._pieces = self._find_pieces(_piece_bytes(room[1]), keep_larger=larger)
             self._opened = True
+        self._want_for_journal(self._journal_bytes())
         if room[0] < _file_bytes_min(room[1]):
             self.release()
 
@@ -88,25 +96,23 @@ class Space:
         Raises the errors of `Disk.put`.
         """
         self.attempt(lambda: self._disk.put(name, data))
-        self._largest = max(self._largest, len(data))
-        room = self._disk.room() if self._largest * LARGEST_TIMES > RESERVE_BYTES else None
-        if room is not None:
-            piece = _piece_bytes(room[1])
-            wanted = min(self._largest * LARGEST_TIMES, room[1] // RESERVE_SHARE)
-            self._count = max(PIECES, wanted // piece)
+        self._want(len(data) * LARGEST_TIMES)
 
     def create(
-        self, name: str, *, bytes_max: int, bytes_min: int, keep: int = 0
-    ) -> tuple[File, int]:
-        """Create a file of a size that fits the free space; return the file and its size.
+        self, name: str, *, allocate_bytes: int, bytes_max: int, bytes_min: int, keep: int = 0
+    ) -> tuple[File, int, int]:
+        """Create a file that fits the free space; return it, its size, and what it may grow to.
 
-        `keep` pieces of the reserve are kept. Raises `OSError` if `bytes_min` do not fit.
+        It has `allocate_bytes` if they fit, or at least `bytes_min`. `keep` pieces of the reserve
+        are kept. Raises `OSError` if `bytes_min` do not fit.
         """
         room = self._disk.room()
         if room is None:
-            return self._disk.create(name, allocate_bytes=bytes_max), bytes_max
+            size = max(bytes_min, min(bytes_max, allocate_bytes))
+            return self._disk.create(name, allocate_bytes=size), size, max(size, bytes_max)
         smallest = max(bytes_min, min(bytes_max, _file_bytes_min(room[1])))
-        size = max(smallest, min(bytes_max, _round_to_blocks(room[0] // FILE_SHARE)))
+        limit = max(smallest, min(bytes_max, _share_of(room[0])))
+        size = max(smallest, min(limit, allocate_bytes))
         while True:
             try:
                 file = self._disk.create(name, allocate_bytes=size)
@@ -115,12 +121,37 @@ class Space:
                     raise
                 # The free space that the disk reports may be wrong, as with a quota.
                 if size > smallest:
-                    size = max(smallest, size // 2)
+                    size = limit = max(smallest, size // 2)
                 elif not self.release(keep=keep):
                     raise
             else:
-                self.is_short = size < bytes_max
-                return file, size
+                self.is_short = limit < bytes_max
+                self._want_for_journal(size)
+                return file, size, limit
+
+    def grow(self, file: File, size: int, *, allocate_bytes: int, bytes_min: int) -> int:
+        """Allocate more of a file that has `size` bytes; return the size it has then.
+
+        It is less than `bytes_min` if the disk has no space for so much. The reserve is kept: the
+        next file may use it. Raises other errors of the disk.
+        """
+        room = self._disk.room()
+        # As large as a file that is created now.
+        limit = allocate_bytes if room is None else _share_of(room[0] + size)
+        wanted = min(allocate_bytes, limit)
+        self.is_short = self.is_short or wanted < allocate_bytes
+        while wanted >= bytes_min and wanted > size:
+            try:
+                file.allocate(wanted)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self.is_short = True
+                wanted = max(bytes_min, wanted // 2) if wanted > bytes_min else 0
+            else:
+                self._want_for_journal(wanted)
+                return wanted
+        return size
 
     def check(self, size_bytes: int) -> None:
         """Raise ENOSPC unless there is room for so much, and as much again for others."""
@@ -181,22 +212,53 @@ class Space:
             # With less, the next message would fill the disk again.
             self.is_full = room is not None and room[0] < _file_bytes_min(room[1])
 
-    def _find_pieces(self, size_bytes: int) -> list[str]:
-        """Return the existing pieces; remove those of a crash or of a smaller disk."""
+    def _want(self, size_bytes: int) -> None:
+        """Have the next `refill` make the reserve so large, or a tenth of the disk."""
+        if size_bytes <= self._wanted:
+            return
+        room = self._disk.room()
+        if room is not None:
+            self._wanted = size_bytes
+            wanted = min(size_bytes, room[1] // RESERVE_SHARE)
+            self._count = max(PIECES, wanted // _piece_bytes(room[1]))
+
+    def _want_for_journal(self, size_bytes: int) -> None:
+        self._want(min(RESERVE_BYTES, size_bytes * JOURNAL_TIMES))
+
+    def _journal_bytes(self) -> int:
+        """Return what the files of the log take, or more than makes a difference."""
+        total = 0
+        for name in self._disk.names(SEGMENTS):
+            if total * JOURNAL_TIMES >= RESERVE_BYTES:
+                break
+            total += self._size_of(name)
+        return total
+
+    def _find_pieces(self, size_bytes: int, *, keep_larger: bool) -> list[str]:
+        """Return the existing pieces; remove those of a crash, another disk or another version."""
         found = []
         for name in self._disk.names(RESERVE):
-            file = self._disk.open(name)
-            size = file.size()
-            file.close()
-            if size * 2 >= size_bytes:
+            size = self._size_of(name)
+            if size_bytes <= size * 2 and (keep_larger or size <= size_bytes * 2):
                 found.append(name)
             else:
                 self._disk.remove(name)
         return found
 
+    def _size_of(self, name: str) -> int:
+        file = self._disk.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
 
 def _piece_bytes(total_bytes: int) -> int:
-    return _round_to_blocks(min(RESERVE_BYTES, total_bytes // RESERVE_SHARE) // PIECES)
+    return _round_to_blocks(min(RESERVE_BYTES_MIN, total_bytes // RESERVE_SHARE) // PIECES)
+
+
+def _share_of(free_bytes: int) -> int:
+    return _round_to_blocks(free_bytes // FILE_SHARE)
 
 
 def _file_bytes_min(total_bytes: int) -> int:

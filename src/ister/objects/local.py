@@ -95,6 +95,20 @@ class LocalFile:
         """Return the size of the file, with what was allocated ahead."""
         return os.fstat(self._descriptor).st_size
 
+    def allocate(self, size_bytes: int) -> None:
+        """Reserve zeros up to a size, or raise `OSError` with the file as it was.
+
+        The size is durable after the next `sync`.
+        """
+        before = self.size()
+        try:
+            allocate(self._descriptor, size_bytes - before, start=before)
+        except OSError:
+            # A disk that is full may have given some of it.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, before)
+            raise
+
     def truncate(self, size_bytes: int) -> None:
         """Cut the file off, durably."""
         os.ftruncate(self._descriptor, size_bytes)
@@ -317,10 +331,10 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def allocate(descriptor: int, size_bytes: int) -> None:
+def allocate(descriptor: int, size_bytes: int, *, start: int = 0) -> None:
     """Reserve zeros where the system can; elsewhere the file grows as it is written."""
-    if size_bytes and hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size_bytes)
+    if size_bytes > 0 and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, start, size_bytes)
 
 
 if sys.platform == "darwin":

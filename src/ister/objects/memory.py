@@ -50,6 +50,11 @@ class MemoryFile:
         """Return the size of the file, with what was allocated ahead."""
         return max(len(self._content), self._allocated_bytes)
 
+    def allocate(self, size_bytes: int) -> None:
+        """Reserve zeros up to a size."""
+        with self._lock:
+            self._allocated_bytes = max(size_bytes, self._allocated_bytes)
+
     def truncate(self, size_bytes: int) -> None:
         """Cut the file off."""
         with self._lock:

@@ -2,7 +2,8 @@
 
 It keeps apart what a program sees and what would be found after a power cut. The model:
 
-- `write` changes what is seen; only `sync` (and `truncate`, which syncs) makes it durable;
+- `write` and `allocate` change what is seen; only `sync` (and `truncate`, which syncs) makes it
+  durable;
 - `create`, `put` and `remove` are durable when they return, as `LocalDisk` promises; one that the
   power cut interrupts happened or did not;
 - un-synced writes reach the platter in sectors, in any order: each is found as it was after the
@@ -10,7 +11,7 @@ It keeps apart what a program sees and what would be found after a power cut. Th
 - a failed `sync` (or `truncate`) leaves what was un-synced in doubt, as on Linux: it is still seen,
   and a second `sync` reports success without it. After a power cut each sector of it is there or
   not, as of what nobody has tried to sync;
-- a failed `write` has written its first half.
+- a failed `write` has written its first half; a failed `allocate` has changed nothing.
 
 Only operations that change the disk are counted: a power cut during a read is found as one before
 the next change. To visit every crash point, run a workload once, take `len(disk.operations)`, and
@@ -32,7 +33,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ister.objects import MemoryFile
 
@@ -40,7 +41,7 @@ Buffer = bytes | bytearray | memoryview
 # What is found of un-synced bytes after a power cut: nothing, all (also: the process was killed
 # and the machine went on), or any sectors of them.
 Keep = Literal["none", "all", "torn"]
-Change = Literal["create", "put", "remove", "write", "sync", "truncate"]
+Change = Literal["create", "put", "remove", "write", "allocate", "sync", "truncate"]
 Action = Change | Literal["open", "read"]
 
 SECTOR_BYTES = 512
@@ -67,7 +68,7 @@ class Fault:
 
     error: int = errno.EIO
     at: int | None = None
-    actions: Collection[Action] = ("create", "put", "remove", "write", "sync", "truncate")
+    actions: Collection[Action] = get_args(Change)
     prefix: str = ""
     lasting: bool = False
     # The operation is done, and only its answer is lost.
@@ -92,6 +93,8 @@ class Content:
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     # Older writes whose sync has failed: no later sync makes them durable.
     doubtful: list[tuple[int, bytes]] = field(default_factory=list)
+    # The size of an `allocate` that nobody has synced.
+    allocated: int = 0
     # The size of a `truncate` that failed, or that a power cut interrupted.
     cut: int | None = None
 
@@ -100,11 +103,18 @@ class Content:
         self.seen.write(position, [data])
         self.unsynced.append((position, data))
 
+    def allocate(self, size_bytes: int) -> None:
+        """Change the size that is seen."""
+        self.seen.allocate(size_bytes)
+        self.allocated = max(size_bytes, self.allocated)
+
     def sync(self) -> None:
         """Make what was written durable."""
         if self.cut is not None:
             self.durable.truncate(self.cut)
             self.cut = None
+        self.durable.allocate(self.allocated)
+        self.allocated = 0
         for position, data in self.unsynced:
             self.durable.write(position, [data])
             self.doubtful = without(self.doubtful, position, position + len(data))
@@ -127,6 +137,8 @@ class Content:
         """Return the file as it is found."""
         found = self.durable.copy()
         kept = 1.0 if keep == "all" else chance.choice((0.1, 0.5, 0.9))
+        if self.allocated and keep != "none" and chance.random() < kept:
+            found.allocate(self.allocated)
         writes = [] if keep == "none" else [*self.doubtful, *self.unsynced]
         lost: set[int] = set()
         for position, data in writes:
@@ -207,6 +219,14 @@ class FaultyFile:
         """Return the size that is seen."""
         self._disk.look("read", self._name)
         return self._content.seen.size()
+
+    def allocate(self, size_bytes: int) -> None:
+        """Reserve zeros up to a size."""
+        self._disk.change(
+            Operation("allocate", self._name),
+            act=lambda: self._content.allocate(size_bytes),
+            interrupt=lambda: self._content.allocate(size_bytes),
+        )
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file off, durably."""

@@ -36,6 +36,14 @@ class SmallFile(FaultyFile):
         if len(data) > room:
             raise _no_space(self._name)
 
+    def allocate(self, size_bytes: int) -> None:
+        """Reserve zeros up to a size, or raise ENOSPC with the file as it was."""
+        disk, size = self._disk, self._content.seen.size()
+        assert isinstance(disk, SmallDisk)
+        if _blocks(size_bytes) - _blocks(size) > disk.free_bytes and not disk.crashed:
+            raise _no_space(self._name)
+        super().allocate(size_bytes)
+
 
 class SmallDisk(FaultyDisk):
     """A `FaultyDisk` of `capacity_bytes`."""

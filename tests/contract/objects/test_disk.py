@@ -69,6 +69,19 @@ class DiskContract(ABC):
         assert file.read(0, 8) == b"abc\0\0\0\0\0"
         assert file.read(4_090, 100) == bytes(6)
 
+    def test_file_grows_by_zeros_and_keeps_its_bytes(self, disk: Disk) -> None:
+        file = disk.create("segments/1", allocate_bytes=4_096)
+        file.write(4_090, [b"abcdef"])
+        file.allocate(12_288)
+        file.allocate(8_192)
+
+        assert file.size() == 12_288
+        assert file.read(4_090, 10) == b"abcdef\0\0\0\0"
+        assert file.read(12_280, 100) == bytes(8)
+        file.write(12_000, [b"new"])
+        file.truncate(12_003)
+        assert file.read(12_000, 100) == b"new"
+
     def test_a_hole_reads_as_zeros(self, disk: Disk) -> None:
         file = disk.create("segments/1")
         file.write(4, [b"abc"])
@@ -267,6 +280,23 @@ def test_a_file_for_which_there_is_no_space_is_not_made(
     with pytest.raises(OSError, match="No space"):
         disk.create("segments/1", allocate_bytes=4_096)
     assert disk.names("segments") == []
+
+
+def test_a_file_that_cannot_grow_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(descriptor: int, position: int, size_bytes: int) -> None:
+        os.ftruncate(descriptor, position + size_bytes // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = LocalDisk(tmp_path).create("segments/1", allocate_bytes=4_096)
+    file.write(0, [b"abc"])
+    monkeypatch.setattr(os, "posix_fallocate", half)
+
+    with pytest.raises(OSError, match="No space"):
+        file.allocate(8_192)
+    assert file.size() == 4_096
+    assert file.read(0, 4) == b"abc\0"
 
 
 @pytest.mark.parametrize("failing", [1, 2])

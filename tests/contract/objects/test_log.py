@@ -7,9 +7,11 @@ import pytest
 from tests.contract.objects.conftest import S3Server
 from tests.crash.machine import History, Machine, OpenBackend, check
 from tests.crash.workload import live, log_options
+from tests.unit.broker.streambench import StreamBench
 
 from ister.base.errors import StorageTakenError
-from ister.log import ChunkBackend, FileBackend
+from ister.base.limits import MIB
+from ister.log import ChunkBackend, FileBackend, LogOptions
 from ister.objects import LocalDisk, open_store
 from ister.testing import FaultyDisk
 
@@ -37,6 +39,24 @@ def test_everything_is_found_after_a_restart(open_backend: OpenBackend) -> None:
     again = Machine(FaultyDisk(), open_backend, log_options(), history)
     assert check(again, history.committed) == len(history.entries) > 30
     again.close()
+
+
+@pytest.mark.parametrize("streams", [1, 20])
+def test_streams_with_one_small_message_each_take_little_of_the_disk(
+    streams: int, tmp_path: Path
+) -> None:
+    disk = LocalDisk(tmp_path)
+    bench = StreamBench(disk, segment_bytes=LogOptions().segment_bytes)  # type: ignore[arg-type]
+    for number in range(streams):
+        bench.create(f"/default/s{number}")
+        bench.publish(b"hello", topic=f"/default/s{number}")
+    # As long as a checkpoint, and what is reserved for a full disk.
+    bench.vault.checkpoint(lambda _: None)
+    bench.settle()
+
+    blocks = [path.stat().st_blocks for path in tmp_path.rglob("*")]
+    assert sum(blocks) * 512 <= 4 * MIB
+    bench.vault.log.close()
 
 
 @pytest.mark.parametrize("open_backend", STORES, indirect=True)

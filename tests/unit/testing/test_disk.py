@@ -85,6 +85,22 @@ def test_the_same_seed_gives_the_same_disk() -> None:
     assert first.read(0, 20_000) == second.read(0, 20_000)
 
 
+def test_a_file_that_grew_has_its_new_size_or_the_old_one_until_the_next_sync() -> None:
+    machine = FaultyDisk()
+    file = machine.create("segments/1", allocate_bytes=SECTOR)
+    file.allocate(3 * SECTOR)
+
+    def sizes(*seeds: int) -> set[int]:
+        return {machine.reopen("torn", seed=s).open("segments/1").size() for s in seeds}
+
+    assert file.size() == 3 * SECTOR
+    assert machine.reopen("none").open("segments/1").size() == SECTOR
+    assert machine.reopen("all").open("segments/1").size() == 3 * SECTOR
+    assert sizes(*range(50)) == {SECTOR, 3 * SECTOR}
+    file.sync()
+    assert sizes(*range(50)) == {3 * SECTOR}
+
+
 CHANGES: dict[str, tuple[Callable[[FaultyDisk], object], list[str], list[str]]] = {
     "create": (lambda it: it.create("a/new"), ["a/old"], ["a/new", "a/old"]),
     "put": (lambda it: it.put("a/new", b"x"), ["a/old"], ["a/new", "a/old"]),

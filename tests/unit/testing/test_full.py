@@ -26,6 +26,18 @@ def test_a_write_that_does_not_fit_writes_what_fits() -> None:
     file.write(0, [b"d" * 2 * BLOCK_BYTES])
 
 
+def test_a_file_grows_only_if_all_of_it_fits() -> None:
+    disk = SmallDisk(4 * BLOCK_BYTES)
+    file = disk.create("a/1", allocate_bytes=BLOCK_BYTES)
+    disk.put("a/2", b"")
+    file.allocate(2 * BLOCK_BYTES)
+    with pytest.raises(OSError, match="No space"):
+        file.allocate(5 * BLOCK_BYTES)
+
+    assert file.size() == 2 * BLOCK_BYTES
+    assert disk.free_bytes == 2 * BLOCK_BYTES
+
+
 def test_removed_and_truncated_bytes_are_free() -> None:
     disk = SmallDisk(10 * BLOCK_BYTES)
     file = disk.create("a/1", allocate_bytes=6 * BLOCK_BYTES)
