@@ -15,6 +15,7 @@ from ister.broker.replies import ReplySink
 from ister.broker.series import Published
 from ister.broker.spool import Spool
 from ister.broker.staging import Spooling, Stage
+from ister.broker.stopped import StoppedLog
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
 from ister.broker.tail import TailBudget
@@ -63,6 +64,7 @@ __all__ = [
     "Spool",
     "Spooling",
     "Stage",
+    "StoppedLog",
     "StoreWorker",
     "StreamTopic",
     "SubscribeOptions",
