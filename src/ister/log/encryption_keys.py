@@ -1,11 +1,11 @@
 """Which master keys the files of a log are encrypted with, as the headers of the files say it.
 
 Counted is what a broker may come to read: the files that the manifest in force names, the journal
- A key that none of them has is no longer
-needed for this log.
+behind them, and every manifest and snapshot. A key that none of them has is no longer needed for
+this log.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ister.base.errors import BadRequestError, CorruptedError
@@ -51,15 +51,14 @@ def find_keys(
     *,
     keyring: Keyring | None,
     remote: Store | None = None,
-    on_progress: Callable[[str, int], object] = lambda _, __: None,
 ) -> dict[str, KeyUse]:
     """Return the ids of the master keys in use, each with its files. Writes nothing.
 
-    A broker may use the log meanwhile. `on_progress` is called with the name and size of each file.
-    Raises `EncryptionKeyError` when the manifest cannot be decrypted, `BadRequestError` when
-    segments are in a tier that is not given, and `CorruptedError`.
+    A broker may use the log meanwhile. Raises `EncryptionKeyError` when the manifest cannot be
+    decrypted, `BadRequestError` when segments are in a tier that is not given, and
+    `CorruptedError`.
     """
-    for attempt in range(ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         number = highest_manifest(backend)
         found: dict[str, KeyUse] = {}
         try:
@@ -70,8 +69,6 @@ def find_keys(
                     continue
                 known = found.get(key, KeyUse())
                 found[key] = KeyUse(known.files + 1, known.size_bytes + size_bytes)
-                if not attempt:
-                    on_progress(file.name, size_bytes)
         except FileNotFoundError as error:
             if highest_manifest(backend) == number:
                 name = str(error.filename or "a file of the log")
