@@ -11,6 +11,7 @@ from ister.broker.ledger import Budgets, Ledger
 from ister.broker.locating import Located, Page, locate
 from ister.broker.opening import open_vault
 from ister.broker.reader import Reader, ReaderSink, open_reader
+from ister.broker.relocating import Relocated, relocate
 from ister.broker.replies import ReplySink
 from ister.broker.series import Published
 from ister.broker.spool import Spool
@@ -59,6 +60,7 @@ __all__ = [
     "RedrivePage",
     "Redriven",
     "Reject",
+    "Relocated",
     "ReplySink",
     "Sink",
     "Spool",
@@ -87,4 +89,5 @@ __all__ = [
     "locate",
     "open_reader",
     "open_vault",
+    "relocate",
 ]

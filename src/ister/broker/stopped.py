@@ -7,10 +7,11 @@ that step or after it.
 
 from collections.abc import Iterable
 
+from ister.base.errors import BadRequestError
 from ister.base.limits import Limits
 from ister.broker.changes import Change, encode_changes
 from ister.broker.ledger import Budgets, Ledger
-from ister.log import ChunkBackend, Entry, FileBackend, Kind, LogOptions, open_log
+from ister.log import ChunkBackend, Entry, FileBackend, Kind, LogOptions, Place, open_log
 
 # A ledger that has more than its budget forgets some. What the broker may remember is a setting of
 # the broker, and nothing that a command may change.
@@ -36,9 +37,13 @@ class StoppedLog:
         *,
         budgets: Budgets | None = None,
     ) -> None:
-        """Open a log. Raises what `open_log` does. An object store is taken over."""
-        self._budgets = budgets or unlimited_budgets()
-        self.ledger = Ledger(self._budgets)
+        """Open a log; one in an object store is taken over.
+
+        Raises what `open_log` does, and `BadRequestError` when its tier is not given.
+        """
+        self.backend = backend
+        self.budgets = budgets or unlimited_budgets()
+        self.ledger = Ledger(self.budgets)
         self.log = open_log(
             backend,
             options,
@@ -47,13 +52,17 @@ class StoppedLog:
             reset=self._reset,
         )
         self.ledger.drop_dead_cursors()
+        in_tier = any(segment.place is Place.REMOTE for segment in self.log.index.segments)
+        if isinstance(backend, FileBackend) and in_tier and options.remote is None:
+            self.log.close()
+            raise BadRequestError("some segments were moved to a store: name it by --tier")
 
     def _apply(self, entry: Entry) -> None:
         self.ledger.apply(entry)
 
     def _reset(self) -> None:
         self.ledger.close()
-        self.ledger = Ledger(self._budgets)
+        self.ledger = Ledger(self.budgets)
 
     @property
     def horizon(self) -> dict[int, int]:
@@ -79,9 +88,13 @@ class StoppedLog:
         self.log.sync(group)
         self.log.committed(group)
 
-    def checkpoint(self) -> None:
-        """Make a checkpoint, and remove what it no longer names."""
+    def checkpoint(self, *, epoch_min: int = 0) -> None:
+        """Make a checkpoint, and remove what it no longer names.
+
+        The next start has an epoch above `epoch_min`.
+        """
         plan = self.log.plan_checkpoint(self.ledger.encode(), self.horizon)
+        plan.epoch = max(plan.epoch, epoch_min)
         plan.run()
         self.log.checkpointed(plan)
         plan.sweep()

@@ -1,23 +1,26 @@
 """`ister storage keys` and `ister storage reencrypt`: the keys in use, and retiring one."""
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from ister.base import rounded_size, without_secrets
-from ister.base.errors import BadRequestError
+from ister.base import rounded_size
+from ister.cli.homes import (
+    TierOption,
+    backend_of,
+    find_home,
+    open_verified,
+    owned,
+    told_place,
+)
 from ister.cli.progress import show_progress
 from ister.cli.terminal import JsonOption, counted, say, write_json, write_table
 
 if TYPE_CHECKING:
-    from ister.log import ChunkBackend, FileBackend, KeyUse
-    from ister.objects import FileKeyring, LocalDisk, VerifiedStore
-
-    Home: TypeAlias = LocalDisk | VerifiedStore
+    from ister.log import KeyUse
+    from ister.objects import FileKeyring
 
 PlaceArgument = Annotated[
     str, typer.Argument(metavar="DIR|URL", help="A data folder, or the URL of --object-store.")
@@ -25,10 +28,6 @@ PlaceArgument = Annotated[
 KeyFileOption = Annotated[
     Path,
     typer.Option(metavar="FILE", envvar="ISTER_KEY_FILE", help="The key file of the broker."),
-]
-TierOption = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Where its segments were moved to, if they were."),
 ]
 
 
@@ -64,11 +63,11 @@ def list_used_keys(
 
     keyring = FileKeyring.open(key_file)
     keys = find_keys(
-        _backend_of(_find_home(place)), keyring=keyring, remote=_open_store(tier) if tier else None
+        backend_of(find_home(place)), keyring=keyring, remote=open_verified(tier) if tier else None
     )
     rows = _rows(keys, keyring)
     if as_json:
-        write_json({"place": _told(place), "keys": [row._asdict() for row in rows]})
+        write_json({"place": told_place(place), "keys": [row._asdict() for row in rows]})
         return
     write_table(
         ("KEY", "STATE", "FILES", "SIZE"),
@@ -100,9 +99,9 @@ def reencrypt_place(
     from ister.server import Reencryption, has_other_keys, reencrypt
 
     keyring = FileKeyring.open(key_file)
-    home, remote = _find_home(place), _open_store(tier) if tier else None
-    with _owned(home):
-        backend = _backend_of(home)
+    home, remote = find_home(place), open_verified(tier) if tier else None
+    with owned(home):
+        backend = backend_of(home)
         before = find_keys(backend, keyring=keyring, remote=remote)
         done = Reencryption(before)
         if has_other_keys(before, keyring):
@@ -116,7 +115,7 @@ def reencrypt_place(
     if as_json:
         write_json(
             {
-                "place": _told(place),
+                "place": told_place(place),
                 "segments": done.segments,
                 "written_bytes": done.written_bytes,
                 "keys": [row._asdict() for row in _rows(done.keys, keyring)],
@@ -124,7 +123,7 @@ def reencrypt_place(
         )
         return
     say(
-        f"{_told(place)}: {counted(done.segments, 'segment')} rewritten, "
+        f"{told_place(place)}: {counted(done.segments, 'segment')} rewritten, "
         f"{rounded_size(done.written_bytes)}; everything is under key {keyring.ids[-1]}"
     )
     unused = [key for key in keyring.ids if key not in done.keys and key != keyring.ids[-1]]
@@ -148,53 +147,3 @@ def _state(key: str, keys: "Mapping[str, KeyUse]", keyring: "FileKeyring") -> st
     if key and key not in keyring.ids:
         return "missing"
     return "used" if key in keys else "unused"
-
-
-def _told(place: str) -> str:
-    return without_secrets(place) if "://" in place else place
-
-
-def _open_store(url: str) -> "VerifiedStore":
-    from ister.objects import VerifiedStore, open_store
-    from ister.server import store_options
-
-    return VerifiedStore(open_store(url, store_options(os.environ)))
-
-
-def _find_home(place: str) -> "Home":
-    """Return the data folder or the object store that streams are in."""
-    from ister.objects import LocalDisk
-    from ister.server import check_restored
-
-    if "://" in place:
-        return _open_store(place)
-    folder = Path(place)
-    if not (folder / "segments").is_dir():
-        told = place if folder.exists() else without_secrets(place)
-        raise BadRequestError(f"{told} has no streams: it has no folder `segments`")
-    check_restored(folder)
-    return LocalDisk(folder)
-
-
-def _backend_of(home: "Home") -> "FileBackend | ChunkBackend":
-    from ister.log import ChunkBackend, FileBackend
-    from ister.objects import LocalDisk
-
-    return FileBackend(home) if isinstance(home, LocalDisk) else ChunkBackend(home)
-
-
-@contextmanager
-def _owned(home: "Home") -> Iterator[None]:
-    """Keep brokers away from a data folder; see that an object store can be taken over."""
-    from ister.objects import LocalDisk
-
-    if not isinstance(home, LocalDisk):
-        # Two owners of one journal are told apart by this alone.
-        home.verify()
-        yield
-        return
-    home.lock()
-    try:
-        yield
-    finally:
-        home.unlock()

@@ -13,6 +13,7 @@ import typer
 from ister.base import rounded_size, without_secrets
 from ister.base.errors import BadRequestError, BrokenError, StorageTakenError
 from ister.cli.backup import backup, restore
+from ister.cli.move import move
 from ister.cli.progress import show_progress
 from ister.cli.reencrypt import list_used_keys, reencrypt_place
 from ister.cli.terminal import JsonOption, counted, say, write, write_json
@@ -25,6 +26,7 @@ storage.command("backup")(backup)
 storage.command("restore")(restore)
 storage.command("keys")(list_used_keys)
 storage.command("reencrypt")(reencrypt_place)
+storage.command("move")(move)
 
 KeyFileOption = Annotated[
     Path | None,

@@ -18,6 +18,7 @@ from ister.log.options import LogOptions
 from ister.log.ports import Buffer, Cipher, Disk, File, Keyring, Store
 from ister.log.reading import ReadPlan, Stored
 from ister.log.recovery import RecoveryReport
+from ister.log.relocation import plan_relocation
 from ister.log.rewriting import KeyPolicy, Rewrite, RewriteFigures
 from ister.log.sealed import SealedReader, sealed_span
 from ister.log.segment import Place, Span
@@ -65,5 +66,6 @@ __all__ = [
     "parse_transaction",
     "plan_compaction",
     "plan_reencryption",
+    "plan_relocation",
     "sealed_span",
 ]
