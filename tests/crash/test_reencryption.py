@@ -18,6 +18,7 @@ from ister.log import (
     FileBackend,
     Kind,
     LogOptions,
+    check_folder,
     find_keys,
     plan_compaction,
 )
@@ -159,6 +160,9 @@ def test_afterwards_the_newest_key_is_enough(home: Home) -> None:
 
     assert home.reencrypt(disk) > 0
     assert home.keys(disk) == {ids[2]}
+    keyring, remote = home.without_old_keys(), home.options(disk).remote
+    checked = check_folder(home.backend(disk), keyring=keyring, remote=remote)
+    assert checked.problems == []
     assert contents(home.open(disk, home.without_old_keys())) == before
     assert len(before[1]) == 13
 

@@ -50,21 +50,25 @@ OPTIONS = LogOptions(segment_bytes=3_000, extent_bytes=1_000, now_ms=lambda: TIM
 class Folder:
     """A folder of a disk as a disk of its own, so that what stops the one stops both."""
 
-    def __init__(self, disk: FaultyDisk) -> None:
-        self.url = "memory://store"
+    def __init__(self, disk: FaultyDisk, name: str = "store") -> None:
+        self.url = f"memory://{name}"
         self._disk = disk
+        self._name = name
 
     def open(self, name: str) -> FaultyFile:
-        return self._disk.open(f"store/{name}")
+        return self._disk.open(f"{self._name}/{name}")
 
     def put(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        self._disk.put(f"store/{name}", data)
+        self._disk.put(f"{self._name}/{name}", data)
 
     def names(self, folder: str) -> list[str]:
-        return [name.removeprefix("store/") for name in self._disk.names(f"store/{folder}")]
+        return [
+            name.removeprefix(f"{self._name}/")
+            for name in self._disk.names(f"{self._name}/{folder}")
+        ]
 
     def remove(self, name: str) -> None:
-        self._disk.remove(f"store/{name}")
+        self._disk.remove(f"{self._name}/{name}")
 
 
 @dataclass(frozen=True)
@@ -366,6 +370,27 @@ def test_leases_of_the_one_place_are_not_taken_for_leases_of_the_other(way: Way)
 
     with way.opened(disk) as (_, target):
         assert target.log.epoch > epoch > 100
+
+
+def test_segments_in_a_tier_are_moved_too_and_the_tier_has_to_be_named() -> None:
+    way = Way(Durability.OBJECT)
+    disk = make_disk(way)
+    tiered = replace(OPTIONS, remote=LocalStore(Folder(disk, "tier")))
+    local = StoppedLog(FileBackend(disk), tiered)
+    rows = messages(local, ORDERS)
+    policy = CompactionPolicy(upload_before_ms=2**60)
+    while rewrite := plan_compaction(local.log, local.log.state(), local.horizon, policy):
+        rewrite.run()
+        local.log.rewritten(rewrite)
+        local.checkpoint()
+    local.close()
+
+    with pytest.raises(BadRequestError, match="--tier"):
+        way.move(disk, ORDERS)
+    local = StoppedLog(FileBackend(disk), tiered)
+    store = StoppedLog(ChunkBackend(LocalStore(Folder(disk))), OPTIONS)
+    relocate(local, store, ORDERS, Durability.OBJECT)
+    assert messages(store, ORDERS) == rows
 
 
 def test_a_stream_that_is_there_already_is_left_alone(way: Way) -> None:

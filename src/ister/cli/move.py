@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ister.base import Durability, full_name, parse_topic, rounded_size
+from ister.cli.backup import DEFAULT_DATA
 from ister.cli.homes import TierOption, backend_of, find_home, open_verified, owned, told_place
 from ister.cli.progress import show_progress
 from ister.cli.terminal import JsonOption, counted, say, write_json
@@ -20,14 +21,14 @@ def move(
         Durability,
         typer.Option(help="What it has afterwards: object, or one of those in the data folder."),
     ],
-    data: Annotated[
-        Path,
-        typer.Option(metavar="DIR", envvar="ISTER_DATA", help="The data folder of the broker."),
-    ],
     object_store: Annotated[
         str,
         typer.Option(metavar="URL", envvar="ISTER_OBJECT_STORE", help="Its object store."),
     ],
+    data: Annotated[
+        Path,
+        typer.Option(metavar="DIR", envvar="ISTER_DATA", help="The data folder of the broker."),
+    ] = DEFAULT_DATA,
     key_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", envvar="ISTER_KEY_FILE", help="Keys, if it is encrypted."),
@@ -38,8 +39,8 @@ def move(
     """Move a stream from the data folder to the object store, or back.
 
     Stop the broker first. Offsets, publish times, keys, attributes, ids, what is known of
-    producers, subscriptions and their cursors stay as they are. A move that was interrupted leaves
-    the stream where it was or moves it whole: run it again.
+    producers, subscriptions and their cursors stay as they are. If a move is interrupted, nothing
+    is lost: run it again.
 
     \b
     Examples:

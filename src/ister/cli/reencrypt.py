@@ -86,7 +86,7 @@ def reencrypt_place(
     Stop the broker first; one that runs on an object store loses it to this command. Run `ister
     keys rotate` before. Everything that is not under the newest key of the key file is rewritten,
     a segment at a time: the disk needs room for one. A run that was interrupted is continued by the
-    next one. Backups keep the keys that they were made with, and timelines are not encrypted.
+    next one. Backups keep the keys that they were made with.
 
     \b
     Examples:

@@ -123,7 +123,6 @@ READS = [
     ["storage", "backup"],
     ["storage", "restore"],
     ["keys", "list"],
-    ["keys", "remove"],
     ["pipeline", "validate"],
     ["pipeline", "list"],
     ["pipeline", "status"],
