@@ -121,7 +121,8 @@ class StreamChanges:
         if len(words) > 1 and Durability.OBJECT in words:
             raise BadRequestError(
                 f"durability '{settings.durability}' cannot become '{changed.durability}': a topic "
-                "stays in the data folder or in the object store; make another topic"
+                "stays in the data folder or in the object store while the broker runs; stop the "
+                "broker and use `ister storage move`"
             )
         return changed
 

@@ -11,10 +11,12 @@ from ister.broker.ledger import Budgets, Ledger
 from ister.broker.locating import Located, Page, locate
 from ister.broker.opening import open_vault
 from ister.broker.reader import Reader, ReaderSink, open_reader
+from ister.broker.relocating import Relocated, relocate
 from ister.broker.replies import ReplySink
 from ister.broker.series import Published
 from ister.broker.spool import Spool
 from ister.broker.staging import Spooling, Stage
+from ister.broker.stopped import StoppedLog
 from ister.broker.stream import StreamTopic
 from ister.broker.subscription import Subscription
 from ister.broker.tail import TailBudget
@@ -58,11 +60,13 @@ __all__ = [
     "RedrivePage",
     "Redriven",
     "Reject",
+    "Relocated",
     "ReplySink",
     "Sink",
     "Spool",
     "Spooling",
     "Stage",
+    "StoppedLog",
     "StoreWorker",
     "StreamTopic",
     "SubscribeOptions",
@@ -85,4 +89,5 @@ __all__ = [
     "locate",
     "open_reader",
     "open_vault",
+    "relocate",
 ]

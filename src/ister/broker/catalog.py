@@ -119,8 +119,8 @@ class Catalog:
             more = f" and {len(taken) - CLASHES_SHOWN} more" if len(taken) > CLASHES_SHOWN else ""
             mistake = (
                 f"{listed}{more}: the data folder and the object store both have topics of these "
-                "names, or the names are in use: start with only one of --data and "
-                "--object-store, and delete the topics there"
+                "names, or the names are in use: run an interrupted `ister storage move` again, or "
+                "start with only one of --data and --object-store, and delete the topics there"
             )
             raise ConfigError([mistake])
 

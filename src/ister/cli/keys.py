@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from ister.base.errors import BadRequestError
-from ister.cli.terminal import JsonOption, say, write, write_json
+from ister.cli.terminal import JsonOption, YesOption, confirm, say, write, write_json
 
-keys = typer.Typer(no_args_is_help=True, help="Make and rotate keys for encryption at rest.")
+keys = typer.Typer(
+    no_args_is_help=True, help="Make, rotate and retire keys for encryption at rest."
+)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The key file.")]
 
@@ -40,7 +42,8 @@ def create(file: FileArgument) -> None:
 def rotate(file: FileArgument) -> None:
     """Add a key: every journal file begun from now on uses it, also of brokers that run.
 
-    Older keys stay in the file, because older data needs them. No data is rewritten.
+    Older keys stay in the file, because older data needs them. No data is rewritten: `ister storage
+    reencrypt` does that.
 
     \b
     Example:
@@ -50,6 +53,29 @@ def rotate(file: FileArgument) -> None:
 
     key_id = FileKeyring.open(file).rotate()
     say(f"key {key_id} is in {file}, for journal files begun from now on: renew your copy of it")
+
+
+@keys.command("remove")
+def remove(
+    file: FileArgument,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The id of a key.")],
+    yes: YesOption = False,
+) -> None:
+    """Remove a key that nothing is encrypted with any more; asks first.
+
+    `ister storage keys` shows what is encrypted with each key, `ister storage reencrypt` rewrites
+    it under the newest one. Keep a copy of the key as long as there are backups that need it.
+
+    \b
+    Example:
+      ister keys remove keys.json 5f0c3a19
+    """
+    from ister.objects import FileKeyring
+
+    keyring = FileKeyring.open(file)
+    confirm(f"what is encrypted with key {key} cannot be read without it", yes=yes)
+    keyring.remove(key)
+    say(f"key {key} is removed from {file}")
 
 
 @keys.command("list")

@@ -13,7 +13,9 @@ import typer
 from ister.base import rounded_size, without_secrets
 from ister.base.errors import BadRequestError, BrokenError, StorageTakenError
 from ister.cli.backup import backup, restore
+from ister.cli.move import move
 from ister.cli.progress import show_progress
+from ister.cli.reencrypt import list_used_keys, reencrypt_place
 from ister.cli.terminal import JsonOption, counted, say, write, write_json
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 storage = typer.Typer(no_args_is_help=True, help="Verify, back up and restore what is stored.")
 storage.command("backup")(backup)
 storage.command("restore")(restore)
+storage.command("keys")(list_used_keys)
+storage.command("reencrypt")(reencrypt_place)
+storage.command("move")(move)
 
 KeyFileOption = Annotated[
     Path | None,

@@ -6,22 +6,27 @@ Spec of the bytes: docs/journal-format.md.
 from ister.log.backend import ChunkBackend, FileBackend, Readable
 from ister.log.check import CheckReport, Problem, check_folder
 from ister.log.checkpoint import Checkpoint
-from ister.log.compaction import CompactionPolicy, plan_compaction
+from ister.log.compaction import CompactionPolicy, plan_compaction, plan_reencryption
 from ister.log.copying import FilePart
+from ister.log.encryption_keys import NO_KEY, KeyUse, find_keys
 from ister.log.entry import Entry, Kind, TransactionBatch, parse_transaction
 from ister.log.group import Group, SeriesPart
 from ister.log.log import Log, SegmentRow
+from ister.log.manifest import KEPT_COUNT
 from ister.log.opening import open_log
 from ister.log.options import LogOptions
 from ister.log.ports import Buffer, Cipher, Disk, File, Keyring, Store
 from ister.log.reading import ReadPlan, Stored
 from ister.log.recovery import RecoveryReport
+from ister.log.relocation import plan_relocation
 from ister.log.rewriting import KeyPolicy, Rewrite, RewriteFigures
 from ister.log.sealed import SealedReader, sealed_span
 from ister.log.segment import Place, Span
 from ister.log.space import is_disk_full
 
 __all__ = [
+    "KEPT_COUNT",
+    "NO_KEY",
     "Buffer",
     "CheckReport",
     "Checkpoint",
@@ -35,6 +40,7 @@ __all__ = [
     "FilePart",
     "Group",
     "KeyPolicy",
+    "KeyUse",
     "Keyring",
     "Kind",
     "Log",
@@ -54,9 +60,12 @@ __all__ = [
     "Stored",
     "TransactionBatch",
     "check_folder",
+    "find_keys",
     "is_disk_full",
     "open_log",
     "parse_transaction",
     "plan_compaction",
+    "plan_reencryption",
+    "plan_relocation",
     "sealed_span",
 ]

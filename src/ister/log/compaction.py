@@ -12,6 +12,7 @@ On a full disk only what frees some of it, however small: `upload`, `expired`, `
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from ister.base.limits import KIB, MIB
@@ -67,6 +68,16 @@ def plan_compaction(
     return _Decision(log, state, horizon, policy).decide()
 
 
+def plan_reencryption(
+    log: Log, state: State, horizon: Mapping[int, int], retired: AbstractSet[Segment]
+) -> Rewrite | None:
+    """Return the rewrite of the oldest of some segments; `None` when nothing of them is live.
+
+    What is written is under the newest key. Arguments are those of `plan_compaction`.
+    """
+    return _Decision(log, state, horizon, CompactionPolicy()).reencrypt(retired)
+
+
 @dataclass(slots=True)
 class _Facts:
     """What is live in one segment."""
@@ -109,6 +120,14 @@ class _Decision:
             or self._small(ranked)
             or self._upload(ranked)
         )
+
+    def reencrypt(self, retired: AbstractSet[Segment]) -> Rewrite | None:
+        """Return the rewrite of the oldest of these segments; of chunks, of as many as may be."""
+        ranked = sorted((s for s in self._facts if s in retired), key=lambda s: s.rank)
+        chunks = [s for s in ranked if s.place is Place.CHUNK]
+        if chunks:
+            return self._whole("reencrypted", self._up_to_limit(chunks))
+        return self._whole("reencrypted", ranked[:1]) if ranked else None
 
     def _gather(self) -> dict[Segment, _Facts]:
         facts: dict[Segment, _Facts] = {}

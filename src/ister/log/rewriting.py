@@ -6,7 +6,7 @@ leaves them for the next start to remove, or for the next checkpoint (see `uploa
 Memory: one slice of `SLICE_BYTES`, and for an object store one output of `OBJECT_BYTES`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -86,6 +86,10 @@ class Rewrite:
     options: LogOptions
     numbers: Numbers
     owner: str
+    # Into another log (see `relocation`): the numbers of its topics there, and what `order` new
+    # segments have.
+    numbers_there: Mapping[int, int] | None = None
+    order: int | None = None
     figures: RewriteFigures = field(default_factory=RewriteFigures)
     result: Rewritten | None = None
     # Of each new segment, how much of it is live, as estimated by the offsets.
@@ -95,7 +99,8 @@ class Rewrite:
     def segments(self) -> list[Segment]:
         """The segments that are read, in the order of time."""
         found = {span.segment for spans in self.spans.values() for span in spans}
-        return sorted(found, key=lambda segment: segment.rank)
+        # Those that one rewrite has made have one rank, and numbers in the order of time.
+        return sorted(found, key=lambda segment: (segment.rank, segment.number))
 
     def run(self, pause: Callable[[int], None] = lambda _: None) -> None:
         """Write the new segments. For a worker; `pause` is called with the bytes done since.
@@ -109,6 +114,8 @@ class Rewrite:
         try:
             if self.keys is not None:
                 self._write_newest(outputs, self.keys)
+            elif self.numbers_there is not None:
+                self._write_there(outputs, self.numbers_there)
             else:
                 self._write_sorted(outputs)
             outputs.finish()
@@ -118,7 +125,8 @@ class Rewrite:
                 outputs.discard()
         self.figures.segments_in = len(self.segments)
         self.figures.segments_out = len(outputs.made)
-        spans: dict[int, list[Span]] = {topic: [] for topic in self.spans}
+        there = self.numbers_there or {}
+        spans: dict[int, list[Span]] = {there.get(topic, topic): [] for topic in self.spans}
         for segment, extents in outputs.made:
             for topic in extents.topics:
                 span = span_of(segment, extents.summary(topic))
@@ -126,7 +134,12 @@ class Rewrite:
                 live = live_bytes(span, self.horizon.get(topic, 0))
                 self.live[segment] = self.live.get(segment, 0) + live
         self.result = Rewritten(
-            frozenset((span.segment, topic) for topic, rows in self.spans.items() for span in rows),
+            frozenset(
+                (span.segment, topic)
+                for topic, rows in self.spans.items()
+                for span in rows
+                if topic not in there
+            ),
             spans,
             frozenset(segment for segment, _ in outputs.made),
         )
@@ -193,6 +206,22 @@ class Rewrite:
                 outputs.add(rows)
                 rows, size = [], 0
         outputs.add(rows)
+
+    def _write_there(self, outputs: "_Outputs", numbers: Mapping[int, int]) -> None:
+        for topic, spans in self.spans.items():
+            rows: list[Row] = []
+            size = 0
+            for stored in self._batches(topic, spans):
+                outputs.steps.count(stored.batch.size_bytes)
+                if stored.end_offset <= self.horizon.get(topic, 0):
+                    continue
+                row = row_of(numbers[topic], stored)
+                rows.append(row)
+                size += HEADER_BYTES + row[3]
+                if size >= STEP_BYTES:
+                    outputs.add(rows)
+                    rows, size = [], 0
+            outputs.add(rows)
 
     def _batches(self, topic: int, spans: list[Span]) -> Iterator[Stored]:
         for span in spans:
@@ -343,6 +372,7 @@ class _Output:
             )
         )
         rewrite = self._rewrite
+        order = rewrite.order
         segment = Segment(
             self._number,
             rewrite.place,
@@ -350,7 +380,7 @@ class _Output:
             end,
             self._entry_end - FIRST_NUMBER,
             self._form,
-            min(one.rank for one in rewrite.segments),
+            min(one.rank for one in rewrite.segments) if order is None else order,
         )
         if self._file is not None:
             self._file.sync()

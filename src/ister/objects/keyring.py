@@ -7,7 +7,8 @@ stored data rewritten, and a stolen disk without the key file tells nothing.
 The file is JSON, the newest key last: `{"version": 1, "keys": [{"id": "5f…", "key": "base64…"}]}`.
 
 Always true:
-- no key ever leaves the file: data may be wrapped with it for as long as the data lives;
+- a key leaves the file only by `remove`, which asks for it by its id, and the newest never does:
+  data may be wrapped with it for as long as the data lives;
 - the file is replaced whole and synced, so that a key in use cannot be lost by a power cut;
 - a wrong or missing key is found while opening a cipher, before anything is written.
 """
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from ister.base.errors import ConfigError, EncryptionKeyError, ExtraMissingError
+from ister.base.errors import BadRequestError, ConfigError, EncryptionKeyError, ExtraMissingError
 from ister.objects.local import (
     FILE_MODE,
     LocalFile,
@@ -127,6 +128,27 @@ class FileKeyring:
             sync_folder(self.path.parent)
         self._load_again()
         return key_id
+
+    def remove(self, key_id: str) -> None:
+        """Remove a master key: nothing that is under it can be read by this file any more.
+
+        Brokers that have the file open keep it in memory. Raises `BadRequestError` for the newest
+        key, and for one that is not there.
+        """
+        with locked(self.path):
+            keys = load_keys(self.path)
+            if key_id not in keys:
+                raise BadRequestError(f"key file {self.path} has no key {key_id!r}")
+            if key_id == next(reversed(keys)):
+                raise BadRequestError(
+                    f"key {key_id!r} is the newest, which new data is encrypted with: "
+                    "`ister keys rotate` adds another one"
+                )
+            del keys[key_id]
+            write_beside(self.path, keys).replace(self.path)
+            sync_folder(self.path.parent)
+        self._keys = keys
+        self._seen = stamp(self.path)
 
     def new_cipher(self) -> tuple[GcmCipher, str, bytes]:
         """Return a cipher with a new data key, the id of its master key, and the wrapped key."""

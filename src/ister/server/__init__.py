@@ -12,6 +12,7 @@ from ister.server.config import (
     all_settings,
     read_config,
 )
+from ister.server.reencrypting import Reencryption, has_other_keys, reencrypt
 from ister.server.restoring import check_restored, restore_folder
 from ister.server.serve import Addresses, run_broker, run_server
 
@@ -20,13 +21,16 @@ __all__ = [
     "HttpConfig",
     "LogConfig",
     "NativeConfig",
+    "Reencryption",
     "ServerConfig",
     "ShutdownConfig",
     "StorageConfig",
     "all_settings",
     "ask_for_backup",
     "check_restored",
+    "has_other_keys",
     "read_config",
+    "reencrypt",
     "restore_folder",
     "run_broker",
     "run_server",

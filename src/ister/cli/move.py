@@ -1,0 +1,82 @@
+"""`ister storage move`: a stream from the data folder to the object store, and back."""
+
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ister.base import Durability, full_name, parse_topic, rounded_size
+from ister.cli.backup import DEFAULT_DATA
+from ister.cli.homes import TierOption, backend_of, find_home, open_verified, owned, told_place
+from ister.cli.progress import show_progress
+from ister.cli.terminal import JsonOption, counted, say, write_json
+
+
+def move(
+    topic: Annotated[str, typer.Argument(help="A stream, as /default/orders.")],
+    durability: Annotated[
+        Durability,
+        typer.Option(help="What it has afterwards: object, or one of those in the data folder."),
+    ],
+    object_store: Annotated[
+        str,
+        typer.Option(metavar="URL", envvar="ISTER_OBJECT_STORE", help="Its object store."),
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(metavar="DIR", envvar="ISTER_DATA", help="The data folder of the broker."),
+    ] = DEFAULT_DATA,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", envvar="ISTER_KEY_FILE", help="Keys, if it is encrypted."),
+    ] = None,
+    tier: TierOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a stream from the data folder to the object store, or back.
+
+    Stop the broker first. Offsets, publish times, keys, attributes, ids, what is known of
+    producers, subscriptions and their cursors stay as they are. If a move is interrupted, nothing
+    is lost: run it again.
+
+    \b
+    Examples:
+      ister storage move /default/orders --durability object \\
+          --data /var/lib/ister --object-store s3://bucket/ister
+      ister storage move /default/orders --durability fsync \\
+          --data /var/lib/ister --object-store s3://bucket/ister
+    """
+    from ister.broker import StoppedLog, relocate
+    from ister.log import LogOptions
+    from ister.objects import FileKeyring
+
+    is_object = durability is Durability.OBJECT
+    name = parse_topic(full_name(topic))
+    keyring = FileKeyring.open(key_file) if key_file is not None else None
+    folder, store = find_home(str(data)), open_verified(object_store)
+    options = LogOptions(ciphers=keyring, accept_plain=False)
+    tiered = replace(options, remote=open_verified(tier) if tier else None)
+    with (
+        owned(folder),
+        owned(store),
+        closing(StoppedLog(backend_of(folder), tiered)) as local,
+        closing(StoppedLog(backend_of(store), options)) as remote,
+        show_progress(None) as advance,
+    ):
+        source, target = (local, remote) if is_object else (remote, local)
+        done = relocate(source, target, name, durability, on_progress=partial(advance, name))
+    place = told_place(object_store if is_object else str(data))
+    if as_json:
+        found = {"topic": name, "durability": durability, "place": place}
+        write_json({**found, "moved": done.partitions > 0, **asdict(done)})
+    elif not done.partitions:
+        say(f"{name} is in {place} already")
+    else:
+        size, subscriptions = (
+            rounded_size(done.size_bytes),
+            counted(done.subscriptions, "subscription"),
+        )
+        say(f"{name} is in {place} now: {size}, {subscriptions}")
