@@ -66,7 +66,16 @@ from ister.base.times import (
     epoch_us,
     parse_time,
 )
-from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
+from ister.base.units import (
+    limit_text,
+    parse_size,
+    parse_span,
+    rounded_size,
+    rounded_span,
+    size_text,
+    span_hint,
+    span_text,
+)
 from ister.base.variables import (
     TLS_CA_VARIABLE,
     TLS_CERT_VARIABLE,
@@ -136,6 +145,7 @@ __all__ = [
     "is_housekeeping",
     "is_loopback",
     "is_wildcard",
+    "limit_text",
     "matches",
     "namespace_of",
     "parse_pattern",
@@ -151,5 +161,7 @@ __all__ = [
     "rounded_size",
     "rounded_span",
     "size_text",
+    "span_hint",
+    "span_text",
     "without_secrets",
 ]
