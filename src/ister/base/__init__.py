@@ -59,6 +59,7 @@ from ister.base.timelines import (
 )
 from ister.base.times import (
     MILLISECONDS_MIN,
+    TURN_S,
     Seconds,
     Time,
     check_milliseconds,
@@ -102,6 +103,7 @@ __all__ = [
     "TLS_KEY_VARIABLE",
     "TOKEN_FILE_VARIABLE",
     "TOKEN_VARIABLE",
+    "TURN_S",
     "URL_VARIABLE",
     "AckSettings",
     "AutoCreate",

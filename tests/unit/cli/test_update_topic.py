@@ -50,6 +50,13 @@ def test_settings_of_a_topic_that_exists_are_shown_as_people_write_them(
     assert said in in_options(str(refused.exception))
 
 
+def test_an_update_without_an_option_is_refused(client: ister.sync.Client) -> None:
+    refused = update(client, "--yes")
+
+    assert refused.exit_code == 2
+    assert "give a setting to change" in refused.stderr
+
+
 def test_the_compaction_lag_changes_without_asking(client: ister.sync.Client) -> None:
     client.delete_topic("orders")
     client.create_topic("orders", kind="stream", retention="compact")
