@@ -269,6 +269,18 @@ class StageTooLargeError(InvalidError):
 
 
 @dataclass(eq=False)
+class UntrustedBrokerError(InvalidError):
+    """The certificate of the broker is not to be trusted: another attempt would meet it again."""
+
+    code: ClassVar[int] = 1032
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no connection to {self.url}: {self.reason}"
+
+
+@dataclass(eq=False)
 class FrozenClockError(InvalidError):
     """A call waits for a timeout under the clock of a test, and nothing moves that clock."""
 
