@@ -27,7 +27,6 @@ ENDINGS = [
 def born(
     args: list[str],
     folder: Path,
-    *,
     starter: type[IsterProcess] = IsterProcess,
     **variables: str,
 ) -> IsterProcess:
@@ -48,7 +47,7 @@ def test_words_and_exit_code_are_those_of_a_process_from_scratch(
     found = []
     # The second one cannot be forked.
     for variables in ({}, {"PYTHONNODEBUGRANGES": "1"}):
-        with born(args, tmp_path, **variables) as process:
+        with born(args, tmp_path, IsterProcess, **variables) as process:
             out, err = process.communicate(timeout=WAIT_S)
         found.append((process.returncode, out, err))
 
@@ -69,7 +68,7 @@ class _LateStarter(IsterProcess):
 def test_the_exit_code_of_a_process_that_ends_before_its_starter_looks_is_its_own(
     tmp_path: Path,
 ) -> None:
-    with born(["no"], tmp_path, starter=_LateStarter) as process:
+    with born(["no"], tmp_path, _LateStarter) as process:
         process.communicate(timeout=WAIT_S)
 
     assert process.returncode == 2

@@ -26,6 +26,7 @@ from ister import sync
 from ister.base.errors import (
     DeniedError,
     InvalidError,
+    IsterError,
     NotConnectedError,
     UnauthenticatedError,
     UntrustedBrokerError,
@@ -67,8 +68,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def refusal(url: str, **access: object) -> str:
     """Return why there is no connection."""
-    with pytest.raises((NotConnectedError, UntrustedBrokerError)) as caught:
+    with pytest.raises(IsterError) as caught:
         sync.connect(url, timeout=WAIT_S, connect_timeout=0, **access)  # type: ignore[arg-type]
+    assert isinstance(caught.value, NotConnectedError | UntrustedBrokerError)
     return caught.value.reason
 
 
