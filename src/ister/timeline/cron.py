@@ -65,6 +65,15 @@ class CronRule:
             return self._pattern.next_slot(after_ms)
         return find_slot(self._pattern, self._zone, after_ms)
 
+    def count_slots(self, after_ms: int, until_ms: int) -> tuple[int, int]:
+        """Return how many slots lie behind `after_ms`, up to `until_ms`, and the last of them.
+
+        Only of an interval, whose slots need no calendar: of other rules it returns none.
+        """
+        if not isinstance(self._pattern, Interval) or until_ms <= after_ms:
+            return 0, after_ms
+        return self._pattern.count_slots(after_ms, until_ms)
+
     def preview(self, after_ms: int, count: int) -> list[int]:
         """Return the next slots behind `after_ms`, up to `count` of them."""
         if not 1 <= count <= PREVIEW_COUNT_MAX:
