@@ -3,15 +3,15 @@
     ister serve &
     python examples/bank.py
 
-Ten withdrawals happen at once. Each is decided on a view of the ledger, and stored only if nothing
-else was stored since, so that no account is overdrawn.
+Ten withdrawals happen at once. Each is decided on a view of the ledger, and stored only if its
+account has no newer event, so that no account is overdrawn. Other accounts are not in the way.
 """
 
 import asyncio
 from datetime import datetime
 
 import ister
-from ister.errors import OffsetMismatchError
+from ister.errors import KeyOffsetMismatchError
 
 LEDGER = "examples.bank"
 
@@ -24,14 +24,18 @@ async def change(client: ister.Client, account: str, amount: int) -> ister.Messa
     """Deposit or withdraw; decide again when another event was stored meanwhile."""
     while True:
         view = await client.view(LEDGER)
-        balance = int(view.get(account, b"0")) + amount
+        last = view.entry(account) if account in view else None
+        balance = (int(last.payload) if last else 0) + amount
         if balance < 0:
             raise RefusedError(f"{account} has {balance - amount}, not {-amount}")
         try:
             return await client.publish(
-                LEDGER, b"%d" % balance, key=account, expected_offset=view.next_offset
+                LEDGER,
+                b"%d" % balance,
+                key=account,
+                expected_key_offset=last.offset if last else -1,
             )
-        except OffsetMismatchError:
+        except KeyOffsetMismatchError:
             continue
 
 
@@ -44,7 +48,7 @@ async def balances(client: ister.Client, at: int | datetime | None = None) -> di
 async def main() -> None:
     """Let many withdraw from one account at once, and look at the past."""
     async with ister.connect() as client:
-        await client.create_topic(LEDGER, kind="stream")
+        await client.create_topic(LEDGER, kind="stream", key_offsets=True)
         opened = await change(client, "alice", 100)
         await change(client, "bob", 20)
 

@@ -94,6 +94,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     TransactionError,
     UnauthenticatedError,
+    UntrustedBrokerError,
     VersionError,
     WrongKindError,
 )
@@ -189,6 +190,7 @@ __all__ = [
     "TopicNotFoundError",
     "TransactionError",
     "UnauthenticatedError",
+    "UntrustedBrokerError",
     "VersionError",
     "WrongKindError",
 ]

@@ -69,7 +69,8 @@ class IsterProcess(subprocess.Popen[bytes]):
         if not can_fork(env):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
-        own, theirs = socket.socketpair()
+        # Packets: the number of the process and its status stay two, however late they are read.
+        own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps({"args": args[3:], "env": env, "cwd": str(cwd or Path.cwd())})
         given = [
             wanted if wanted != -1 else number
@@ -79,8 +80,11 @@ class IsterProcess(subprocess.Popen[bytes]):
             socket.send_fds(_nursery(), [request.encode()], [*given, theirs.fileno()])
         self._report = own
         self._child_created = True
-        self.pid = int(own.recv(32))
+        self.pid = self._read_pid(own)
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _read_pid(self, report: socket.socket) -> int:
+        return int(report.recv(32))
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
         report = self._report

@@ -567,7 +567,7 @@ def test_a_mistake_is_one_clear_error(args: Args, code: int, words: bytes, shell
 def test_a_message_over_the_limit_is_refused(shell: Shell, topic: str) -> None:
     result = shell.run("produce", topic, input=b"x" * (8 * 1024 * 1024 + 1), code=64)
 
-    assert b"exceeds the 8388608 B limit" in result.stderr
+    assert b"exceeds the 8MiB limit" in result.stderr
 
 
 def test_the_version_is_told(shell: Shell) -> None:

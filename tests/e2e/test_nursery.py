@@ -1,7 +1,9 @@
 """What comes out of the nursery behaves as `python -m ister` does."""
 
 import os
+import select
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -22,8 +24,13 @@ ENDINGS = [
 ]
 
 
-def born(args: list[str], folder: Path, **variables: str) -> "IsterProcess":
-    return IsterProcess(
+def born(
+    args: list[str],
+    folder: Path,
+    starter: type[IsterProcess] = IsterProcess,
+    **variables: str,
+) -> IsterProcess:
+    return starter(
         args,
         env={**plain_environment(), **variables},
         cwd=folder,
@@ -40,12 +47,31 @@ def test_words_and_exit_code_are_those_of_a_process_from_scratch(
     found = []
     # The second one cannot be forked.
     for variables in ({}, {"PYTHONNODEBUGRANGES": "1"}):
-        with born(args, tmp_path, **variables) as process:
+        with born(args, tmp_path, IsterProcess, **variables) as process:
             out, err = process.communicate(timeout=WAIT_S)
         found.append((process.returncode, out, err))
 
     assert found[0] == found[1]
     assert found[0][0] == code
+
+
+class _LateStarter(IsterProcess):
+    """Reads the number of its process only when that has ended: a machine may be this busy."""
+
+    def _read_pid(self, report: socket.socket) -> int:
+        ended = select.poll()
+        ended.register(report, select.POLLHUP)
+        ended.poll(WAIT_S * 1000)
+        return super()._read_pid(report)
+
+
+def test_the_exit_code_of_a_process_that_ends_before_its_starter_looks_is_its_own(
+    tmp_path: Path,
+) -> None:
+    with born(["no"], tmp_path, _LateStarter) as process:
+        process.communicate(timeout=WAIT_S)
+
+    assert process.returncode == 2
 
 
 def test_signals_environment_and_folder_reach_it(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ from ister import sync
 from ister.base.errors import (
     DeniedError,
     InvalidError,
+    IsterError,
     NotConnectedError,
     UnauthenticatedError,
+    UntrustedBrokerError,
 )
 from ister.wire import (
     ErrorReply,
@@ -66,8 +68,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def refusal(url: str, **access: object) -> str:
     """Return why there is no connection."""
-    with pytest.raises(NotConnectedError) as caught:
+    with pytest.raises(IsterError) as caught:
         sync.connect(url, timeout=WAIT_S, connect_timeout=0, **access)  # type: ignore[arg-type]
+    assert isinstance(caught.value, NotConnectedError | UntrustedBrokerError)
     return caught.value.reason
 
 
@@ -219,7 +222,7 @@ def test_a_broker_whose_certificate_nobody_trusted_has_signed_is_not_talked_to(
         reason = refusal(secured.url, token=TOKEN, tls=tls)
 
         assert reason.startswith("its certificate is not to be trusted: ")
-        assert reason.endswith("with `ca` of `ister.Tls`, or --tls-ca")
+        assert reason.endswith("with `ca` of `ister.Tls`, or --tls-ca (ISTER_TLS_CA)")
 
 
 def test_a_broker_with_the_certificate_of_another_host_is_not_talked_to(

@@ -59,6 +59,7 @@ from ister.base.timelines import (
 )
 from ister.base.times import (
     MILLISECONDS_MIN,
+    TURN_S,
     Seconds,
     Time,
     check_milliseconds,
@@ -66,7 +67,16 @@ from ister.base.times import (
     epoch_us,
     parse_time,
 )
-from ister.base.units import parse_size, parse_span, rounded_size, rounded_span, size_text
+from ister.base.units import (
+    limit_text,
+    parse_size,
+    parse_span,
+    rounded_size,
+    rounded_span,
+    size_text,
+    span_hint,
+    span_text,
+)
 from ister.base.variables import (
     TLS_CA_VARIABLE,
     TLS_CERT_VARIABLE,
@@ -93,6 +103,7 @@ __all__ = [
     "TLS_KEY_VARIABLE",
     "TOKEN_FILE_VARIABLE",
     "TOKEN_VARIABLE",
+    "TURN_S",
     "URL_VARIABLE",
     "AckSettings",
     "AutoCreate",
@@ -136,6 +147,7 @@ __all__ = [
     "is_housekeeping",
     "is_loopback",
     "is_wildcard",
+    "limit_text",
     "matches",
     "namespace_of",
     "parse_pattern",
@@ -151,5 +163,7 @@ __all__ = [
     "rounded_size",
     "rounded_span",
     "size_text",
+    "span_hint",
+    "span_text",
     "without_secrets",
 ]

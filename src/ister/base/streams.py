@@ -22,6 +22,7 @@ from ister.base.limits import (
     MAX_DELIVERIES,
     MAX_DELIVERIES_MAX,
 )
+from ister.base.units import span_text
 
 
 class Durability(StrEnum):
@@ -93,7 +94,10 @@ class StreamSettings:
                 f"min_compaction_lag is for retention 'compact', and this is {self.retention!r}"
             )
         if not 0 <= self.dedup_window_ms <= DEDUP_WINDOW_MS_MAX:
-            raise BadRequestError(f"dedup_window_ms is 0 to {DEDUP_WINDOW_MS_MAX} (24 hours)")
+            raise BadRequestError(
+                f"dedup_window is 0 to {span_text(DEDUP_WINDOW_MS_MAX)}, "
+                f"not {span_text(self.dedup_window_ms)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +163,8 @@ class AckSettings:
         """Raise `BadRequestError` unless every setting is within its bounds."""
         if not ACK_TIMEOUT_MS_MIN <= self.ack_timeout_ms <= ACK_TIMEOUT_MS_MAX:
             raise BadRequestError(
-                f"an ack timeout is {ACK_TIMEOUT_MS_MIN} to {ACK_TIMEOUT_MS_MAX} ms, "
-                f"not {self.ack_timeout_ms}"
+                f"an ack timeout is {span_text(ACK_TIMEOUT_MS_MIN)} to "
+                f"{span_text(ACK_TIMEOUT_MS_MAX)}, not {span_text(self.ack_timeout_ms)}"
             )
         if not 0 <= self.max_deliveries <= MAX_DELIVERIES_MAX:
             raise BadRequestError(f"max_deliveries is 0 to {MAX_DELIVERIES_MAX}")
@@ -168,7 +172,8 @@ class AckSettings:
             not 0 <= step <= ACK_TIMEOUT_MS_MAX for step in self.backoff_ms
         ):
             raise BadRequestError(
-                f"a backoff is at most {BACKOFF_STEPS_MAX} delays of 0 to {ACK_TIMEOUT_MS_MAX} ms"
+                f"a backoff is at most {BACKOFF_STEPS_MAX} delays of 0 to "
+                f"{span_text(ACK_TIMEOUT_MS_MAX)}"
             )
         if not (0 < self.in_flight_max <= 2**31 and 0 < self.in_flight_bytes_max <= 2**40):
             raise BadRequestError("in_flight_max and in_flight_bytes_max are above 0")

@@ -14,6 +14,7 @@ from ister.base.limits import (
     NAME_BYTES_MAX,
 )
 from ister.base.streams import check_word
+from ister.base.units import span_text
 
 
 class TimelineKind(StrEnum):
@@ -46,8 +47,8 @@ class TimelineSettings:
         check_word(self.kind, TimelineKind, "kind")
         if not LEASE_MS_MIN <= self.lease_ms_max <= LEASE_MS_CEILING:
             raise BadRequestError(
-                f"max_lease is {LEASE_MS_MIN / 1000:g} to {LEASE_MS_CEILING / 1000:g} s, "
-                f"not {self.lease_ms_max / 1000:.12g}"
+                f"max_lease is {span_text(LEASE_MS_MIN)} to {span_text(LEASE_MS_CEILING)}, "
+                f"not {span_text(self.lease_ms_max)}"
             )
         if not 0 <= self.max_leases <= MAX_DELIVERIES_MAX:
             raise BadRequestError(f"max_leases is 0 (no end) to {MAX_DELIVERIES_MAX}")

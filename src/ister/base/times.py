@@ -9,6 +9,7 @@ Always true:
 from datetime import UTC, datetime, timedelta
 
 from ister.base.errors import BadRequestError
+from ister.base.units import span_hint
 
 # September 2001 as a time, 32 years as a delay.
 TURN_S = 1_000_000_000
@@ -62,6 +63,7 @@ def delay_us(span: object, what: str = "after", time: str = "at") -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise BadRequestError(
             f"{what} is seconds from now, 0 or more, or a timedelta, not {span!r}"
+            f"{span_hint(span, takes_timedelta=True)}"
         )
     if isinstance(span, timedelta):
         return span // timedelta(microseconds=1)

@@ -40,6 +40,42 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def span_text(milliseconds: float) -> str:
+    """Return a time span exactly: in the largest unit that leaves a whole number; `0` for none."""
+    for unit, factor in _ROUND_SPANS:
+        if milliseconds and milliseconds % (factor * 1000) == 0:
+            return f"{milliseconds // (factor * 1000):.0f}{unit}"
+    if abs(milliseconds) >= 1_000:
+        return f"{milliseconds / 1000:.15g}s"
+    return f"{milliseconds:.15g}ms" if milliseconds else "0"
+
+
+def limit_text(name: str, value: object) -> str:
+    """Return the value of a setting whose name ends with its unit: `5d` for `max_age_ms`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if name.endswith("_ms"):
+            return span_text(value)
+        if "bytes" in name and isinstance(value, int):
+            return size_text(value) if value else "0"
+    return str(value)
+
+
+def span_hint(given: object, *, takes_timedelta: bool = False) -> str:
+    """Return how `7d` is written in Python, after a colon; nothing for what is not such a text."""
+    try:
+        seconds = parse_span(given) if isinstance(given, str) else None
+    except ValueError:
+        return ""
+    if seconds is None:
+        return ""
+    hint = f": write {seconds:.15g}"
+    if not takes_timedelta:
+        return hint
+    parts = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+    unit, factor = next(one for one in parts.items() if seconds % one[1] == 0 or one[1] == 1)
+    return f"{hint}, or timedelta({unit}={seconds / factor:.15g})"
+
+
 def rounded_size(size_bytes: int) -> str:
     """Return about how large something is: `1.4 GiB`."""
     for unit, factor in _ROUND_SIZES:

@@ -216,12 +216,12 @@ class Catalog:
             parts = f" with {count} partitions" if count else ""
             raise TopicExistsError(name, f"as a {found[0].kind} topic{parts}")
 
-    def get(self, name: str) -> list[AnyTopic]:
-        """Return a topic or the partitions of one, or raise `TopicNotFoundError`."""
+    def get(self, name: str, kind: str = "") -> list[AnyTopic]:
+        """Return a topic or the partitions of one, or raise `TopicNotFoundError` for a `kind`."""
         found = self.find(Pattern(parse_topic(name)))
         if not found:
             self._check_no_timeline(name)
-            raise TopicNotFoundError(name)
+            raise TopicNotFoundError(name, kind)
         return found
 
     def streams_of(self, name: str) -> list[StreamTopic]:
@@ -229,7 +229,7 @@ class Catalog:
 
         Raises `ShardMovedError` when another broker has it.
         """
-        streams = [t for t in self.get(name) if isinstance(t, StreamTopic)]
+        streams = [t for t in self.get(name, "stream") if isinstance(t, StreamTopic)]
         if not streams:
             raise WrongKindError(name, "live", "this works on kind 'stream' only")
         streams[0].vault.committer.check_owned()

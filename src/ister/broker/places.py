@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ister.base import Origin, Position
+from ister.base import TURN_S, Origin, Position
 from ister.base.errors import BadRequestError, IsterError, OffsetGoneError
 from ister.broker.chores import Steps
 from ister.broker.stream import StreamTopic
@@ -14,6 +14,9 @@ OnOffsets = Callable[[dict[int, int] | IsterError], object]
 # Topics looked at in one step, and topics in which a time is looked up: below 1 ms.
 OFFSETS_PER_STEP = 1_024
 TIMES_PER_STEP = 64
+
+# For an offset that may be meant as a time, such as `int(time.time())`.
+_TIME_HINT = "an int is an offset; for a time give a datetime, or seconds since 1970 as a float"
 
 
 def resolve(topics: Sequence[StreamTopic], position: Position, done: OnOffsets) -> None:
@@ -50,9 +53,10 @@ def _offset_of(topic: StreamTopic, position: Position) -> int:
             if offset < topic.first_offset:
                 raise OffsetGoneError(topic.name, offset, topic.first_offset)
             if offset > topic.next_offset:
+                hint = f": {_TIME_HINT}" if offset >= TURN_S else ""
                 raise BadRequestError(
                     f"offset {offset} of {topic.name!r} is beyond its end, which is "
-                    f"{topic.next_offset}"
+                    f"{topic.next_offset}{hint}"
                 )
             return offset
         case _:

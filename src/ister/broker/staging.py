@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from ister.base import Clock, Timer, parse_topic
+from ister.base import Clock, Timer, parse_topic, span_text
 from ister.base.errors import (
     BadBatchError,
     BadRequestError,
@@ -253,8 +253,8 @@ class Staging:
             raise BadRequestError(f"the word of a stage has 1 to {NAME_BYTES_MAX} bytes")
         if not STAGE_KEEP_MS_MIN <= keep_ms <= STAGE_KEEP_MS_MAX:
             raise BadRequestError(
-                f"a stage is kept for {STAGE_KEEP_MS_MIN // 1000} to "
-                f"{STAGE_KEEP_MS_MAX // 1000} seconds, not {keep_ms / 1000:g}"
+                f"a stage is kept for {span_text(STAGE_KEEP_MS_MIN)} to "
+                f"{span_text(STAGE_KEEP_MS_MAX)}, not {span_text(keep_ms)}"
             )
         if word in self._stages:
             raise StageExistsError(word)

@@ -121,6 +121,8 @@ class Subscribers:
 
     def update(self, options: SubscribeOptions, done: Done) -> None:
         """Give a durable subscription the settings that are given, consumers or not."""
+        if options.given is not None and not options.given:
+            raise BadRequestError("no setting is given: say what is to change")
         pattern = parse_pattern(options.topic)
         wanted = self._wanted(options, pattern, options.subscription)
         self._durables.update(wanted, done)

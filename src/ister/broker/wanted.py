@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from ister.base import StreamSettings, TimelineKind, TimelineSettings
+from ister.base import StreamSettings, TimelineKind, TimelineSettings, limit_text
 from ister.base.errors import BadRequestError, TopicExistsError, WrongKindError
 from ister.base.limits import PARTITIONS_MAX
 
@@ -41,7 +41,7 @@ def check_same_settings(
         return
     other: Mapping[str, object] = asdict(wanted)
     differences = [
-        f"{name} {_shown(value)}, not {_shown(other.get(name))}"
+        f"{name.removesuffix('_ms')} {_shown(name, value)}, not {_shown(name, other.get(name))}"
         for name, value in asdict(found).items()
         if value != other.get(name)
     ]
@@ -52,9 +52,13 @@ def check_same_settings(
     )
 
 
-def _shown(value: object) -> str:
-    """Return a word in quotes, whether it is an enum's or not."""
-    return repr(str(value)) if isinstance(value, str) else str(value)
+def _shown(name: str, value: object) -> str:
+    """Return a setting as users write it; a word in quotes, whether it is an enum's or not."""
+    if isinstance(value, str):
+        return repr(str(value))
+    if name == "key_offsets":
+        return "on" if value else "off"
+    return limit_text(name, value) if value else "0"
 
 
 def no_letters(name: str) -> WrongKindError:

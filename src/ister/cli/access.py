@@ -26,6 +26,7 @@ from ister.base import (
     full_name,
 )
 from ister.base.errors import BadRequestError
+from ister.cli.terminal import forget_stdout
 from ister.telemetry import console_class
 
 if TYPE_CHECKING:
@@ -122,7 +123,12 @@ class AccessGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; usage errors are printed with control characters escaped."""
         with _EscapedErrors():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except BrokenPipeError:
+                # Typer would make it exit code 1.
+                forget_stdout()
+                raise typer.Exit(0) from None
 
 
 class _EscapedErrors(AbstractContextManager[None]):

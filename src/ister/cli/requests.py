@@ -41,6 +41,13 @@ def request(
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait.")
     ] = 5.0,
+    retries: Annotated[int, typer.Option(min=0, help="Send again so often within --timeout.")] = 0,
+    hedge_after: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="Send a second time when no answer came by then."
+        ),
+    ] = None,
     key: Annotated[str | None, typer.Option(help="Key of the message.")] = None,
     attribute: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Attribute. Repeatable.")
@@ -49,13 +56,15 @@ def request(
 ) -> None:
     """Ask a question and print the first answer.
 
+    With --retries or --hedge-after a responder may get the question more than once.
+
     The exit code is 66 when nobody listens, 75 when no answer came in time, and 1 when the
     answer says that it is an error.
 
     \b
     Examples:
       ister request /default/upper "hello"
-      cat order.json | ister request /default/check - --timeout 10
+      cat order.json | ister request /default/check - --timeout 10 --retries 2
     """
     attributes = parse_pairs(attribute or (), "--attribute")
     question = sys.stdin.buffer.read() if payload == "-" else payload.encode()
@@ -64,7 +73,13 @@ def request(
         async with connect(url) as client:
             start = time.perf_counter()
             answer = await client.request(
-                topic, question, timeout=timeout, key=key, attributes=attributes or None
+                topic,
+                question,
+                timeout=timeout,
+                key=key,
+                attributes=attributes or None,
+                retries=retries,
+                hedge_after=hedge_after,
             )
             _print_answer(answer, time.perf_counter() - start, as_json=as_json)
             return answer

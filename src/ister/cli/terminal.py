@@ -150,7 +150,7 @@ def run(main: Coroutine[Any, Any, _T], *, interrupt_code: int = EXIT_INTERRUPTED
             raise typer.Exit(EXIT_TERMINATED) from None
         except BrokenPipeError:
             # Whoever read our stdout has seen enough.
-            _forget_stdout()
+            forget_stdout()
             raise typer.Exit(0) from None
 
 
@@ -168,26 +168,40 @@ def guard(command: Callable[[], object]) -> NoReturn:
     """Run the whole program and end the process as the outcome asks for."""
     _fill_standard_streams()
     _buffer_stdout()
+    code = _exit_code(command)
+    # Not left to the interpreter: when that fails to write what is left, the code is 120.
+    if not code:
+        code = _exit_code(sys.stdout.flush)
     try:
-        command()
         sys.stdout.flush()
+    except OSError:
+        forget_stdout()
+    sys.exit(code)
+
+
+def _exit_code(act: Callable[[], object]) -> str | int | None:
+    """Do something, say what went wrong, and return the exit code that follows."""
+    try:
+        act()
+    except SystemExit as ended:
+        return ended.code
     except IsterError as error:
         hint = "; see --token-file" if isinstance(error, UnauthenticatedError) else ""
         say(f"ister: {in_options(str(error))}{hint}")
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
     except OSError as error:
         say(f"ister: {error.filename or 'input or output'}: {error.strerror or error}")
-        sys.exit(EXIT_FILE)
+        return EXIT_FILE
     except Exception as error:  # noqa: BLE001 - the top of the program
         if {"-v", "--verbose"} & set(sys.argv):
             say(traceback.format_exc())
         say(f"ister: bug: {type(error).__name__}: {error} (`ister --verbose ...` shows where)")
-        sys.exit(BrokenError.exit_code)
-    sys.exit(0)
+        return BrokenError.exit_code
+    return 0
 
 
 def parse_pairs(words: Sequence[str], option: str) -> dict[str, str]:
@@ -233,7 +247,7 @@ def _buffer_stdout() -> None:
         sys.stdout = open(1, "w", 1, encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
 
 
-def _forget_stdout() -> None:
+def forget_stdout() -> None:
     """Keep the interpreter from complaining about the closed pipe once more at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

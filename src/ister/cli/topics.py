@@ -241,6 +241,9 @@ def update_topic(
     asked_age, asked_ttl = parse_span_option(max_age, "--max-age"), parse_span_option(ttl, "--ttl")
     asked_window = parse_span_option(dedup_window, "--dedup-window")
     asked_bytes = parse_size_option(max_bytes, "--max-bytes")
+    options = (asked, asked_lag, asked_age, asked_ttl, asked_window, asked_bytes, max_messages)
+    if all(option is None for option in options):
+        raise typer.BadParameter("give a setting to change: see `ister topics update --help`")
     limits = [
         ("--max-age", max_age, "max_age_ms", (asked_age or 0) * 1000),
         ("--max-bytes", max_bytes, "max_bytes", asked_bytes or 0),

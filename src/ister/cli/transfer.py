@@ -213,7 +213,7 @@ async def _check_stream(client: Client, topic: str) -> None:
     """Raise unless a topic is a stream: anything else would be made, or would keep nothing."""
     rows = await client.topics(topic)
     if not rows:
-        raise TopicNotFoundError(topic)
+        raise TopicNotFoundError(topic, "stream")
     if rows[0].kind != "stream":
         raise WrongKindError(topic, rows[0].kind, KEPT_ONLY)
 

@@ -14,6 +14,9 @@ _SETTING = re.compile(r"(?<![\w/.'\"`-])(kind|type|policy|durability|retention|s
 _PHRASES = {
     "`ca` of `ister.Tls`, or --tls-ca": "--tls-ca",
     "`cert` and `key` of `ister.Tls`, or --tls-cert": "--tls-cert and --tls-key",
+    "an int is an offset; for a time give a datetime, or seconds since 1970 as a float": (
+        "a whole number is an offset; write a time as 2026-11-15T10:00Z"
+    ),
     "`client.timeline`": "`ister timeline`",
     "send again, or open the producer with `resend=True`": "send it again",
 }

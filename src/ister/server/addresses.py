@@ -1,7 +1,10 @@
 """The addresses of doors: whether they can be listened on, and what is wrong with one that cannot.
 
 A start finds out before it takes anything over from a broker that runs. Nothing is kept open: a
-door that opens later can still fail when another process takes its port in between.
+door that opens later can still fail when another process takes its port in between. A socket that
+is bound and does not listen yet keeps no other server from the port, since both reuse addresses.
+One that listens would have clients wait until the take-over is done, instead of trying the broker
+that still runs.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ister.base import AutoCreate, parse_size, parse_span, size_text, without_secrets
+from ister.base import AutoCreate, parse_size, parse_span, size_text, span_text, without_secrets
 from ister.objects import NO_SECRETS
 
 Value = str | int | float | Path
@@ -215,7 +215,8 @@ def duration_ms(low_s: float, high_s: float) -> Parse:
             raw = parse_span(raw)
         if isinstance(raw, bool) or not isinstance(raw, int | float) or raw != raw:  # noqa: PLR0124 - NaN
             raise ValueError("is no time span: write seconds, or a unit as in 500ms, 30s, 5m")
-        return round(_between(raw, low_s, high_s, f"{low_s:g}s", f"{high_s:g}s") * 1000)
+        low, high = span_text(low_s * 1000), span_text(high_s * 1000)
+        return round(_between(raw, low_s, high_s, low, high) * 1000)
 
     return parse
 

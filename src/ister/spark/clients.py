@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ister.base import DEFAULT_URL
-from ister.base.errors import NotConnectedError, UnauthenticatedError
+from ister.base.errors import NotConnectedError, UnauthenticatedError, UntrustedBrokerError
 
 if TYPE_CHECKING:
     from ister.client import Tls, Token, sync
@@ -93,6 +93,8 @@ def connect(broker: Broker, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
         raise UnauthenticatedError(f"{error.reason}; {_TOKEN_WORDS}") from None
     except NotConnectedError as error:
         raise NotConnectedError(error.url, _in_options(error.reason), error.answered) from error
+    except UntrustedBrokerError as error:
+        raise UntrustedBrokerError(error.url, _in_options(error.reason)) from error
 
 
 def _in_options(reason: str) -> str:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
+from ister.base import span_text
 from ister.base.errors import BadRequestError
 from ister.base.limits import MESSAGE_ID_BYTES_MAX
 from ister.timeline.cron_interval import Interval, find_interval
@@ -64,6 +65,15 @@ class CronRule:
             return self._pattern.next_slot(after_ms)
         return find_slot(self._pattern, self._zone, after_ms)
 
+    def count_slots(self, after_ms: int, until_ms: int) -> tuple[int, int]:
+        """Return how many slots lie behind `after_ms`, up to `until_ms`, and the last of them.
+
+        Only of an interval, whose slots need no calendar: of other rules it returns none.
+        """
+        if not isinstance(self._pattern, Interval) or until_ms <= after_ms:
+            return 0, after_ms
+        return self._pattern.count_slots(after_ms, until_ms)
+
     def preview(self, after_ms: int, count: int) -> list[int]:
         """Return the next slots behind `after_ms`, up to `count` of them."""
         if not 1 <= count <= PREVIEW_COUNT_MAX:
@@ -103,16 +113,16 @@ def parse_rule(
     expression = " ".join(expression.split())
     if not 0 <= jitter_ms <= JITTER_MS_MAX:
         raise BadRequestError(
-            f"jitter is 0 to {JITTER_MS_MAX // 1000} seconds, not {jitter_ms / 1000:g}"
+            f"jitter is 0 to {span_text(JITTER_MS_MAX)}, not {span_text(jitter_ms)}"
         )
     most_ms = min(_most_caught_up_ms(pattern), CATCH_UP_MS_MAX)
     if catch_up_ms is None:
         catch_up_ms = min(CATCH_UP_MS, most_ms)
     if not CATCH_UP_MS_MIN <= catch_up_ms <= most_ms:
         raise BadRequestError(
-            f"the catch-up window of cron expression {expression!r} is {CATCH_UP_MS_MIN // 1000} "
-            f"to {most_ms // 1000} seconds, not {catch_up_ms / 1000:g}: up to "
-            f"{CATCH_UP_SLOTS_MAX} slots are caught up with"
+            f"the catch-up window of cron expression {expression!r} is "
+            f"{span_text(CATCH_UP_MS_MIN)} to {span_text(most_ms)}, not {span_text(catch_up_ms)}: "
+            f"up to {CATCH_UP_SLOTS_MAX} slots are caught up with"
         )
     try:
         overlap = Overlap(overlap)

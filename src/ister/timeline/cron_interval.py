@@ -24,6 +24,11 @@ class Interval:
         """Return the first slot behind `after_ms`."""
         return (after_ms // self.every_ms + 1) * self.every_ms
 
+    def count_slots(self, after_ms: int, until_ms: int) -> tuple[int, int]:
+        """Return how many slots lie behind `after_ms`, up to `until_ms`, and the last of them."""
+        first, last = after_ms // self.every_ms, until_ms // self.every_ms
+        return last - first, last * self.every_ms
+
 
 def find_interval(expression: str) -> Interval | None:
     """Return the interval of `@every 5s`, `None` for other expressions.

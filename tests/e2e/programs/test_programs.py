@@ -143,7 +143,7 @@ def test_an_operator_sets_up_and_changes_a_broker_with_tls_and_tokens() -> None:
     assert done.returncode == 0, done.stderr
     parts = re.split(r"^== .*\n", done.stdout, flags=re.MULTILINE)
     _, strangers, behind, changes, tokens = parts
-    assert strangers.split("\n")[:-1] == ["exit code 75", "exit code 77"]
+    assert strangers.split("\n")[:-1] == ["exit code 64", "exit code 77"]
     assert "certificate is not to be trusted" in done.stderr
     assert "no token was given" in done.stderr
     # Lag, in flight.

@@ -185,7 +185,7 @@ def test_no_rows_are_no_error(spark: SparkSession, client: ister.sync.Client, to
         ("'x' AS value", {"compresion": "lz4"}, "did you mean `compression`"),
         ("'x' AS value", {"series": "s"}, "`series` and `number` belong together"),
         ("'x' AS value", {"createTopic": "false"}, "does not exist"),
-        ("repeat('x', 9000000) AS value", {}, "message of 9000000 B exceeds the 8388608 B limit"),
+        ("repeat('x', 9000000) AS value", {}, "message of 9000000B exceeds the 8MiB limit"),
         ("'x' AS value; '' AS topic", {"topic": None}, "name '' is not valid"),
         ("'x' AS value; '/default/*' AS topic", {"topic": None}, "tokens hold letters"),
         ("'x' AS value; 5 AS partition", {}, "a row is for partition 5, and its topic has 0 to 0"),

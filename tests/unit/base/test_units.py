@@ -2,7 +2,15 @@
 
 import pytest
 
-from ister.base import parse_size, parse_span, rounded_size, rounded_span, size_text
+from ister.base import (
+    parse_size,
+    parse_span,
+    rounded_size,
+    rounded_span,
+    size_text,
+    span_hint,
+    span_text,
+)
 from ister.base.limits import KIB, MIB
 
 
@@ -41,6 +49,41 @@ def test_an_exact_size_reads_back_as_itself() -> None:
 )
 def test_a_rounded_size_changes_its_unit_at_the_edge(size_bytes: int, text: str) -> None:
     assert rounded_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "0"),
+        (1, "1ms"),
+        (0.5, "0.5ms"),
+        (1_500, "1.5s"),
+        (30_000, "30s"),
+        (90_000, "90s"),
+        (5_400_000, "90m"),
+        (432_000_000, "5d"),
+        (432_000_001, "432000.001s"),
+        (-1_000, "-1s"),
+    ],
+)
+def test_an_exact_span_is_shown_as_people_write_it(milliseconds: float, text: str) -> None:
+    assert span_text(milliseconds) == text
+    assert milliseconds < 0 or round(parse_span(text) * 1000, 6) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("7d", ": write 604800, or timedelta(days=7)"),
+        ("90m", ": write 5400, or timedelta(minutes=90)"),
+        ("500ms", ": write 0.5, or timedelta(seconds=0.5)"),
+        ("a week", ""),
+        (None, ""),
+    ],
+)
+def test_a_span_as_text_gets_a_hint_how_to_write_it(given: object, hint: str) -> None:
+    assert span_hint(given, takes_timedelta=True) == hint
+    assert span_hint(given) == hint.partition(",")[0]
 
 
 @pytest.mark.parametrize(

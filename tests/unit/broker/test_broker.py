@@ -411,7 +411,7 @@ def test_a_message_up_to_the_limit_is_taken(size: int) -> None:
 def test_a_message_one_byte_over_the_limit_is_refused() -> None:
     bench = Bench(message_bytes_max=100)
 
-    with pytest.raises(MessageTooLargeError, match="101 B exceeds the 100 B limit"):
+    with pytest.raises(MessageTooLargeError, match="101B exceeds the 100B limit"):
         bench.publish(b"x" * 101)
 
 

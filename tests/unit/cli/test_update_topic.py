@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 import ister
 from ister.base import StreamSettings
 from ister.cli.app import make_app
+from ister.cli.words import in_options
 from ister.testing import ThreadedBroker
 
 
@@ -35,6 +36,25 @@ def test_what_may_drop_messages_is_said_first_and_asks(client: ister.sync.Client
     assert refused.exit_code == 2
     assert "messages of /default/orders that are beyond --max-age 7d" in refused.stderr
     assert settings(client).max_age_ms == 0
+
+
+def test_settings_of_a_topic_that_exists_are_shown_as_people_write_them(
+    client: ister.sync.Client,
+) -> None:
+    client.update_topic("orders", max_age=5 * 86_400)
+    command = ["topics", "create", "orders", "--kind", "stream", "--url", client.url]
+
+    refused = CliRunner().invoke(make_app(["topics"]), [*command, "--max-bytes", "1GiB"])
+
+    said = "exists already with --max-age 5d, not 0; --max-bytes 7B, not 1GiB:"
+    assert said in in_options(str(refused.exception))
+
+
+def test_an_update_without_an_option_is_refused(client: ister.sync.Client) -> None:
+    refused = update(client, "--yes")
+
+    assert refused.exit_code == 2
+    assert "give a setting to change" in refused.stderr
 
 
 def test_the_compaction_lag_changes_without_asking(client: ister.sync.Client) -> None:

@@ -16,6 +16,10 @@ from ister.cli.words import in_options
         ("dedup_window_ms is 0 to 10 (24 hours)", "--dedup-window is 0 to 10 (24 hours)"),
         ("max_leases is 0 (no end) to 1000", "--max-leases is 0 (no end) to 1000"),
         (
+            "an int is an offset; for a time give a datetime, or seconds since 1970 as a float",
+            "a whole number is an offset; write a time as 2026-11-15T10:00Z",
+        ),
+        (
             "it may want a certificate: `cert` and `key` of `ister.Tls`, or --tls-cert",
             "it may want a certificate: --tls-cert and --tls-key",
         ),

@@ -318,7 +318,7 @@ def test_a_row_that_waits_does_not_keep_its_arrow_batch_in_memory() -> None:
 def test_a_row_over_the_limit_of_a_message_is_refused() -> None:
     part = rows(payload=[b"x" * 10, b"x" * 1001])
 
-    with pytest.raises(MessageTooLargeError, match="message of 1001 B exceeds the 1000 B"):
+    with pytest.raises(MessageTooLargeError, match="message of 1001B exceeds the 1000B"):
         batches(encoder(part, message_bytes_max=1000), part)
 
 

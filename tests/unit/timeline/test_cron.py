@@ -368,7 +368,7 @@ def test_an_interval_is_a_second_to_a_day_in_whole_seconds(span: str) -> None:
 def test_an_interval_is_caught_up_with_for_a_thousand_slots_at_most() -> None:
     assert parse_rule("@every 1s").catch_up_ms == 1_000_000
     assert parse_rule("@every 5s").catch_up_ms == 3_600_000
-    with pytest.raises(BadRequestError, match="10 to 1000 seconds"):
+    with pytest.raises(BadRequestError, match="10s to 1000s"):
         parse_rule("@every 1s", catch_up_ms=3_600_000)
 
 

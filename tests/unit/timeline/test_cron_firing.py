@@ -417,3 +417,49 @@ def test_each_slot_is_decided_once_and_fires_in_order_whatever_happens(
     assert state.last_slot_ms == (life.fired[-1] if life.fired else 0)
     waiting = 1 if state.buffered_ms else 0
     assert state.fired + state.missed + state.skipped + waiting == len(slots)
+
+
+def decided(rule: CronRule, state: CronState, now_ms: int) -> tuple[list[Decision], CronState]:
+    """Return the decisions it takes until nothing is due any more."""
+    found = [at(rule, state, now_ms)]
+    while found[-1].wake_ms is not None and found[-1].wake_ms <= START_MS + now_ms:
+        found.append(at(rule, found[-1].state, now_ms))
+    return found, found[-1].state
+
+
+def test_a_year_of_missed_seconds_takes_no_more_decisions_than_an_hour() -> None:
+    rule = parse_rule("@every 1s", overlap="allow")
+    state = start_state(rule, START_MS)
+
+    found, after = decided(rule, state, 365 * DAY_MS)
+
+    assert len(found) == 11
+    assert (after.fired, after.missed) == (1_001, 365 * 86_400 - 1_001)
+
+
+@given(
+    every_s=st.integers(1, 100),
+    jitter_ms=st.sampled_from([0, 1, 999, 5_000]),
+    catch_up_ms=st.integers(10_000, 300_000),
+    away_ms=st.integers(0, 3_600_000),
+)
+def test_missed_slots_of_an_interval_are_counted_as_one_by_one(
+    every_s: int, jitter_ms: int, catch_up_ms: int, away_ms: int
+) -> None:
+    options = {"jitter_ms": jitter_ms, "catch_up_ms": catch_up_ms}
+    rule = parse_rule(f"@every {every_s}s", overlap="allow", **options)  # type: ignore[arg-type]
+
+    found, after = decided(rule, start_state(rule, START_MS), away_ms)
+
+    due = [
+        rule.due_ms("r", slot_ms)
+        for slot_ms in range(
+            START_MS + every_s * 1_000 - START_MS % (every_s * 1_000),
+            START_MS + away_ms + 1,
+            every_s * 1_000,
+        )
+    ]
+    now_ms = START_MS + away_ms
+    fired = [one for one in due if now_ms - catch_up_ms <= one <= now_ms]
+    assert [one.due_ms for decision in found for one in decision.firings] == fired
+    assert after.missed == sum(one < now_ms - catch_up_ms for one in due)

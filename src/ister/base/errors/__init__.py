@@ -76,6 +76,7 @@ from ister.base.errors.invalid import (
     SchemaViolationError,
     StageTooLargeError,
     TableSchemaError,
+    UntrustedBrokerError,
     VersionError,
     WrongKindError,
 )
@@ -202,6 +203,7 @@ __all__ = [
     "TopicNotFoundError",
     "TransactionError",
     "UnauthenticatedError",
+    "UntrustedBrokerError",
     "VersionError",
     "WrongKindError",
     "from_wire",

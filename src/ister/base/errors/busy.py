@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ister.base.errors.tree import BusyError
+from ister.base.units import limit_text, rounded_size
 
 
 @dataclass(eq=False)
@@ -15,7 +16,8 @@ class LimitReachedError(BusyError):
     value: int
 
     def __str__(self) -> str:
-        return f"limit `{self.limit}` of {self.value} is reached: free some, or raise it"
+        value = limit_text(self.limit, self.value)
+        return f"limit `{self.limit}` of {value} is reached: free some, or raise it"
 
 
 @dataclass(eq=False)
@@ -28,7 +30,7 @@ class ProducerFullError(BusyError):
 
     def __str__(self) -> str:
         return (
-            f"{self.pending_bytes} B wait for acknowledgement on {self.topic!r}: "
+            f"{rounded_size(self.pending_bytes)} wait for acknowledgement on {self.topic!r}: "
             "`await producer.ready()` between sends, or use `await producer.send(...)`"
         )
 
@@ -155,8 +157,9 @@ class StagingFullError(BusyError):
 
     def __str__(self) -> str:
         return (
-            f"limit `{self.limit}` of {self.value} is reached by what all clients have staged: "
-            "publish or drop stages, or wait until those that nobody publishes are too old"
+            f"limit `{self.limit}` of {limit_text(self.limit, self.value)} is reached by what all "
+            "clients have staged: publish or drop stages, or wait until those that nobody "
+            "publishes are too old"
         )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ister.base.errors.tree import InvalidError
+from ister.base.units import size_text
 
 
 @dataclass(eq=False)
@@ -53,7 +54,8 @@ class MessageTooLargeError(InvalidError):
 
     def __str__(self) -> str:
         fact = (
-            f"message of {self.size_bytes} B exceeds the {self.size_bytes_max} B limit "
+            f"message of {size_text(self.size_bytes)} exceeds the "
+            f"{size_text(self.size_bytes_max)} limit "
             f"of topic {self.topic!r}"
         )
         if not self.setting:
@@ -71,7 +73,8 @@ class BatchTooLargeError(InvalidError):
 
     def __str__(self) -> str:
         return (
-            f"batch of {self.size_bytes} B exceeds the {self.size_bytes_max} B limit: "
+            f"batch of {size_text(self.size_bytes)} exceeds the {size_text(self.size_bytes_max)} "
+            "limit: "
             "send fewer messages at once, or raise `batch_bytes_max` on the broker"
         )
 
@@ -257,9 +260,24 @@ class StageTooLargeError(InvalidError):
 
     def __str__(self) -> str:
         return (
-            f"{self.count} {self.unit} are more than the {self.count_max} that are published at "
-            "once: publish less at a time, such as fewer rows in each trigger"
+            f"{self._text(self.count)} are more than the {self._text(self.count_max)} that are "
+            "published at once: publish less at a time, such as fewer rows in each trigger"
         )
+
+    def _text(self, count: int) -> str:
+        return size_text(count) if self.unit == "bytes" else f"{count} {self.unit}"
+
+
+@dataclass(eq=False)
+class UntrustedBrokerError(InvalidError):
+    """The certificate of the broker is not to be trusted: another attempt would meet it again."""
+
+    code: ClassVar[int] = 1032
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no connection to {self.url}: {self.reason}"
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ister.base.errors.tree import NotFoundError
+from ister.base.errors.tree import FieldValue, NotFoundError
 
 
 @dataclass(eq=False)
@@ -12,12 +12,19 @@ class TopicNotFoundError(NotFoundError):
 
     code: ClassVar[int] = 3001
     topic: str
+    # The kind that the call is for; empty: any, or live.
+    kind: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} does not exist: create it with "
-            f"`ister topics create {self.topic}`, with `--kind stream` if it is to keep messages"
-        )
+        fact = f"topic {self.topic!r} does not exist: create it with `ister topics create"
+        if self.kind:
+            return f"{fact} {self.topic} --kind {self.kind}`"
+        return f"{fact} {self.topic}`, with `--kind stream` if it is to keep messages"
+
+    def fields(self) -> dict[str, FieldValue]:
+        """Return the fields that are set: clients that know no kind take it as it was before."""
+        values = super().fields()
+        return values if self.kind else {"topic": values["topic"]}
 
 
 @dataclass(eq=False)

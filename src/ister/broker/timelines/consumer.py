@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ister.base import span_text
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
     LEASE_MS_MIN,
@@ -64,11 +65,13 @@ def check_consumer(
         raise BadRequestError(f"the name of a consumer has 1 to {NAME_BYTES_MAX} bytes")
     if not LEASE_MS_MIN <= lease_ms <= lease_ms_max:
         raise BadRequestError(
-            f"a lease is {LEASE_MS_MIN / 1000:g} to {lease_ms_max / 1000:g} s (the topic's "
-            f"max_lease), not {lease_ms / 1000:.12g}"
+            f"a lease is {span_text(LEASE_MS_MIN)} to {span_text(lease_ms_max)} (the topic's "
+            f"max_lease), not {span_text(lease_ms)}"
         )
     if not 0 <= prefetch_ms <= PREFETCH_MS_MAX:
-        raise BadRequestError(f"prefetch is 0 to {PREFETCH_MS_MAX} ms, not {prefetch_ms}")
+        raise BadRequestError(
+            f"prefetch is 0 to {span_text(PREFETCH_MS_MAX)}, not {span_text(prefetch_ms)}"
+        )
     if not 0 <= credit <= TIMELINE_CREDIT_MAX:
         raise BadRequestError(f"credit is 0 to {TIMELINE_CREDIT_MAX}, not {credit}")
 

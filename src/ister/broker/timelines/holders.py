@@ -5,6 +5,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from ister.base import span_text
 from ister.base.errors import (
     BadRequestError,
     IsterError,
@@ -116,8 +117,8 @@ class HoldersCall:
         if extend.until_ms <= start_ms + longest_ms:
             return None
         return BadRequestError(
-            f"a lease of {topic.name!r} lasts at most {longest_ms / 1000:g} s, not "
-            f"{(extend.until_ms - start_ms) / 1000:.12g}: extend it for less, and again before it "
+            f"a lease of {topic.name!r} lasts at most {span_text(longest_ms)}, not "
+            f"{span_text(extend.until_ms - start_ms)}: extend it for less, and again before it "
             "ends, or make the topic with a longer `max_lease`"
         )
 

@@ -297,7 +297,7 @@ class Timelines:
         """Return the rules of a cron topic, or raise `WrongKindError`."""
         rules = self._rules.get(name)
         if rules is None:
-            kind = self._get(name).settings.kind
+            kind = self._get(name, TimelineKind.CRON).settings.kind
             raise WrongKindError(name, kind, "it has no rules; make a topic of kind cron for them")
         return rules
 
@@ -493,20 +493,20 @@ class Timelines:
 
     # Inner workings
 
-    def _get(self, name: str) -> TimelineTopic:
+    def _get(self, name: str, kind: str = TimelineKind.TIMELINE) -> TimelineTopic:
         topic = self._topics.get(name)
         if topic is None:
-            raise self._missing(name)
+            raise self._missing(name, kind)
         return topic
 
     def _as_known(self, name: str, row: Row) -> Row:
         topic = self._topics.get(name)
         return row if topic is None else topic.as_known(row)
 
-    def _missing(self, name: str) -> IsterError:
+    def _missing(self, name: str, wanted: str = TimelineKind.TIMELINE) -> IsterError:
         kind = self._find_kind(name)
         if kind is None:
-            return TopicNotFoundError(name)
+            return TopicNotFoundError(name, wanted)
         reason = "its messages are not due at a time; timelines are made with kind='timeline'"
         return WrongKindError(name, kind, reason)
 

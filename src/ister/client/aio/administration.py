@@ -1,5 +1,6 @@
 """What a client asks of its broker beside messages: topics, subscriptions, namespaces, reports."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
@@ -56,13 +57,13 @@ from ister.wire import (
 )
 
 
-class Administration:
-    """The part of `Client` that needs nothing but its link. See the module."""
+class Administration(ABC):
+    """The part of `Client` that needs nothing but its link."""
 
     @property
+    @abstractmethod
     def link(self) -> BrokerLink:
         """The connection, once open."""
-        raise NotImplementedError
 
     async def create_topic(
         self,

@@ -151,6 +151,8 @@ class Client(Administration):
     async def open(self) -> None:
         """Connect, or raise `NotConnectedError`; `UnauthenticatedError` without a good token.
 
+        `UntrustedBrokerError` says that the certificate of the broker is not to be trusted.
+
         A broker that is not there yet is waited for: see `ister.connect`.
         """
         if self._link is not None:

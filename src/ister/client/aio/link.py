@@ -25,6 +25,7 @@ from ister.base.errors import (
     NotConnectedError,
     RequestTimeoutError,
     UnauthenticatedError,
+    UntrustedBrokerError,
 )
 from ister.base.limits import STAGE_WINDOW_BYTES
 from ister.client.aio.futures import Deadline
@@ -33,6 +34,7 @@ from ister.client.aio.sockets import (
     Address,
     Connector,
     HandshakeError,
+    UntrustedError,
     closing_hint,
     has_answered,
     reason_of,
@@ -128,6 +130,8 @@ class BrokerLink:
             left_s = (deadline_ms - self.clock.monotonic_ms()) / 1000
             reasons = "; ".join(map(reason_of, errors))
             # Another attempt would meet the same certificates.
+            if all(isinstance(error, UntrustedError) for error in errors):
+                raise UntrustedBrokerError(self._access.shown(), reasons)
             if left_s <= 0 or all(isinstance(error, HandshakeError) for error in errors):
                 answered = any(map(has_answered, errors))
                 raise NotConnectedError(self._access.shown(), reasons, answered)

@@ -1,74 +1,44 @@
 """Commands that a client sends again by itself when the connection was lost on the way."""
 
-from ister.wire import (
-    AskTime,
-    BindSchema,
-    CheckSchema,
-    Command,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
-    Seek,
-    SetSchemaMode,
-    UpdateTopic,
-    WatchStreams,
-)
+from ister import wire
 
 # Questions, and wishes that are already fulfilled the second time.
 _REPEATABLE = (
-    AskTime,
-    BindSchema,
-    CheckSchema,
-    CountTimeline,
-    CreateTopic,
-    DescribeBroker,
-    DescribeSchema,
-    DropStages,
-    GetFromTimeline,
-    GetSchema,
-    GetSchemaBinding,
-    ListCron,
-    ListNamespaces,
-    ListSchemas,
-    ListSchemaVersions,
-    ListSubscriptions,
-    ListTimeline,
-    ListTopics,
-    LocateStream,
-    PauseSubscription,
-    PreviewCron,
-    PublishStages,
-    RegisterSchema,
-    SaveCursor,
-    Seek,
-    SetSchemaMode,
-    UpdateTopic,
-    WatchStreams,
+    wire.AskTime,
+    wire.BindSchema,
+    wire.CheckSchema,
+    wire.CountTimeline,
+    wire.CreateTopic,
+    wire.DescribeBroker,
+    wire.DescribeSchema,
+    wire.DropStages,
+    wire.GetFromTimeline,
+    wire.GetSchema,
+    wire.GetSchemaBinding,
+    wire.ListCron,
+    wire.ListNamespaces,
+    wire.ListSchemas,
+    wire.ListSchemaVersions,
+    wire.ListSubscriptions,
+    wire.ListTimeline,
+    wire.ListTopics,
+    wire.LocateStream,
+    wire.PauseSubscription,
+    wire.PreviewCron,
+    wire.PublishStages,
+    wire.RegisterSchema,
+    wire.SaveCursor,
+    wire.Seek,
+    wire.SetSchemaMode,
+    wire.UpdateTopic,
+    wire.WatchStreams,
 )
 
 
-def is_repeatable(command: Command) -> bool:
+def is_repeatable(command: wire.Command) -> bool:
     """Whether a command does no harm when it is done twice.
 
     A topic that has to be new would be found there the second time.
     """
-    is_new = isinstance(command, CreateTopic) and command.exist_ok is False
+    is_new = isinstance(command, wire.CreateTopic) and command.exist_ok is False
     return isinstance(command, _REPEATABLE) and not is_new

@@ -15,6 +15,7 @@ from os import fspath
 from pathlib import Path
 from typing import Protocol
 
+from ister.base import TLS_CA_VARIABLE
 from ister.base.errors import BadRequestError, IsterError, NotConnectedError
 from ister.client.session import Access, Tls, check_token
 from ister.telemetry import library_logger
@@ -37,6 +38,10 @@ _NO_TLS = ("wrong version number", "record layer failure")
 
 class HandshakeError(ConnectionError):
     """Something accepted the connection, and TLS failed: there is a broker, most likely."""
+
+
+class UntrustedError(HandshakeError):
+    """The certificate that was shown is not to be trusted."""
 
 
 class Connector(Protocol):
@@ -80,6 +85,8 @@ class TlsConnector:
             transport, _ = await asyncio.get_running_loop().create_connection(
                 protocol, *address, ssl=context, ssl_shutdown_timeout=SHUTDOWN_S
             )
+        except ssl.SSLCertVerificationError as error:
+            raise UntrustedError(tls_reason(error)) from error
         except ssl.SSLError as error:
             raise HandshakeError(tls_reason(error)) from error
         except ConnectionError as error:
@@ -132,7 +139,8 @@ def tls_reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = f"its certificate is not to be trusted: {error.verify_message.rstrip('.')}"
         if error.verify_code in _UNKNOWN_SIGNER:
-            reason += "; name the authority that signed it with `ca` of `ister.Tls`, or --tls-ca"
+            reason += "; name the authority that signed it with `ca` of `ister.Tls`, or --tls-ca "
+            reason += f"({TLS_CA_VARIABLE})"
         return reason
     # Only OpenSSL's own errors have one.
     reason = str(getattr(error, "reason", None) or "broken").lower().replace("_", " ")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from ister.base import full_name
+from ister.base import full_name, span_hint, span_text
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
     ATTRIBUTE_BYTES_MAX,
@@ -63,7 +63,7 @@ def check_timeout(timeout: object, what: str = "a timeout") -> float | None:
         return None
     if isinstance(timeout, int | float) and not math.isnan(timeout):
         return None if timeout > TTL_S_MAX else max(0.0, timeout)
-    raise BadRequestError(f"{what} is a number of seconds, not {timeout!r}")
+    raise BadRequestError(f"{what} is a number of seconds, not {timeout!r}{span_hint(timeout)}")
 
 
 def check_count(count: object, what: str, *, least: int = 0, most: int = COUNT_MAX) -> int:
@@ -78,7 +78,10 @@ def check_count(count: object, what: str, *, least: int = 0, most: int = COUNT_M
 def with_ttl(attributes: Attributes | None, ttl: object) -> Attributes:
     """Return `attributes` of a message that is not to be delivered after `ttl` seconds."""
     if not isinstance(ttl, int | float) or not (0 < ttl <= TTL_S_MAX):
-        raise BadRequestError(f"a ttl is above 0 and at most {TTL_S_MAX} seconds, not {ttl!r}")
+        raise BadRequestError(
+            f"a ttl is seconds above 0 and at most {span_text(TTL_S_MAX * 1000)}, "
+            f"not {ttl!r}{span_hint(ttl)}"
+        )
     # Up: a message must not be gone before its time.
     return {**(attributes or {}), TTL_ATTRIBUTE: str(math.ceil(ttl * 1000))}
 

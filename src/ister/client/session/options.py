@@ -22,6 +22,8 @@ from ister.base import (
     TimelineKind,
     TimelineSettings,
     epoch_us,
+    span_hint,
+    span_text,
 )
 from ister.base.errors import BadRequestError
 from ister.base.limits import (
@@ -45,6 +47,11 @@ CompressionName = Literal["none", "lz4", "zstd"]
 DurabilityName = Literal["memory", "os", "fsync", "object"]
 RetentionName = Literal["limits", "interest", "workqueue", "compact"]
 PoisonName = Literal["dead_letter", "block", "drop"]
+
+# What a JSON number holds exactly: 285,000 years.
+SPAN_MS_MAX = 2**53
+# From here on a span is shown as the number that was given.
+_SHOWN_S_MAX = 10**12
 
 
 def position_of(place: Place, what: str = "start") -> Position:
@@ -75,18 +82,17 @@ def time_ms(time: Time, what: str) -> int:
     return epoch_us(time, what, "") // 1000
 
 
-def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = 2**53) -> int:
+def milliseconds(span: Seconds, what: str, *, least_ms: int = 0, most_ms: int = SPAN_MS_MAX) -> int:
     """Return a span of time in milliseconds."""
     seconds: object = span.total_seconds() if isinstance(span, timedelta) else span
-    if (
-        isinstance(seconds, int | float)
-        and not isinstance(seconds, bool)
-        and least_ms <= seconds * 1000 <= most_ms
-    ):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        hint = span_hint(span, takes_timedelta=True)
+        raise BadRequestError(f"{what} is seconds or a timedelta, not {span!r}{hint}")
+    if least_ms <= seconds * 1000 <= most_ms:
         return round(seconds * 1000)
-    raise BadRequestError(
-        f"{what} is {least_ms / 1000:g} to {most_ms / 1000:g} seconds, not {span!r}"
-    )
+    shown = span_text(seconds * 1000) if abs(seconds) < _SHOWN_S_MAX else f"{seconds!r} seconds"
+    bounds = "or more" if most_ms == SPAN_MS_MAX else f"to {span_text(most_ms)}"
+    raise BadRequestError(f"{what} is {span_text(least_ms)} {bounds}, not {shown}")
 
 
 def check_filters(filters: Mapping[str, str] | None, key_filters: Sequence[str] | None) -> None:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ister.client import aio
-from ister.client.sync.blocking import Blocking
+from ister.client.sync.blocking import Blocking, blocking
 
 if TYPE_CHECKING:
     from ister.client.sync.client import Client
@@ -34,7 +34,7 @@ class ServiceInstance(Blocking[aio.ServiceInstance]):
         self.id = inner.id
 
     def __enter__(self) -> Self:
-        self._thread.run(self._inner.open())
+        self.open()
         return self
 
     def __exit__(
@@ -44,6 +44,8 @@ class ServiceInstance(Blocking[aio.ServiceInstance]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    open = blocking(aio.ServiceInstance.open)
 
     def run(self) -> None:
         """Answer requests until the service is closed by another thread."""

@@ -43,8 +43,13 @@ class Stage(Blocking[aio.Stage]):
     ) -> None:
         if kind is not None:
             self.abandon()
-        elif not self._inner.ended:
+        elif not self.ended:
             self.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was closed or given up, or that is under way."""
+        return self._inner.ended
 
     open = blocking(aio.Stage.open)
     add = blocking(aio.Stage.add)

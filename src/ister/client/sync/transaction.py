@@ -41,10 +41,15 @@ class Transaction(Blocking[aio.Transaction]):
     ) -> None:
         if kind is not None:
             self.abandon()
-        elif not self._inner.ended:
+        elif not self.ended:
             self.commit()
 
     commit = blocking(aio.Transaction.commit)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was committed or given up, or that is under way."""
+        return self._inner.ended
 
     @property
     def results(self) -> MessageIds:

@@ -1,7 +1,8 @@
 """Views of the blocking client: the last value of every key of a stream."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from ister.client import aio
 from ister.client.sync.reader import Reader
@@ -31,6 +32,17 @@ class View(Mapping[str, bytes]):
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """There is nothing to close."""
 
     def entry(self, key: str) -> aio.ViewEntry:
         """Return the message of a key with all there is to it; raise `KeyError`."""

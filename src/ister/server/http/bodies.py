@@ -7,6 +7,7 @@ send them and however slowly.
 import asyncio
 from http import HTTPStatus
 
+from ister.base import size_text
 from ister.base.errors import LimitReachedError
 from ister.server.http.asgi import Receive, Scope, header_of
 from ister.server.http.faults import RefusedError
@@ -63,5 +64,5 @@ def _too_large() -> RefusedError:
     # when they have sent everything, and would see nothing but a broken pipe. The door gives them
     # as long as it gives any peer that asks for nothing.
     return RefusedError(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES_MAX} bytes"
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {size_text(BODY_BYTES_MAX)}"
     )

@@ -53,7 +53,7 @@ def _named(definition: Definition) -> Iterator[TopicSink]:
 def _make(client: sync.Client, sink: TopicSink, partitions: int, *, create: bool) -> None:
     assert sink.topic is not None, "_named"
     if not create and not client.topics(sink.topic):
-        raise TopicNotFoundError(sink.topic)
+        raise TopicNotFoundError(sink.topic, "stream")
     ensure_topic(client, sink.topic, partitions=partitions, create=create)
 
 

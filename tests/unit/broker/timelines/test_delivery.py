@@ -279,7 +279,7 @@ def test_an_extended_lease_lasts_longer_and_never_longer_than_the_topic_allows()
     outcome = client.extend("a", bench.now_ms + 5_000)
 
     assert isinstance(refused, BadRequestError)
-    assert "at most 5 s, not 5.001" in str(refused)
+    assert "at most 5s, not 5.001s" in str(refused)
     assert isinstance(outcome, Changed)
     assert outcome.position_ms == bench.now_ms + 5_000
     bench.advance(4_999)

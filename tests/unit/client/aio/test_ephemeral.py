@@ -88,7 +88,7 @@ async def test_what_contradicts_itself_is_refused(client: ister.Client) -> None:
         client.subscribe(ORDERS, durable=True)
     with pytest.raises(BadRequestError, match="ends with its last consumer"):
         client.subscribe(ORDERS, expire_after=10.0)
-    with pytest.raises(BadRequestError, match="expire_after is 0 to"):
+    with pytest.raises(BadRequestError, match="expire_after is 0 or more, not -1s"):
         client.subscribe(ORDERS, "s", expire_after=-1.0)
 
 

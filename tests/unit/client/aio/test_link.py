@@ -13,9 +13,10 @@ from ister.base.errors import (
     BadRequestError,
     ConnectionLostError,
     NotConnectedError,
+    UntrustedBrokerError,
     VersionError,
 )
-from ister.client.aio.sockets import HandshakeError
+from ister.client.aio.sockets import UntrustedError
 from ister.testing import MemoryBroker, MemoryTransport, VirtualClock, connect_pair, settle
 from ister.wire import Welcome, control_frame
 
@@ -163,13 +164,15 @@ async def test_a_certificate_that_is_not_trusted_is_told_at_once(network: Networ
         protocol: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]
     ) -> MemoryTransport:
         network.attempts.append("")
-        raise HandshakeError("its certificate is not to be trusted")
+        raise UntrustedError("its certificate is not to be trusted")
 
     client = ister.connect("ister://x", clock=network.clock, connector=connector)
 
-    with pytest.raises(NotConnectedError, match="not to be trusted"):
+    with pytest.raises(UntrustedBrokerError, match="not to be trusted") as refused:
         await client.open()
     assert len(network.attempts) == 1
+    # Not the one that asks to try again.
+    assert refused.value.exit_code == 64
 
 
 async def test_a_connection_that_is_closed_at_once_is_not_called_a_missing_broker(

@@ -224,7 +224,7 @@ def test_a_broker_signed_by_a_stranger_is_told_with_the_way_out(
 
     said = tls_reason(error)
     assert said.startswith("its certificate is not to be trusted: ")
-    assert said.endswith("with `ca` of `ister.Tls`, or --tls-ca")
+    assert said.endswith("with `ca` of `ister.Tls`, or --tls-ca (ISTER_TLS_CA)")
 
 
 def test_a_broker_of_another_name_is_told_without_talk_of_authorities(

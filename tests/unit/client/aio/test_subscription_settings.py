@@ -36,6 +36,14 @@ async def test_what_a_consumer_does_not_say_stays_as_it_is(client: ister.Client)
     assert await settings(client) == wanted
 
 
+async def test_an_update_without_a_setting_is_refused(client: ister.Client) -> None:
+    async with client.subscribe(ORDERS, "s", type="shared"):
+        pass
+
+    with pytest.raises(BadRequestError, match="no setting is given: say what is to change"):
+        await client.update_subscription(ORDERS, "s")
+
+
 async def test_a_setting_can_be_set_back_to_its_default(client: ister.Client) -> None:
     async with (
         client.subscribe(ORDERS, "s", type="shared", ack_timeout=60.0),

@@ -4,8 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ister.base.errors import BadRequestError
 from ister.client import View, ViewEntry
 from ister.codec import Batch, encode
+from ister.testing import MemoryBroker
 
 
 def batch(
@@ -72,3 +74,15 @@ def test_a_view_is_read_only() -> None:
     assert not hasattr(view, "__setitem__")
     assert "a" not in view
     assert view.get("a") is None
+
+
+async def test_a_time_given_as_an_offset_gets_a_hint() -> None:
+    async with MemoryBroker() as broker, broker.connect() as client:
+        await client.create_topic("ledger", kind="stream")
+
+        with pytest.raises(
+            BadRequestError, match="an int is an offset; for a time give a datetime"
+        ):
+            await client.view("ledger", at=1_763_533_422)
+        with pytest.raises(BadRequestError, match=r"which is 0$"):
+            await client.view("ledger", at=1)

@@ -228,7 +228,7 @@ def test_the_size_that_is_refused_is_told_with_what_goes_with_the_payload(
     producer = end.open_producer()
     delay(producer, bytes(MIB - 1_124), **extras)
 
-    with pytest.raises(MessageTooLargeError, match="message of 1048577 B exceeds the 1048576 B"):
+    with pytest.raises(MessageTooLargeError, match="message of 1048577B exceeds the 1MiB"):
         delay(producer, bytes(MIB - 1_123), **extras)
 
 

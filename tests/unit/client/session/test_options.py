@@ -65,6 +65,32 @@ def test_a_span_is_within_its_bounds(span: Any) -> None:
         milliseconds(span, "x", most_ms=10_000)
 
 
+@pytest.mark.parametrize(
+    ("span", "bounds", "text"),
+    [
+        ("7d", {}, "x is seconds or a timedelta, not '7d': write 604800, or timedelta(days=7)"),
+        (None, {}, "x is seconds or a timedelta, not None"),
+        (-1, {}, "x is 0 or more, not -1s"),
+        (timedelta(days=2), {"least_ms": 1, "most_ms": 86_400_000}, "x is 1ms to 1d, not 2d"),
+        (1e300, {"most_ms": 86_400_000}, "x is 0 to 1d, not 1e+300 seconds"),
+    ],
+)
+def test_a_span_out_of_bounds_is_shown_as_people_write_it(
+    span: Any, bounds: dict[str, int], text: str
+) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        milliseconds(span, "x", **bounds)
+
+    assert str(refused.value) == text
+
+
+def test_settings_out_of_bounds_are_shown_as_people_write_them() -> None:
+    with pytest.raises(BadRequestError, match="dedup_window is 0 to 1d, not 2d"):
+        stream_settings("stream", **NO_SETTINGS | {"dedup_window": timedelta(days=2)})
+    with pytest.raises(BadRequestError, match="an ack timeout is 1s to 12h, not 13h"):
+        ack_settings(ack_timeout=timedelta(hours=13))
+
+
 def test_who_says_nothing_about_acks_leaves_them_as_they_are() -> None:
     assert ack_settings(**NOTHING_SAID) is None
 

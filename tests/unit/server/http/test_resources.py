@@ -429,6 +429,16 @@ async def test_a_timeline_is_nothing_else(
     assert answer.error == (400, 1013, "WrongKindError")
 
 
+@pytest.mark.parametrize("resource", [f"{TOPICS}/orders", BILLING, f"{BILLING}/settings"])
+async def test_a_change_without_a_setting_is_refused(
+    resource: str, call: Caller, billing: None
+) -> None:
+    answer = await call("PATCH", resource, {})
+
+    assert answer.error == (400, 1007, "BadRequestError")
+    assert "no setting is given: say what is to change" in str(answer.json)
+
+
 async def test_settings_of_a_subscription_change_and_the_others_stay(
     call: Caller, billing: None
 ) -> None:
@@ -442,4 +452,4 @@ async def test_settings_of_a_subscription_change_and_the_others_stay(
     assert after["cursor"]["settings"] == before["cursor"]["settings"] | {"max_deliveries": 9}
     assert (await call("PATCH", BILLING, {"policy": "fair"})).status == 400
     missing = f"{BILLING}-not-there"
-    assert (await call("PATCH", missing, {})).error == (404, 3004, "SubscriptionNotFoundError")
+    assert (await call("PATCH", missing, body)).error == (404, 3004, "SubscriptionNotFoundError")

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 from ister.base import AckSettings, SubscriptionReport, is_wildcard
 from ister.base.errors import (
     BadNameError,
+    BadRequestError,
     LimitReachedError,
     NamespaceNotFoundError,
     OffsetGoneError,
@@ -228,6 +229,8 @@ async def describe_settings(admin: Admin, where: SubscriptionPath) -> AckSetting
 async def change_settings(admin: Admin, where: SubscriptionPath, body: AckChanges) -> AckSettings:
     """Change how a durable subscription treats messages; what is left out stays as it is."""
     former = admin.subscriptions.settings(where.name, where.subscription)
+    if not body.changed():
+        raise BadRequestError("no setting is given: say what is to change")
     await admin.subscriptions.set_settings(where.name, where.subscription, _changed(former, body))
     return admin.subscriptions.settings(where.name, where.subscription)
 
