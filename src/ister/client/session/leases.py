@@ -369,8 +369,8 @@ class Leases:
                 self.settle(lease, start, end)
         # Also without any: this has the broker take back the credit of the consumer.
         for first in range(0, max(len(runs), 1), ACKS_PER_FRAME_MAX):
-            some = runs[first : first + ACKS_PER_FRAME_MAX]
-            nack = NackMessages(channel=self.channel, runs=some, unused=True)
+            part = runs[first : first + ACKS_PER_FRAME_MAX]
+            nack = NackMessages(channel=self.channel, runs=part, unused=True)
             last = first + ACKS_PER_FRAME_MAX >= len(runs)
             self._session.call(nack, on_reply if last else ignore)
 

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Literal
 
 import pytest
 
 import ister
 from ister.client.session.sharing_window import PATIENCE_MS
 from ister.testing import MemoryBroker, VirtualClock, settle
+
+Type = Literal["exclusive", "shared", "failover", "key_shared"]
 
 TOPIC = "/default/jobs"
 COUNT = 4_000
@@ -41,9 +44,11 @@ async def client(broker: MemoryBroker) -> AsyncIterator[ister.Client]:
 class Worker:
     """Deals with jobs at once, and from one of them on waits until it is let go on."""
 
-    def __init__(self, client: ister.Client, hangs_at: int | None = None, type_: str = "shared"):
+    def __init__(
+        self, client: ister.Client, hangs_at: int | None = None, type_: Type = "shared"
+    ) -> None:
         self.done: list[tuple[int, int]] = []
-        self.sub = client.subscribe(TOPIC, "work", type=type_, start="earliest")  # type: ignore[call-overload]
+        self.sub = client.subscribe(TOPIC, "work", type=type_, start="earliest")
         self.go_on = asyncio.Event()
         self._hangs_at = hangs_at
 
@@ -156,7 +161,7 @@ async def test_messages_that_a_paused_consumer_holds_go_to_others(
 
 @pytest.mark.parametrize("type_", ["exclusive", "failover", "key_shared"])
 async def test_a_consumer_that_does_not_share_keeps_what_it_has(
-    client: ister.Client, clock: VirtualClock, type_: str
+    client: ister.Client, clock: VirtualClock, type_: Type
 ) -> None:
     async with AsyncExitStack() as stack:
         await start(stack, Worker(client, hangs_at=0, type_=type_))
