@@ -204,6 +204,10 @@ class Consumer:
         self.credit_bytes = min(self.credit_bytes + size_bytes, CREDIT_MAX)
         self.resume()
 
+    def withdraw(self) -> None:
+        """Take its credit back, until it grants more."""
+        self.credit_count = 0
+
     def resume(self) -> None:
         """Send what there is room for again, of live topics and of streams."""
         self._send_waiting()

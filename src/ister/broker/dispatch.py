@@ -131,7 +131,9 @@ class Dispatch:
                 self._pump_again()
             if parking is not None:
                 self._unpark(parking)
-            if self._new:
+            # In a later turn, when time is up before all of these are handed out: else one batch
+            # would go before them, where order is all that counts.
+            if self._new and not (self._single and self._again):
                 self._pump_new()
         finally:
             self._pumping = False

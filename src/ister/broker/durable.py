@@ -471,6 +471,7 @@ class DurableSubscription:
     def nack(self, runs: Sequence[TimedRun], backoff_delay: int, reason: str = "") -> list[Run]:
         """Give messages back, to be delivered again after a delay; `NEVER_MS`: not again.
 
+        `UNUSED_MS`: at once, and not as failed.
         The dead letter of a message says the last `reason` that was given for it.
         """
         refused: list[Run] = []

@@ -9,7 +9,14 @@ from ister.subscriptions.kinds import SubscriptionType
 from ister.subscriptions.leases import Lease
 from ister.subscriptions.offsets import OffsetSet
 from ister.subscriptions.ordered import Admission, KeyGate
-from ister.subscriptions.portions import NEVER_MS, Expired, InCommit, NewRun, Redelivery
+from ister.subscriptions.portions import (
+    NEVER_MS,
+    UNUSED_MS,
+    Expired,
+    InCommit,
+    NewRun,
+    Redelivery,
+)
 from ister.subscriptions.responders import Responder, loads_of_responders
 from ister.subscriptions.ring import OWNER_WEIGHT, KeyMatcher, Ring, keys_of
 from ister.subscriptions.sharing import Policy, Share, in_turn, to_least_loaded
@@ -17,6 +24,7 @@ from ister.subscriptions.sharing import Policy, Share, in_turn, to_least_loaded
 __all__ = [
     "NEVER_MS",
     "OWNER_WEIGHT",
+    "UNUSED_MS",
     "Admission",
     "Confirmations",
     "Cursor",

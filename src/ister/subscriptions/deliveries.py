@@ -35,7 +35,14 @@ from ister.subscriptions.cursor import Cursor
 from ister.subscriptions.fence import LOST_LEASES_MAX, Fence, merge_runs
 from ister.subscriptions.leases import Lease, Leases
 from ister.subscriptions.offsets import OFFSET_END_MAX, OffsetSet, Run
-from ister.subscriptions.portions import NEVER_MS, Expired, InCommit, NewRun, Redelivery
+from ister.subscriptions.portions import (
+    NEVER_MS,
+    UNUSED_MS,
+    Expired,
+    InCommit,
+    NewRun,
+    Redelivery,
+)
 from ister.subscriptions.waiting import Waiting
 
 # One call looks at no more than this many runs of new messages: a topic may hold millions of
@@ -338,7 +345,7 @@ class Deliveries:
         """Give a run back as failed, and return what is refused.
 
         It is due after `delay_ms`, or when that is `None`, as the backoff list says; with
-        `NEVER_MS` it counts as exhausted.
+        `NEVER_MS` it counts as exhausted. With `UNUSED_MS` it is due at once, and has not failed.
         """
         taken = OffsetSet()
         lease = self._leases.find(number)
@@ -347,6 +354,8 @@ class Deliveries:
             if delay_ms == NEVER_MS:
                 self.cursor.fail(taken, lease.attempt)
                 self._exhausted.update(taken)
+            elif delay_ms == UNUSED_MS:
+                self._waiting.ready.update(taken)
             else:
                 self._fail(taken, lease.attempt, now_ms=now_ms, delay_ms=delay_ms)
             self._fence.on_lost(number, taken)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 # The delay of what is not to be delivered again.
 NEVER_MS = -1
+# The delay of what the application has not received: none, and no attempt counts.
+UNUSED_MS = -2
 
 
 class NewRun(NamedTuple):

@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 
 # As long as a timeout of half a minute, at least; a client that hangs is tried again after it.
 SPAN_MS = 30_000
-# A client is slow when its answers take longer than so many times those of the quickest.
-SLOW = 4
+# A client is slow when its answers take so many times as long as those of the quickest.
+SLOW = 2
+# Answers that are quicker than this count as if they took so long: else a pause of a millisecond
+# would make a client slow.
+QUICK_MS = 5
 
 
 class Responder:
@@ -82,14 +85,17 @@ class Responder:
 def loads_of_responders(loads: Sequence[int], responders: Sequence[Responder]) -> list[int]:
     """Return the loads of consumers for requests: what they have not answered counts.
 
-    A slow one counts as if it had more: as many times more as it is slower than the quickest.
+    A slow one counts as if it had more, by the square of how many times slower than the quickest it
+    is. One that takes five times as long, which may be longer than those who asked wait, gets a
+    request when the others have four each. With a linear rule it got one request of 25.
     Where nobody answers (a log of the requests, say) nothing changes.
     """
     delays = [responder.delay_ms() for responder in responders]
     quickest_ms = min((delay_ms for delay_ms, answers in delays if answers), default=0)
     if not quickest_ms:
         return list(loads)
+    slow_ms = SLOW * max(quickest_ms, QUICK_MS)
     return [
-        load + responder.waiting + (responder.waiting + 1) * (delay_ms // (SLOW * quickest_ms))
+        load + responder.waiting + (responder.waiting + 1) * (delay_ms // slow_ms) ** 2
         for load, responder, (delay_ms, _) in zip(loads, responders, delays, strict=True)
     ]

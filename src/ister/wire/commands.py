@@ -306,13 +306,18 @@ class DropCursor(Tagged):
 
 
 class NackMessages(Tagged):
-    """Give leased messages back as NACK does, and say why; with `reject` for good."""
+    """Give leased messages back as NACK does, and say why; with `reject` for good.
+
+    With `unused` no attempt counts and the delays do not matter: the application has not received
+    these messages. The credit of the consumer is withdrawn before they are delivered again.
+    """
 
     channel: int
     # As in a NACK frame: lease, first offset, end offset, milliseconds.
     runs: Annotated[list[tuple[int, int, int, int]], Meta(max_length=ACKS_PER_FRAME_MAX)]
     reason: str = ""
     reject: bool = False
+    unused: bool | UnsetType = UNSET
 
 
 class PauseSubscription(Tagged):

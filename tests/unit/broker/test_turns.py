@@ -201,6 +201,25 @@ def test_a_reader_is_sent_a_long_stream_over_several_turns_in_order() -> None:
     assert sink.offsets == keeper.offsets == list(range(50))
 
 
+@pytest.mark.parametrize("type_", ["exclusive", "failover"])
+def test_new_messages_wait_for_redeliveries_that_take_several_turns(type_: str) -> None:
+    bench = StreamBench()
+    bench.create()
+    former = bench.consume(type=type_, credit=20)
+    bench.publish_many(50)
+    assert former.offsets == list(range(20))
+    former.leave()
+    bench.advance(1_000)
+    bench.clock.tick_us = 1_000
+
+    member = bench.consume(type=type_)
+    at_once = len(member.offsets)
+    bench.advance(5_000)
+
+    assert 0 < at_once < 20
+    assert member.offsets == list(range(50))
+
+
 # Live topics
 
 

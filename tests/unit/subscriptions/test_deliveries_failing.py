@@ -4,7 +4,15 @@ from tests.unit.subscriptions.leasing import TIMEOUT_MS, deliveries_of, fail, le
 
 from ister.base import AckSettings
 from ister.base.limits import NACK_DELAY_MS_MAX
-from ister.subscriptions import NEVER_MS, Cursor, Expired, NewRun, OffsetSet, Redelivery
+from ister.subscriptions import (
+    NEVER_MS,
+    UNUSED_MS,
+    Cursor,
+    Expired,
+    NewRun,
+    OffsetSet,
+    Redelivery,
+)
 
 # Nacks, backoff, attempts.
 
@@ -53,6 +61,15 @@ def test_a_rejected_run_is_exhausted_at_its_first_attempt() -> None:
     assert deliveries.nack(number, 1, 3, now_ms=0, delay_ms=NEVER_MS) == []
     assert deliveries.exhausted(10) == [(1, 1), (2, 1)]
     assert deliveries.next_due_ms() == TIMEOUT_MS
+    assert deliveries.in_flight == 2
+
+
+def test_a_run_that_is_given_back_unused_is_due_at_once_and_has_not_failed() -> None:
+    deliveries = deliveries_of(max_deliveries=1, backoff_ms=(100,))
+    number = lease(deliveries, range(4)).number
+
+    assert deliveries.nack(number, 1, 3, now_ms=0, delay_ms=UNUSED_MS) == []
+    assert deliveries.due(0, 10) == [Redelivery(range(1, 3), 1)]
     assert deliveries.in_flight == 2
 
 

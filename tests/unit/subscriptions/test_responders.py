@@ -3,7 +3,7 @@
 import pytest
 
 from ister.subscriptions import Responder, loads_of_responders
-from ister.subscriptions.responders import SLOW, SPAN_MS
+from ister.subscriptions.responders import QUICK_MS, SLOW, SPAN_MS
 
 
 class Time:
@@ -119,9 +119,17 @@ def test_where_nobody_answers_nothing_changes(time: Time) -> None:
     assert loads_of_responders([1, 2], responders) == [1, 2]
 
 
-@pytest.mark.parametrize(("times", "load"), [(SLOW - 1, 0), (SLOW, 1), (5 * SLOW, 5)])
+@pytest.mark.parametrize(("times", "load"), [(SLOW - 1, 0), (SLOW, 1), (5 * SLOW, 25)])
 def test_a_slow_one_counts_as_if_it_had_more(time: Time, times: int, load: int) -> None:
     responders = [answering(time, 10), answering(time, 10 * times)]
+    time.ms += 1_000
+
+    assert loads_of_responders([0, 0], responders) == [0, load]
+
+
+@pytest.mark.parametrize(("delay_ms", "load"), [(SLOW * QUICK_MS - 1, 0), (SLOW * QUICK_MS, 1)])
+def test_a_few_milliseconds_make_nobody_slow(time: Time, delay_ms: int, load: int) -> None:
+    responders = [answering(time, 1), answering(time, delay_ms)]
     time.ms += 1_000
 
     assert loads_of_responders([0, 0], responders) == [0, load]

@@ -37,6 +37,16 @@ class ProducerPool:
     def __len__(self) -> int:
         return len(self._pooled)
 
+    def find(self, topic: str) -> PooledProducer | None:
+        """Return what `take` returns, if there is nothing to open or to close for that."""
+        pooled = self._pooled.get(topic)
+        if pooled is None or pooled.producer.closed or len(self._pooled) > POOLED_PRODUCERS_MAX:
+            return None
+        del self._pooled[topic]
+        self._pooled[topic] = pooled
+        pooled.users += 1
+        return pooled
+
     async def take(self, topic: str) -> PooledProducer:
         """Return the producer of a topic, open; the caller takes one from `users` when done."""
         pooled = self._pooled.pop(topic, None)

@@ -58,6 +58,8 @@ class Inbox:
         self._owed_count = 0
         self._owed_bytes = 0
         self._asked_count = 0
+        # Whether the broker is taking back the credit it has.
+        self._withdrawing = False
         # What is owed when it goes back: half a window.
         self._due_count = NEVER
         self._due_bytes = NEVER
@@ -125,6 +127,31 @@ class Inbox:
         if self._window is not None:
             self._window.soon_ms = SOON_IN_BATCHES_MS
 
+    @property
+    def shares(self) -> bool:
+        """Whether it has a window that grows and shrinks."""
+        return self._window is not None
+
+    def withdraw(self, size_bytes: int) -> None:
+        """The broker is asked to take back the credit it has, with batches of so many bytes.
+
+        Until `on_withdrawn` none is given.
+        """
+        assert self._window is not None, "a window of a fixed size is not given back"
+        self._window.on_given_back()
+        self.credit_count = self._window.level
+        self._set_due()
+        self._owed_bytes += size_bytes
+        self._withdrawing = True
+
+    def on_withdrawn(self) -> None:
+        """The broker has no credit: what it sent with it was before this."""
+        self._withdrawing = False
+        self._credit_left = 0
+        self._owed_count = self.credit_count - sum(batch.count for batch in self.batches)
+        if any(not waiter.done() for waiter in self._waiters):
+            self.pay()
+
     def ask(self, count: int) -> None:
         """Let the broker send so much that `count` messages come; in pull mode only."""
         at_hand = sum(batch.count for batch in self.batches)
@@ -139,6 +166,7 @@ class Inbox:
             self._window.on_attached()
             self.credit_count = self._window.level
             self._set_due()
+        self._withdrawing = False
         # What was asked for and has not come; or a whole window less what was not taken.
         self._asked_count += self._credit_left
         self._owed_count = self.credit_count - sum(batch.count for batch in self.batches)
@@ -187,7 +215,7 @@ class Inbox:
     def _set_due(self) -> None:
         if self.paused or self.pull:
             self._due_count = self._due_bytes = NEVER
-        elif self._window is not None and self.credit_count == 1:
+        elif self._window is not None and not (self._window.sends_ahead and self.credit_count > 1):
             # The next message comes when it is waited for. It could come earlier, and would then
             # be stuck behind the one that the application works on, however long that takes.
             self._due_count = self._due_bytes = NEVER
@@ -197,7 +225,7 @@ class Inbox:
 
     def pay(self) -> None:
         """Give back all credit that is owed, unless paused."""
-        if self.paused:
+        if self.paused or self._withdrawing:
             return
         count = self._asked_count if self.pull else max(self._owed_count, 0)
         size_bytes = max(self._owed_bytes, 0)

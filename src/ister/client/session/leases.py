@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ister.base.errors import BadBatchError, IsterError, LeaseLostError
 from ister.base.limits import ACKS_PER_FRAME_MAX
-from ister.client.session.calls import ignore
+from ister.client.session.calls import OnReply, ignore
 from ister.client.session.checks import cut_reason
 from ister.client.session.confirms import Confirm, Confirms, Part
 from ister.client.session.pending import Future
@@ -109,6 +109,7 @@ class Lease:
         self.attempt = attempt
         # Messages that are not settled.
         self.left = len(offsets)
+        self.came_ms = now_ms
         # When the application last did something about it.
         self.moved_ms = now_ms
         self.renew_ms = 0
@@ -211,6 +212,10 @@ class Lease:
         if self._settled is not None:
             return self._settled
         return bytearray(b"\1" * self._floor).ljust(len(self.offsets), b"\0")
+
+
+# Slots of a lease.
+Span = tuple[Lease, int, int]
 
 
 class Leases:
@@ -346,6 +351,28 @@ class Leases:
                 self.settle(lease, start, end)
         if runs:
             self._send_nacks(runs, cut_reason(reason), reject=False)
+
+    def give_back(self, waiting: Iterable[Span], on_reply: OnReply) -> None:
+        """Have messages delivered to others that the application has not received.
+
+        `on_reply` hears that the broker has done it.
+        """
+        self.flush()
+        slots: dict[Lease, list[tuple[int, int]]] = {}
+        for lease, start, end in waiting:
+            if not lease.void:
+                slots.setdefault(lease, []).append((start, end))
+        runs: list[TimedRun] = []
+        for lease, some in slots.items():
+            for start, end in merged(sorted(some)):
+                runs += [(*run, 0) for run in lease.runs(start, end)]
+                self.settle(lease, start, end)
+        # Also without any: this has the broker take back the credit of the consumer.
+        for first in range(0, max(len(runs), 1), ACKS_PER_FRAME_MAX):
+            part = runs[first : first + ACKS_PER_FRAME_MAX]
+            nack = NackMessages(channel=self.channel, runs=part, unused=True)
+            last = first + ACKS_PER_FRAME_MAX >= len(runs)
+            self._session.call(nack, on_reply if last else ignore)
 
     def confirm(self, lease: Lease, start: int, end: int, future: Future) -> None:
         """Acknowledge slots `start` to `end`; `future` is done when the broker has stored that.

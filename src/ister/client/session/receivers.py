@@ -183,6 +183,11 @@ class Receivers:
         for subscription in list(self.subscriptions.values()):
             subscription.leases.expire(now_ms, timeout_ms)
 
+    def give_back(self, now_ms: int) -> None:
+        """Let others have what has waited for the application too long."""
+        for subscription in self.subscriptions.values():
+            subscription.give_back(now_ms)
+
     # The connection
 
     def on_open(self) -> None:

@@ -211,6 +211,7 @@ class Session:
         before_ms, self.pulse_ms = self.pulse_ms, now_ms
         self._calls.expire(now_ms, self._timeout_ms)
         self.receivers.expire(now_ms, self._timeout_ms)
+        self.receivers.give_back(now_ms)
         self.timelines.on_pulse(now_ms, self._timeout_ms)
         for producer in list(self.producers.values()):
             # A batch is stamped with the pulse before it: by the time of the last one, none is

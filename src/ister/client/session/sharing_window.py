@@ -4,6 +4,10 @@ A message that was sent ahead is nobody else's. So a consumer begins with one, a
 it waits for that: nothing is stuck behind a job that takes minutes. It may have twice as many
 whenever it has soon taken half of its window, up to the usual window; and half as many when that
 takes long. Who asks for a number of messages at once may have so many.
+
+A consumer that was quick and hangs now has messages ahead of it that others could work on. Messages
+that wait for `PATIENCE_MS` are given back. Then nothing is sent ahead until the consumer is quick
+again: else a slow consumer that is alone would be sent the same messages over and over.
 """
 
 FIRST = 1
@@ -20,17 +24,23 @@ ROUND_TRIPS = 2
 QUICK_PER_MS = 50
 # What is long for half a window.
 LONG_MS = 1_000
+# How long a message waits for the application. A whole window is 1.3 s of work at the pace that it
+# grew at, so the consumer has become at least four times slower. A message of a timeline waits as
+# long.
+PATIENCE_MS = 5_000
 
 
 class SharingWindow:
     """The window of one consumer. `level` is what may be ahead of it, in messages."""
 
-    __slots__ = ("_since_ms", "_taken", "least", "level", "most", "soon_ms")
+    __slots__ = ("_since_ms", "_taken", "least", "level", "most", "sends_ahead", "soon_ms")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.least = self.level = min(FIRST, most)
         self.soon_ms = SOON_MS
+        # Whether the next messages may come before the application waits for them.
+        self.sends_ahead = True
         # What was taken, and since when, if it is known.
         self._taken = 0
         self._since_ms: int | None = None
@@ -38,8 +48,14 @@ class SharingWindow:
     def on_attached(self) -> None:
         """The consumer is attached, for the first time or again: others may share by now."""
         self.level = self.least
+        self.sends_ahead = True
         self._taken = 0
         self._since_ms = None
+
+    def on_given_back(self) -> None:
+        """Messages have waited for too long, and were given back."""
+        self.on_attached()
+        self.sends_ahead = False
 
     def on_wanted(self, count: int) -> int:
         """The application wants so many at once; return how many more it may have."""
@@ -61,6 +77,7 @@ class SharingWindow:
         soon_ms = self.soon_ms + ROUND_TRIPS * round_trip_ms
         if spent_ms <= soon_ms or spent_ms * QUICK_PER_MS <= taken:
             change = min(self.level, self.most - self.level)
+            self.sends_ahead = True
         elif spent_ms >= LONG_MS:
             change = -min(self.level // 2, self.level - self.least)
         self.level += change

@@ -8,7 +8,7 @@ Always true:
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ from msgspec import UNSET
 from ister.base.errors import IsterError
 from ister.base.limits import CREDIT_COUNT
 from ister.client.session.inbox import Inbox
-from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases
+from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases, Span
 from ister.client.session.message import BaseMessage
+from ister.client.session.sharing_window import PATIENCE_MS
 from ister.wire import LEASE, Subscribe, Subscribed
 
 if TYPE_CHECKING:
@@ -153,6 +154,22 @@ class SubscriptionChannel:
         ]
         self.leases.nack_handed_out(waiting, reason)
 
+    def give_back(self, now_ms: int) -> None:
+        """Let others have the messages of streams that have waited for the application too long.
+
+        With them goes all that came after them. Of a subscription that other consumers share:
+        elsewhere nobody else would be sent them, or not in order.
+        """
+        inbox = self.inbox
+        if not inbox.shares or not self._session.can_publish or not self.leases.used:
+            return
+        queues: list[deque[Any]] = [*self.buffers, inbox.batches]
+        if any(_has_waited(queue, now_ms) for queue in queues):
+            inbox_bytes = sum(batch.size_bytes for batch in inbox.batches)
+            spans = [span for queue in queues for span in _take_leased(queue)]
+            inbox.withdraw(inbox_bytes - sum(batch.size_bytes for batch in inbox.batches))
+            self.leases.give_back(spans, lambda _: inbox.on_withdrawn())
+
     def on_moved(self, life: int) -> None:
         """The subscription was moved to another place: what was in flight is void."""
         self.life = life
@@ -185,3 +202,38 @@ class SubscriptionChannel:
     def _emit(self, event: Event) -> None:
         if self._on_event is not None:
             self._session.events.append((self._on_event, event))
+
+
+def _has_waited(queue: deque[Any], now_ms: int) -> bool:
+    """Return whether the first message of a queue has waited for too long."""
+    try:
+        span = _span_of(queue[0])
+    except IndexError:
+        return False
+    return span is not None and now_ms - span[0].came_ms > PATIENCE_MS
+
+
+def _take_leased(queue: deque[Any]) -> Iterator[Span]:
+    """Take messages from the end of a queue, as far as they can be given back.
+
+    The application may take from the other end meanwhile, in a thread of its own.
+    """
+    while queue:
+        try:
+            item = queue.pop()
+        except IndexError:
+            return
+        span = _span_of(item)
+        if span is None:
+            # Of a live topic, which a pattern may cover as well.
+            queue.append(item)
+            return
+        yield span
+
+
+def _span_of(item: object) -> Span | None:
+    """Return which part of a lease waits here; live messages have none."""
+    if isinstance(item, BaseMessage):
+        lease = item.find_lease()
+        return None if lease is None else (lease, item.slot, item.slot + 1)
+    return (item.lease, 0, item.count) if isinstance(item, LeasedBatch) else None

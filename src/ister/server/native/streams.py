@@ -9,7 +9,7 @@ from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
 from ister.broker import Attachment, Producer, Transaction, Vault
 from ister.codec import Batch
 from ister.server.native.staging import add_to_stage
-from ister.subscriptions import NEVER_MS
+from ister.subscriptions import NEVER_MS, UNUSED_MS
 from ister.wire import (
     BACKOFF_DELAY,
     Frame,
@@ -125,6 +125,11 @@ def nack_with_reason(attachment: Attachment | None, command: NackMessages) -> It
     if command.reject:
         runs = [(*run[:3], NEVER_MS) for run in runs]
         reason = reason or REJECTED
+    elif command.unused is True:
+        runs = [(*run[:3], UNUSED_MS) for run in runs]
+        if attachment is not None:
+            # Or they would come back to this very consumer.
+            attachment.consumer.withdraw()
     for first in range(0, len(runs), RUNS_AT_ONCE):
         if attachment is not None:
             attachment.nack(runs[first : first + RUNS_AT_ONCE], BACKOFF_DELAY, reason)

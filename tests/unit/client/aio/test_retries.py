@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -126,9 +127,17 @@ async def test_an_error_of_the_responder_is_an_answer(
         await task
 
 
-@pytest.mark.parametrize("wrong", [{"retries": -1}, {"retries": 101}, {"hedge_after": -0.1}])
-async def test_what_makes_no_sense_is_refused(
-    client: ister.Client, wrong: dict[str, float]
-) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"retries": -1},
+        {"retries": 101},
+        {"hedge_after": -0.1},
+        {"timeout": None},
+        {"timeout": None, "retries": 1},
+        {"timeout": None, "hedge_after": 0.1},
+    ],
+)
+async def test_what_makes_no_sense_is_refused(client: ister.Client, wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError):
-        await client.request(TOPIC, b"x", **wrong)  # type: ignore[arg-type]
+        await client.request(TOPIC, b"x", **wrong)

@@ -230,6 +230,25 @@ async def test_a_slow_replica_costs_few_requests(
     assert abs(asked[1] - asked[2]) <= 105
 
 
+async def test_replicas_that_all_take_a_while_share_the_first_burst(
+    broker: MemoryBroker, clock: VirtualClock
+) -> None:
+    async with replicas(broker, clock, 0.3, 0.3, 0.3, at_once=True) as asked:
+        errors = await ask(broker, clock, 100, askers=100)
+
+    assert errors == []
+    assert min(asked) > 20
+
+
+async def test_a_replica_just_slower_than_the_timeout_costs_few_requests(
+    broker: MemoryBroker, clock: VirtualClock
+) -> None:
+    async with replicas(broker, clock, 0.51, 0.1, 0.1, at_once=True) as asked:
+        errors = await ask(broker, clock, 500, askers=5)
+
+    assert len(errors) == asked[0] <= 10
+
+
 async def test_a_replica_that_is_well_again_is_asked_again(
     broker: MemoryBroker, clock: VirtualClock
 ) -> None:
