@@ -8,7 +8,7 @@ from tests.crash.life import START_MS, Life
 from tests.crash.machine import OpenBackend, content, on_disk
 from tests.crash.promises import Found, Promises, check, look
 
-from ister.broker.vault import CHECKPOINT_S_MIN
+from ister.broker.storage.storage import CHECKPOINT_S_MIN
 from ister.testing import FaultyDisk
 
 

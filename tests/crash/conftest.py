@@ -115,5 +115,5 @@ def _raise_bugs(_: object, __: str, event: EventDict) -> EventDict:
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything happen that can between two steps of a snapshot."""
-    monkeypatch.setattr("ister.broker.ledger.ROWS_AT_ONCE", 1)
-    monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 1)
+    monkeypatch.setattr("ister.broker.state.state.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.state.message_ids.CHUNK_COUNT", 1)

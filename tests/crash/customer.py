@@ -24,7 +24,7 @@ from ister.base import (
 )
 from ister.base.errors import IsterError, StorageFailedError, StorageUncertainError
 from ister.broker import Attachment, Producer, SubscribeOptions, Transaction
-from ister.broker.committer import RETRY_S
+from ister.broker.storage.committer import RETRY_S
 from ister.codec import Batch, encode
 from ister.wire import BACKOFF_DELAY
 

@@ -12,7 +12,7 @@ from tests.crash.life import Life
 
 from ister.base import is_wildcard, partition_name
 from ister.broker import StreamTopic, SubscribeOptions
-from ister.broker.ledger import Ledger
+from ister.broker.state.state import Ledger
 from ister.subscriptions import Cursor
 
 # Pattern and name of a subscription.

@@ -11,7 +11,7 @@ from tests.unit.log.test_uploads import Tier
 
 from ister.base import StreamSettings
 from ister.broker import StoppedLog
-from ister.broker.changes import TopicCreated, TopicTrimmed
+from ister.broker.state.changes import TopicCreated, TopicTrimmed
 from ister.log import (
     ChunkBackend,
     CompactionPolicy,

@@ -12,7 +12,7 @@ from tests.unit.log.harness import TIME_MS
 from ister.base import AckSettings, Durability, StreamSettings
 from ister.base.errors import BadRequestError, TopicNotFoundError
 from ister.broker import Relocated, StoppedLog, relocate
-from ister.broker.changes import (
+from ister.broker.state.changes import (
     Acked,
     Change,
     CursorMoved,
@@ -25,7 +25,7 @@ from ister.broker.changes import (
     TopicCreated,
     TopicTrimmed,
 )
-from ister.broker.cursormaps import encode_cursors
+from ister.broker.state.cursor_maps import encode_cursors
 from ister.codec import Batch, encode
 from ister.log import (
     ChunkBackend,

@@ -8,7 +8,7 @@ from tests.fuzz.timeline_dialogues import leasing, made_up, scheduling
 from tests.unit.codec.strategies import resealed
 
 from ister.base import EARLIEST, LATEST, Position, StreamSettings
-from ister.broker.leasenumbers import COUNT_BITS, TRACK_BITS
+from ister.broker.durable.lease_numbers import COUNT_BITS, TRACK_BITS
 from ister.codec import Codec, available, encode
 from ister.wire import (
     BACKOFF_DELAY,

@@ -19,19 +19,19 @@ LEVELS = {"debug", "info", "warning", "warn", "error", "exception", "critical", 
 # - bug: only a mistake of ours causes it, and the traceback is needed;
 # - debug: one line for each connection, which an operator asks for with `--log-level debug`.
 NOT_AT_WILL = {
-    "broker/streams.py": {
+    "broker/streams/streams.py": {
         *("message_ids_forgotten", "producers_forgotten", "key_offsets_forgotten"),  # upkeep
         "upkeep_failed",  # upkeep
         "internal_error",  # bug
     },
-    "broker/durable.py": {"read_failed"},  # storage
-    "broker/durables.py": {"internal_error"},  # bug
-    "broker/compactor.py": {"compaction_failed", "compacted"},  # upkeep
-    "broker/committer.py": {
+    "broker/durable/subscription.py": {"read_failed"},  # storage
+    "broker/durable/subscriptions.py": {"internal_error"},  # bug
+    "broker/storage/compactor.py": {"compaction_failed", "compacted"},  # upkeep
+    "broker/storage/committer.py": {
         *("storage_failed", "storage_lost", "storage_still_failed", "storage_recovered"),  # storage
         "internal_error",  # bug
     },
-    "broker/vault.py": {
+    "broker/storage/storage.py": {
         *("reserve_not_made", "disk_full", "disk_has_room", "owner_not_known"),  # storage
         *("checkpoint_failed", "sweep_failed"),  # storage
     },

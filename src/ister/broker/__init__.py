@@ -1,25 +1,27 @@
 """The running broker without a network: owns state, asks the rules, acts."""
 
-from ister.broker.attachments import Attachment, SubscribeOptions
 from ister.broker.broker import Broker, ConnectionCounts, Producer
-from ister.broker.commits import CommitFigures
-from ister.broker.consumer import Consumer, Sink
-from ister.broker.deadletters import default_dead_letter_topic
+from ister.broker.catalog.attachments import Attachment, SubscribeOptions
+from ister.broker.consumers.consumer import Consumer, Sink
 from ister.broker.delayed import DelayedBatch
-from ister.broker.guarding import Check, Guard, GuardOf
-from ister.broker.ledger import Budgets, Ledger
-from ister.broker.locating import Located, Page, locate
-from ister.broker.opening import open_vault
-from ister.broker.reader import Reader, ReaderSink, open_reader
-from ister.broker.relocating import Relocated, relocate
-from ister.broker.replies import ReplySink
-from ister.broker.series import Published
-from ister.broker.spool import Spool
-from ister.broker.staging import Spooling, Stage
-from ister.broker.stopped import StoppedLog
-from ister.broker.stream import StreamTopic
-from ister.broker.subscription import Subscription
-from ister.broker.tail import TailBudget
+from ister.broker.durable.dead_letters import default_dead_letter_topic
+from ister.broker.live.replies import ReplySink
+from ister.broker.live.subscription import Subscription
+from ister.broker.live.topic import Topic
+from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling.workers import InlineWorker, ThreadWorker, Worker
+from ister.broker.schema_checks import Check, Guard, GuardOf
+from ister.broker.state.state import Budgets, Ledger
+from ister.broker.storage.commit_figures import CommitFigures
+from ister.broker.storage.opening import open_vault
+from ister.broker.storage.relocation import Relocated, relocate
+from ister.broker.storage.stopped_log import StoppedLog
+from ister.broker.storage.storage import Vault, Workers
+from ister.broker.streams.reader import Reader, ReaderSink, open_reader
+from ister.broker.streams.recent import TailBudget
+from ister.broker.streams.segments import Located, Page, locate
+from ister.broker.streams.stream import StreamTopic
+from ister.broker.streams.watches import Head, Watch
 from ister.broker.timelines import (
     Redriven,
     RedrivePage,
@@ -30,12 +32,10 @@ from ister.broker.timelines import (
     TimelineSink,
     WithStore,
 )
-from ister.broker.topic import Topic
-from ister.broker.transactions import Transaction, check_commit
-from ister.broker.turns import Turns
-from ister.broker.vault import Vault, Workers
-from ister.broker.watching import Head, Watch
-from ister.broker.workers import InlineWorker, ThreadWorker, Worker
+from ister.broker.transactions.series import Published
+from ister.broker.transactions.spool import Spool
+from ister.broker.transactions.stages import Spooling, Stage
+from ister.broker.transactions.transactions import Transaction, check_commit
 
 __all__ = [
     "Attachment",

@@ -41,15 +41,8 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import BATCH_REPLIES_MAX, Limits
-from ister.broker.catalog import Catalog
-from ister.broker.committer import Done, ignore
-from ister.broker.consumer import QueueBudget
-from ister.broker.deadletters import DeadLetters, OnTopic
-from ister.broker.delayed import DelayedBatch, Delays
-from ister.broker.durables import Durables
-from ister.broker.guarding import Check, GuardOf, check, long_check
-from ister.broker.idwindow import check_ids
-from ister.broker.listing import (
+from ister.broker.catalog.catalog import Catalog
+from ister.broker.catalog.reports import (
     Steps,
     Totals,
     run_through,
@@ -57,19 +50,31 @@ from ister.broker.listing import (
     timeline_report,
     topic_page,
 )
-from ister.broker.replies import Replies
-from ister.broker.series import SeriesPublisher
-from ister.broker.staging import Spooling, Staging
-from ister.broker.stream import StreamTopic, Told
-from ister.broker.streams import Streams
-from ister.broker.subscribers import Subscribers
-from ister.broker.subscription import RandomSlot
+from ister.broker.catalog.subscribers import Subscribers
+from ister.broker.consumers.consumer import QueueBudget
+from ister.broker.delayed import DelayedBatch, Delays
+from ister.broker.durable.dead_letters import DeadLetters, OnTopic
+from ister.broker.durable.subscriptions import Durables
+from ister.broker.live.replies import Replies
+from ister.broker.live.subscription import RandomSlot
+from ister.broker.live.topic import AnyTopic, Pieces, Topic
+from ister.broker.scheduling.turns import Turns
+from ister.broker.schema_checks import Check, GuardOf, check, long_check
+from ister.broker.state.message_ids import check_ids
+from ister.broker.storage.committer import Done, ignore
+from ister.broker.storage.storage import Vault
+from ister.broker.streams.stream import StreamTopic, Told
+from ister.broker.streams.streams import Streams
+from ister.broker.streams.watches import Watching
 from ister.broker.timelines import StoreWorker, Timelines
-from ister.broker.topic import AnyTopic, Pieces, Topic
-from ister.broker.transactions import Offsets, Transaction, TransactionAck, Transactions
-from ister.broker.turns import Turns
-from ister.broker.vault import Vault
-from ister.broker.watching import Watching
+from ister.broker.transactions.series import SeriesPublisher
+from ister.broker.transactions.stages import Spooling, Staging
+from ister.broker.transactions.transactions import (
+    Offsets,
+    Transaction,
+    TransactionAck,
+    Transactions,
+)
 from ister.codec import Batch, Column
 from ister.timeline import TopicRow
 

@@ -9,7 +9,7 @@ from random import Random
 
 from tests.unit.broker.streambench import TOPIC, Delivered, Member, StreamBench, saved
 
-from ister.broker.durable import GRACE_MS
+from ister.broker.durable.subscription import GRACE_MS
 from ister.testing import Fault
 from ister.testing.disk import Action
 

@@ -26,7 +26,7 @@ from ister.broker import (
     Workers,
     open_vault,
 )
-from ister.broker.durable import DurableSubscription
+from ister.broker.durable.subscription import DurableSubscription
 from ister.codec import Batch, encode
 from ister.log import ChunkBackend, FileBackend, LogOptions
 from ister.objects import LocalStore, open_store

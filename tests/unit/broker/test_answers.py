@@ -5,8 +5,8 @@ import random
 import pytest
 
 from ister.base.limits import COMMIT_REMEMBERED_MS
-from ister.broker import answers as module
-from ister.broker.answers import (
+from ister.broker.state import commit_answers as module
+from ister.broker.state.commit_answers import (
     CLIENT_OVERHEAD_BYTES,
     COMMIT_OVERHEAD_BYTES,
     PART_COUNT,

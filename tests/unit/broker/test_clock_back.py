@@ -4,8 +4,8 @@ import pytest
 from tests.unit.broker.streambench import Outcome, StreamBench, at_time
 
 from ister.base import StreamSettings
-from ister.broker.leasenumbers import COUNT_MAX, SLOTS_MAX, lease_numbers, slot_of
-from ister.broker.ledger import Ledger, TopicRecord
+from ister.broker.durable.lease_numbers import COUNT_MAX, SLOTS_MAX, lease_numbers, slot_of
+from ister.broker.state.state import Ledger, TopicRecord
 
 TOPIC = "/default/orders"
 HOUR_MS = 3_600_000

@@ -5,7 +5,7 @@ from tests.unit.broker.streambench import TOPIC, StreamBench
 
 from ister.base import AckSettings
 from ister.base.errors import StorageFailedError, TransactionError
-from ister.broker.holders import COUNT_MIN
+from ister.broker.durable.holders import COUNT_MIN
 from ister.testing import Fault
 
 OUT = "/default/out"

@@ -11,8 +11,8 @@ from ister.base.errors import (
     StorageFailedError,
     StorageUncertainError,
 )
-from ister.broker.committer import COMMITTING_BYTES_MAX, RETRY_S, Committer
-from ister.broker.workers import Worker
+from ister.broker.scheduling.workers import Worker
+from ister.broker.storage.committer import COMMITTING_BYTES_MAX, RETRY_S, Committer
 from ister.log import Group, Log
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from ister.base import StreamSettings
 from ister.base.errors import CorruptedError
-from ister.broker.compactor import LOOK_S, Compactor
-from ister.broker.ledger import Ledger, TopicRecord
-from ister.broker.workers import InlineWorker
+from ister.broker.scheduling.workers import InlineWorker
+from ister.broker.state.state import Ledger, TopicRecord
+from ister.broker.storage.compactor import LOOK_S, Compactor
 from ister.codec import Batch, encode
 from ister.log import FileBackend, Kind, LogOptions, Rewrite, open_log
 from ister.objects import LocalStore, MemoryDisk

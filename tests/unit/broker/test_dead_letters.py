@@ -15,7 +15,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import NACK_REASONS_MAX
 from ister.broker import default_dead_letter_topic
-from ister.broker.quarantine import BURY_AGAIN_MS
+from ister.broker.durable.poison import BURY_AGAIN_MS
 from ister.codec import Batch, Column, encode
 from ister.testing import Crash, Fault, Keep
 from ister.wire import BACKOFF_DELAY

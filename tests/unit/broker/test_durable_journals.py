@@ -5,7 +5,7 @@ from tests.unit.broker.streambench import Member, Outcome, StreamBench, saved
 
 from ister.base import Position
 from ister.base.errors import TransactionError
-from ister.broker.leasenumbers import SLOTS_MAX, lease_numbers, slot_of
+from ister.broker.durable.lease_numbers import SLOTS_MAX, lease_numbers, slot_of
 
 LOCAL = "/default/a.local"
 REMOTE = "/default/a.remote"

@@ -302,7 +302,9 @@ def test_the_saved_cursors_of_a_subscription_have_a_limit_in_bytes(
     bench.consume()
     bench.change("save_cursor", TOPIC, "s", "one")
     size_bytes = bench.vault.ledger.saved_bytes
-    monkeypatch.setattr("ister.broker.savedcursors.SAVED_CURSORS_BYTES_MAX", 2 * size_bytes)
+    monkeypatch.setattr(
+        "ister.broker.durable.saved_cursors.SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
+    )
 
     # Those on their way to the journal count.
     told: list[object] = []
@@ -327,7 +329,9 @@ def test_the_saved_cursors_of_all_subscriptions_have_a_limit_in_bytes(
     bench.consume(subscription="other")
     bench.change("save_cursor", TOPIC, "s", "one")
     size_bytes = bench.vault.ledger.saved_bytes
-    monkeypatch.setattr("ister.broker.savedcursors.ALL_SAVED_CURSORS_BYTES_MAX", 2 * size_bytes)
+    monkeypatch.setattr(
+        "ister.broker.durable.saved_cursors.ALL_SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
+    )
 
     assert refused(bench, "one", "other") == "None"
     assert refused(bench, "two", "other") == "all_saved_cursors_bytes_max"

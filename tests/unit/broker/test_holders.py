@@ -2,8 +2,8 @@
 
 from tests.unit.broker.streambench import TOPIC, StreamBench
 
-from ister.broker.holders import COUNT_MIN, Holders
-from ister.broker.keyed import SORTED_AT_ONCE
+from ister.broker.durable.holders import COUNT_MIN, Holders
+from ister.broker.durable.key_queues import SORTED_AT_ONCE
 
 
 def test_topics_without_leases_are_removed() -> None:

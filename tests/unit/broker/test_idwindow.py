@@ -9,8 +9,8 @@ from tests.unit.broker.streambench import StreamBench
 
 from ister.base.errors import LimitReachedError
 from ister.base.limits import BATCH_ID_BYTES_MAX, BATCH_IDS_MAX
-from ister.broker.idwindow import IdWindow, key_of
-from ister.broker.sharedbudget import FORGET_COUNT, SharedBudget
+from ister.broker.state.message_ids import IdWindow, key_of
+from ister.broker.state.shared_budget import FORGET_COUNT, SharedBudget
 
 
 def forget(window: IdWindow, *, older_than_ms: int) -> int:
@@ -38,7 +38,7 @@ def known(window: IdWindow, name: str, numbers: range) -> list[int]:
 
 
 def test_the_oldest_of_too_many_ids_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ister.broker.idwindow.DEDUP_IDS_MAX", 2)
+    monkeypatch.setattr("ister.broker.state.message_ids.DEDUP_IDS_MAX", 2)
     budget = SharedBudget(10)
     window = filled(budget, "a", 3)
 
@@ -74,7 +74,7 @@ def test_an_id_that_comes_again_after_its_time_is_known_for_as_long_as_the_secon
 
 
 def test_ids_are_gone_over_while_they_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 2)
+    monkeypatch.setattr("ister.broker.state.message_ids.CHUNK_COUNT", 2)
     window = IdWindow(SharedBudget(10**6))
     for number in range(6):
         window.add(str(number), number, number)

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from ister.base import AckSettings, StreamSettings
 from ister.base.errors import CorruptedError
-from ister.broker.changes import (
+from ister.broker.state.changes import (
     Acked,
     Change,
     Confirmed,
@@ -33,10 +33,10 @@ from ister.broker.changes import (
     decode_changes,
     encode_changes,
 )
-from ister.broker.idwindow import key_of
-from ister.broker.ledger import Ledger
-from ister.broker.producers import RUNS_REMEMBERED, ProducerRecord, Producers
-from ister.broker.sharedbudget import SharedBudget
+from ister.broker.state.message_ids import key_of
+from ister.broker.state.producers import RUNS_REMEMBERED, ProducerRecord, Producers
+from ister.broker.state.shared_budget import SharedBudget
+from ister.broker.state.state import Ledger
 from ister.codec import Batch, encode
 from ister.log import Entry, Kind
 from ister.subscriptions import Cursor
@@ -226,7 +226,7 @@ def test_the_highest_number_of_a_series_stays_when_a_lower_one_is_replayed() -> 
 
 
 def test_the_series_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ister.broker.ledger.SERIES_REMEMBERED_MAX", 2)
+    monkeypatch.setattr("ister.broker.state.state.SERIES_REMEMBERED_MAX", 2)
     ledger = ledger_of([SeriesPublished(name, 1, 0) for name in ("a", "b", "a", "c")])
 
     assert list(ledger.series) == ["a", "c"]
@@ -267,7 +267,7 @@ def runs_of(producers: Producers, name: str) -> list[tuple[int, int, int]]:
 
 
 def test_the_producer_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ister.broker.producers.PRODUCERS_REMEMBERED_MAX", 2)
+    monkeypatch.setattr("ister.broker.state.producers.PRODUCERS_REMEMBERED_MAX", 2)
     producers = Producers(SharedBudget(10**6))
     for name in ("a", "b", "a", "c"):
         producers.on_stored(name, producers.next_sequence(name), 0, 1)
@@ -279,10 +279,10 @@ def test_the_producer_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPa
 def test_a_ledger_that_changes_while_it_is_encoded_is_the_same_after_a_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ister.broker.ledger.ROWS_AT_ONCE", 1)
-    monkeypatch.setattr("ister.broker.ledger.WORK_AT_ONCE", 1)
-    monkeypatch.setattr("ister.broker.producers.RUNS_AT_ONCE", 1)
-    monkeypatch.setattr("ister.broker.idwindow.CHUNK_COUNT", 1)
+    monkeypatch.setattr("ister.broker.state.state.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.state.state.WORK_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.state.producers.RUNS_AT_ONCE", 1)
+    monkeypatch.setattr("ister.broker.state.message_ids.CHUNK_COUNT", 1)
     ledger = Ledger()
     ledger.on_changes(begun())
     for step in range(10):

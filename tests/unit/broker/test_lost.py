@@ -11,7 +11,7 @@ from tests.unit.broker.streambench import Outcome, StreamBench
 from ister.base import EARLIEST
 from ister.base.errors import IsterError, ShardMovedError, StorageUncertainError
 from ister.broker import open_reader
-from ister.broker.vault import STOPPED_MS, WATCH_OWNER_MS, Vault
+from ister.broker.storage.storage import STOPPED_MS, WATCH_OWNER_MS, Vault
 from ister.log import Buffer, CompactionPolicy, plan_compaction
 from ister.objects import LocalStore, MemoryDisk
 

@@ -12,9 +12,9 @@ from ister.base.errors import (
     SubscriptionBusyError,
     SubscriptionNotFoundError,
 )
-from ister.broker.chores import TURN_MS, Chores, Steps
-from ister.broker.durable import TOPICS_PER_STEP
-from ister.broker.listing import SortedNames
+from ister.broker.catalog.reports import SortedNames
+from ister.broker.durable.subscription import TOPICS_PER_STEP
+from ister.broker.scheduling.chores import TURN_MS, Chores, Steps
 from ister.testing import VirtualClock
 
 WILD = "/default/t.*"

@@ -5,8 +5,8 @@ import tracemalloc
 from structlog.testing import capture_logs
 from tests.unit.broker.streambench import StreamBench
 
-from ister.broker.producers import PRODUCER_BYTES, RUN_BYTES, RUNS_REMEMBERED, Producers
-from ister.broker.sharedbudget import SharedBudget
+from ister.broker.state.producers import PRODUCER_BYTES, RUN_BYTES, RUNS_REMEMBERED, Producers
+from ister.broker.state.shared_budget import SharedBudget
 
 ONE = PRODUCER_BYTES + RUN_BYTES + 4
 

@@ -10,7 +10,7 @@ from ister.base import StreamSettings
 from ister.base.errors import IsterError, MessagesMissingError, StorageFailedError
 from ister.base.limits import BATCH_IDS_MAX
 from ister.broker import Broker, Reader, open_reader
-from ister.broker.window import READ_AHEAD_BYTES, READ_BYTES_MIN
+from ister.broker.streams.read_ahead import READ_AHEAD_BYTES, READ_BYTES_MIN
 from ister.codec import Batch
 from ister.testing.disk import Fault
 

@@ -22,7 +22,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import MIB
 from ister.broker import InlineWorker, Published, staging
-from ister.broker import series as module
+from ister.broker.transactions import series as module
 from ister.codec import Batch
 from ister.testing import Crash, Fault, Keep
 

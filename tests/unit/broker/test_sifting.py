@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from ister.broker.sifting import LIVES_AT_ONCE, TTL_ATTRIBUTE, Sieve
+from ister.broker.durable.selection import LIVES_AT_ONCE, TTL_ATTRIBUTE, Sieve
 from ister.codec import Batch, encode
 from ister.subscriptions import Filter
 

@@ -22,7 +22,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import STAGE_TOPICS_MAX
 from ister.broker import Spool, Stage
-from ister.broker import staging as module
+from ister.broker.transactions import stages as module
 from ister.codec import Batch, encode
 from ister.objects import FileKeyring
 

@@ -15,7 +15,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.broker.producers import OFFSET_UNKNOWN, RUNS_REMEMBERED, ProducerRecord
+from ister.broker.state.producers import OFFSET_UNKNOWN, RUNS_REMEMBERED, ProducerRecord
 from ister.codec import Batch, encode
 from ister.testing import Fault, Keep
 

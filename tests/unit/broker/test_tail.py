@@ -1,6 +1,6 @@
 """The newest batches of streams in memory."""
 
-from ister.broker.tail import BATCH_OVERHEAD_BYTES, Tail, TailBudget
+from ister.broker.streams.recent import BATCH_OVERHEAD_BYTES, Tail, TailBudget
 from ister.codec import Batch, encode
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.broker.streambench import TOPIC, HeldWorker, StreamBench, at_time
 
 from ister.broker import InlineWorker, TailBudget, Vault, Workers, open_vault
-from ister.broker.compactor import LOOK_S
+from ister.broker.storage.compactor import LOOK_S
 from ister.log import ChunkBackend, FileBackend, LogOptions, Place
 from ister.objects import LocalStore, MemoryDisk
 

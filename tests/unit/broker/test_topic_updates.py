@@ -14,7 +14,7 @@ from ister.base.errors import (
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.broker.changes import TopicCreated
+from ister.broker.state.changes import TopicCreated
 from ister.testing.disk import Fault
 
 

@@ -24,8 +24,8 @@ from ister.base.limits import (
     TRANSACTION_TOPICS_MAX,
 )
 from ister.broker import Transaction
-from ister.broker import transactions as module
-from ister.broker.answers import PART_COUNT
+from ister.broker.state.commit_answers import PART_COUNT
+from ister.broker.transactions import transactions as module
 from ister.testing import Crash, Fault, Keep
 
 OUT = "/default/out"

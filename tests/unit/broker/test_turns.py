@@ -10,12 +10,12 @@ from tests.unit.broker.streambench import Outcome, StreamBench
 
 from ister.base import EARLIEST
 from ister.broker import open_reader
-from ister.broker.committer import ignore
-from ister.broker.consumer import BATCHES_AT_ONCE
-from ister.broker.stream import TOLD_AT_ONCE
-from ister.broker.subscription import CROWD
-from ister.broker.topic import SHARED_AT_ONCE, SUBSCRIPTIONS_AT_ONCE
-from ister.broker.turns import CROWDED_TURN_NS, TURN_NS, Turns
+from ister.broker.consumers.consumer import BATCHES_AT_ONCE
+from ister.broker.live.subscription import CROWD
+from ister.broker.live.topic import SHARED_AT_ONCE, SUBSCRIPTIONS_AT_ONCE
+from ister.broker.scheduling.turns import CROWDED_TURN_NS, TURN_NS, Turns
+from ister.broker.storage.committer import ignore
+from ister.broker.streams.stream import TOLD_AT_ONCE
 from ister.codec import Batch, encode
 from ister.testing import VirtualClock
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.unit.broker.streambench import HeldWorker, StreamBench
 
-from ister.broker import upkeep
-from ister.broker.stream import StreamTopic
-from ister.broker.streams import Streams
+from ister.broker.streams import upkeep
+from ister.broker.streams.stream import StreamTopic
+from ister.broker.streams.streams import Streams
 
 COUNT = 50
 TURN, ROUND = 4, 10

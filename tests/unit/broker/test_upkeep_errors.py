@@ -5,8 +5,8 @@ from structlog.testing import capture_logs
 from tests.unit.broker.streambench import StreamBench
 
 from ister.base.errors import ConfigError, TopicExistsError
-from ister.broker.idwindow import IdWindow
-from ister.broker.sharedbudget import SharedBudget
+from ister.broker.state.message_ids import IdWindow
+from ister.broker.state.shared_budget import SharedBudget
 
 
 class BrokenIds(IdWindow):

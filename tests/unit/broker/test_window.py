@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from ister.broker.stream import READ_BYTES, StreamTopic
-from ister.broker.window import READ_BYTES_MIN, ReadAhead, Window, cut
+from ister.broker.streams.read_ahead import READ_BYTES_MIN, ReadAhead, Window, cut
+from ister.broker.streams.stream import READ_BYTES, StreamTopic
 from ister.codec import Batch, encode
 
 

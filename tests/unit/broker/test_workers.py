@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ister.broker.workers import ThreadWorker
+from ister.broker.scheduling.workers import ThreadWorker
 
 WAIT_S = 10.0
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ister.base import StreamSettings
 from ister.base.errors import BadRequestError, StorageTakenError, TopicNotFoundError
 from ister.broker import StoppedLog
-from ister.broker.changes import TopicCreated
+from ister.broker.state.changes import TopicCreated
 from ister.cli.app import make_app
 from ister.log import ChunkBackend, FileBackend, LogOptions
 from ister.objects import LocalDisk, open_store

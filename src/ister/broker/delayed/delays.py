@@ -35,14 +35,14 @@ from ister.base.limits import (
     TIMELINE_CHANGES_MAX,
     TIMELINE_MESSAGE_BYTES_MAX,
 )
-from ister.broker.chores import Chores, Steps
 from ister.broker.delayed.envelope import Envelope, Letter, batches_of, open_row, pack, row_name
 from ister.broker.delayed.outlet import Outlet
-from ister.broker.stream import StreamTopic
+from ister.broker.live.topic import Topic
+from ister.broker.scheduling.chores import Chores, Steps
+from ister.broker.streams.stream import StreamTopic
 from ister.broker.timelines import HoldersChange, TimelineConsumer, Timelines, TimelineTopic
 from ister.broker.timelines.committer import WAITING_BYTES_MAX
 from ister.broker.timelines.timelines import DELAYED
-from ister.broker.topic import Topic
 from ister.codec import NO_SCHEMA, Batch
 from ister.telemetry import Occasions
 from ister.timeline import Changed, Done, Outcomes, Put, Release, Row

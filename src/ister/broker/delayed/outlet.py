@@ -23,9 +23,9 @@ import structlog
 
 from ister.base.errors import IsterError, StorageUncertainError
 from ister.base.limits import MIB
-from ister.broker.changes import Sequenced, encode_changes
 from ister.broker.delayed.envelope import Letter, batches_of
-from ister.broker.stream import StreamTopic
+from ister.broker.state.changes import Sequenced, encode_changes
+from ister.broker.streams.stream import StreamTopic
 from ister.codec import Batch
 from ister.log import Kind
 from ister.telemetry import Occasions

@@ -6,7 +6,7 @@ from tests.unit.broker.streambench import StreamBench
 
 from ister.base.errors import LimitReachedError, TransactionError
 from ister.base.limits import TRANSACTION_BYTES_MAX
-from ister.broker.committer import COMMITTING_BYTES_MAX
+from ister.broker.storage.committer import COMMITTING_BYTES_MAX
 from ister.codec import encode
 from ister.server.native import NativeDoor, NativeSession
 from ister.server.native import streams as native_streams

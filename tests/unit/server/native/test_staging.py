@@ -7,7 +7,7 @@ from tests.unit.server.native.test_session import End
 
 from ister.base.limits import Limits
 from ister.broker import Broker, InlineWorker, Spool, Spooling
-from ister.broker import staging as broker_staging
+from ister.broker.transactions import stages as broker_staging
 from ister.codec import encode
 from ister.server.native import NativeDoor
 from ister.testing import VirtualClock

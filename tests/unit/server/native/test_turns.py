@@ -8,7 +8,7 @@ from tests.fuzz.world import NotingTransport
 
 from ister.base.limits import Limits
 from ister.broker import Broker
-from ister.broker.turns import TURN_NS, Turns
+from ister.broker.scheduling.turns import TURN_NS, Turns
 from ister.codec import encode
 from ister.server.native import NativeDoor, NativeSession
 from ister.server.native.session import QUICK_FRAMES

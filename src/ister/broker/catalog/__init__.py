@@ -1,0 +1,1 @@
+"""What the broker has: namespaces, topics, and who is subscribed to them."""

@@ -1,0 +1,1 @@
+"""A consumer: its credit and queue, and the rules of joining a subscription."""

@@ -1,0 +1,1 @@
+"""Durable subscriptions: what each topic has for their consumers, until it is acknowledged."""

@@ -1,0 +1,56 @@
+"""Which topics of a subscription each consumer has leases on.
+
+When a consumer joins or leaves, only these topics are affected, of maybe ten thousand. Always true:
+every topic that a consumer has a lease on is recorded. Topics that it had a lease on before may be
+recorded as well. They are removed when the number of records has doubled since the last clean-up.
+"""
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ister.broker.durable.partition import Track
+
+# With fewer records than this, a clean-up does not pay.
+COUNT_MIN = 64
+
+
+class Holders:
+    """The topics of a subscription, by the consumer that has leases on them."""
+
+    __slots__ = ("_count", "_count_max", "_tracks")
+
+    def __init__(self) -> None:
+        self._tracks: dict[Hashable, dict[Track, None]] = {}
+        self._count = 0
+        self._count_max = COUNT_MIN
+
+    def add(self, consumer: Hashable, track: "Track") -> None:
+        """Record that a consumer has a lease on a topic."""
+        tracks = self._tracks.get(consumer)
+        if tracks is None:
+            tracks = self._tracks[consumer] = {}
+        if track not in tracks:
+            tracks[track] = None
+            self._count += 1
+            if self._count > self._count_max:
+                self._clean()
+
+    def of(self, consumer: Hashable) -> "list[Track]":
+        """Return the topics that a consumer may have leases on."""
+        return list(self._tracks.get(consumer, ()))
+
+    def clear(self) -> None:
+        """Remove all records."""
+        self._tracks.clear()
+        self._count = 0
+
+    def _clean(self) -> None:
+        left: dict[Hashable, dict[Track, None]] = {}
+        for consumer, tracks in self._tracks.items():
+            kept = {track: None for track in tracks if track.deliveries.is_holding(consumer)}
+            if kept:
+                left[consumer] = kept
+        self._tracks = left
+        self._count = sum(map(len, left.values()))
+        self._count_max = max(COUNT_MIN, 2 * self._count)

@@ -1,0 +1,101 @@
+"""Moves a durable subscription: every topic to another cursor, some topics in each step.
+
+Always true:
+- from the first step to the last, the subscription delivers nothing, and leases from before the
+  move are void for its consumers;
+- a topic moves at once, in the same step that writes its new cursor to the journal. So no
+  acknowledgement from before the move comes after it in the journal;
+- a crash between two steps leaves some topics moved and others not. The client has no answer then,
+  and a retry moves all of them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ister.base.errors import IsterError, SubscriptionNotFoundError
+from ister.broker.durable.partition import Track
+from ister.broker.durable.subscription import DurableSubscription
+from ister.broker.scheduling.chores import Steps
+from ister.broker.state.changes import Acked, Change, CursorMoved
+from ister.broker.storage.committer import Done
+from ister.subscriptions import Cursor
+
+# Topics moved in one step, at 50 µs each: below 2 ms.
+TOPICS_PER_STEP = 32
+# Runs of acknowledged messages that count as one more topic, at 0.4 µs each.
+RUNS_PER_TOPIC = 128
+
+
+def move(
+    durable: DurableSubscription,
+    tracks: Sequence[Track],
+    cursor_of: Callable[[Track], Cursor | None],
+    done: Done,
+) -> Steps:
+    """Have a subscription go on from other cursors; `None` leaves a topic where it is."""
+    try:
+        durable.vault.committer.check()
+    except IsterError as error:
+        done(error)
+        return
+    errors: list[IsterError] = []
+    # Parts that the journal does not have yet, and what adds parts.
+    left = 1
+
+    def on_part(error: IsterError | None) -> None:
+        nonlocal left
+        left -= 1
+        if error is not None:
+            errors.append(error)
+        if left == 0:
+            # The answer first: a client drops everything that it received before.
+            done(errors[0] if errors else None)
+            durable.end_move()
+
+    durable.begin_move()
+    part: list[tuple[Track, Cursor]] = []
+    changes: list[Change] = []
+    work = 0
+    for track in tracks:
+        # Gone, together with the subscription or alone.
+        cursor = cursor_of(track) if track in track.topic.followers else None
+        if cursor is None:
+            continue
+        cursor.trim(track.topic.first_offset)
+        part.append((track, cursor))
+        changes.append(CursorMoved(*track.numbers, cursor.floor))
+        if cursor.acked:
+            runs = cursor.acked.runs()
+            changes.append(Acked(*track.numbers, runs))
+            work += len(runs) // RUNS_PER_TOPIC
+        work += 1
+        if work >= TOPICS_PER_STEP:
+            left += 1
+            _move_part(durable, part, changes, on_part)
+            part, changes, work = [], [], 0
+            yield
+    if durable.closed:
+        errors.append(SubscriptionNotFoundError(durable.pattern, durable.name))
+    elif part:
+        left += 1
+        _move_part(durable, part, changes, on_part)
+    on_part(None)
+
+
+def _move_part(
+    durable: DurableSubscription,
+    part: Sequence[tuple[Track, Cursor]],
+    changes: Sequence[Change],
+    done: Done,
+) -> None:
+    def on_done(error: IsterError | None) -> None:
+        if error is not None and not durable.closed:
+            undo()
+        done(error)
+
+    try:
+        # Not applied by the ledger, whose cursors these are: moving does that.
+        durable.vault.record(changes, on_done, apply=False)
+    except IsterError as error:
+        done(error)
+        return
+    undo = durable.move(dict(part))

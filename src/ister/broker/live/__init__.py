@@ -1,0 +1,1 @@
+"""Live topics and their subscriptions, requests and replies."""

@@ -1,0 +1,1 @@
+"""What a replay of the journal restores: topics, subscriptions, cursors, producers, answers."""

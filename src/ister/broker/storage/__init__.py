@@ -1,0 +1,1 @@
+"""One journal with what is known of it: commits, checkpoints, compaction."""

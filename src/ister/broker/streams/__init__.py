@@ -1,0 +1,1 @@
+"""Streams: publishing, reading, retention."""

@@ -1,0 +1,1 @@
+"""Transactions, stages, and series of what is published from stages."""
