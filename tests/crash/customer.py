@@ -23,7 +23,7 @@ from ister.base import (
     partition_name,
 )
 from ister.base.errors import IsterError, StorageFailedError, StorageUncertainError
-from ister.broker import Attachment, Producer, SubscribeOptions, Transaction
+from ister.broker import Membership, Producer, SubscribeOptions, Transaction
 from ister.broker.storage.committer import RETRY_S
 from ister.codec import Batch, encode
 from ister.wire import BACKOFF_DELAY
@@ -62,7 +62,7 @@ class Request:
 class Attached:
     """A consumer with what it was sent."""
 
-    attachment: Attachment
+    membership: Membership
     inbox: Inbox
 
     def last(self, topic: str, offset: int) -> Delivery:
@@ -368,7 +368,7 @@ class Customer:
             for key, topic, offset in transacted.acks if with_acks else ():
                 attached = self.attached[key]
                 lease = attached.last(topic, offset).lease
-                acks.append((attached.attachment.durables, lease, offset, offset + 1))
+                acks.append((attached.membership.durables, lease, offset, offset + 1))
             names = [topic for topic, _ in transacted.parts]
             transacted.refused = False
             self.life.broker.commit(transaction, names, acks, tell)
@@ -410,10 +410,10 @@ class Customer:
                 self.promises.subscriptions[key] = MAYBE
             self.life.subscribe(options, tell, inbox)
 
-        def kept(attachment: Attachment) -> None:
+        def kept(membership: Membership) -> None:
             self.promises.subscriptions[key] = YES
-            self.attached[key] = Attached(attachment, inbox)
-            attachment.consumer.grant(CREDIT, CREDIT)
+            self.attached[key] = Attached(membership, inbox)
+            membership.consumer.grant(CREDIT, CREDIT)
             self._synced()
 
         return Request(issue, kept)
@@ -445,12 +445,12 @@ class Customer:
             self._may(key, topic, offsets)
             attached = self.attached[key]
             runs = [(attached.last(topic, o).lease, o, o + 1) for o in offsets]
-            assert attached.attachment.ack(runs) == []
+            assert attached.membership.ack(runs) == []
             if not confirm:
                 tell(None)
                 return
             before[:] = [(s, set(s.fresh)) for some in self.promises.stands.values() for s in some]
-            self.life.vault.confirm(tell)
+            self.life.storage.confirm(tell)
 
         def kept(_: object) -> None:
             for stand, acked in before:
@@ -468,7 +468,7 @@ class Customer:
             attached = self.attached[key]
             last = attached.last(topic, offset)
             nack = (last.lease, offset, offset + 1, 0)
-            if attached.attachment.nack([nack], BACKOFF_DELAY):
+            if attached.membership.nack([nack], BACKOFF_DELAY):
                 # It was given back often enough: the broker tries again to bury it.
                 self.life.pass_time(RETRY_S)
             self.life.settle()
@@ -489,8 +489,8 @@ class Customer:
             attached = self.attached[key]
             last = attached.last(topic, offset)
             if last.attempt == 1:
-                attached.attachment.nack([(last.lease, offset, offset + 1, 0)], BACKOFF_DELAY)
-            self.life.vault.confirm(tell)
+                attached.membership.nack([(last.lease, offset, offset + 1, 0)], BACKOFF_DELAY)
+            self.life.storage.confirm(tell)
 
         def kept(_: object) -> None:
             self.promises.failures[key, topic, offset] = 1

@@ -16,17 +16,17 @@ from ister.base import Origin, Position
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
 from ister.broker import (
-    Attachment,
     Broker,
     InlineWorker,
+    Membership,
+    RecentBudget,
+    Storage,
     StreamTopic,
     SubscribeOptions,
-    TailBudget,
     Topic,
-    Vault,
     Workers,
     open_reader,
-    open_vault,
+    open_storage,
 )
 from ister.codec import Batch
 from ister.log import FileBackend, LogOptions
@@ -194,10 +194,10 @@ class Life:
         self._channel = 0
         backend = open_backend(disk)
         self.has_files = isinstance(backend, FileBackend)
-        self.vault = self._open(backend)
-        self.broker.adopt(self.vault, is_object=not self.has_files)
+        self.storage = self._open(backend)
+        self.broker.adopt(self.storage, is_object=not self.has_files)
 
-    def _open(self, backend: Backend) -> Vault:
+    def _open(self, backend: Backend) -> Storage:
         worker = InlineWorker(self._call_soon)
         housekeeping, compacting = self._chores
         workers = Workers(
@@ -211,12 +211,12 @@ class Life:
             unsynced_bytes_max=2_048,
             now_ms=self.clock.now_ms,
         )
-        return open_vault(
+        return open_storage(
             backend,
             options,
             workers=lambda: workers,
             clock=self.clock,
-            budget=TailBudget(1_000_000),
+            budget=RecentBudget(1_000_000),
             call_soon=self._call_soon,
         )
 
@@ -255,15 +255,15 @@ class Life:
 
     def close(self) -> None:
         """End in good order, as a broker process does."""
-        committer = self.vault.committer
+        committer = self.storage.committer
         committer.kick()
         self.settle()
         self.tidy()
         if committer.error is None:
-            self.vault.checkpoint(lambda _: None)
+            self.storage.checkpoint(lambda _: None)
             self.tidy()
         self.broker.streams.close()
-        self.vault.close()
+        self.storage.close()
 
     # Asking
 
@@ -281,22 +281,22 @@ class Life:
         return answer
 
     def subscribe(self, options: SubscribeOptions, tell: Callable[..., None], inbox: Inbox) -> None:
-        """Attach a consumer; `tell` gets the attachment."""
+        """Attach a consumer; `tell` gets the membership."""
         self._channel += 1
         self.broker.subscribers.subscribe(
             options, tell, owner="customer", sink=inbox, channel=self._channel
         )
 
-    def attach(self, options: SubscribeOptions) -> tuple[Attachment, Inbox]:
+    def attach(self, options: SubscribeOptions) -> tuple[Membership, Inbox]:
         """Attach a consumer to a subscription that is there, and let it have everything."""
         inbox = Inbox()
         answer = self.ask(lambda tell: self.subscribe(options, tell, inbox))
         self.settle()
-        attachment = answer.value
-        assert isinstance(attachment, Attachment), attachment
-        attachment.consumer.grant(CREDIT, CREDIT)
+        membership = answer.value
+        assert isinstance(membership, Membership), membership
+        membership.consumer.grant(CREDIT, CREDIT)
         self.settle()
-        return attachment, inbox
+        return membership, inbox
 
     def read(self, topic: StreamTopic) -> dict[int, Batch]:
         """Read all of a topic; return each batch by its first offset, in order."""

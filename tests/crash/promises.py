@@ -12,7 +12,7 @@ from tests.crash.life import Life
 
 from ister.base import is_wildcard, partition_name
 from ister.broker import StreamTopic, SubscribeOptions
-from ister.broker.state.state import Ledger
+from ister.broker.state.state import State
 from ister.subscriptions import Cursor
 
 # Pattern and name of a subscription.
@@ -132,51 +132,51 @@ class Found:
     saved: dict[Key, list[str]]
     paused: set[Key]
     transactions: dict[str, list[int]]
-    ledger: bytes
+    state: bytes
 
     def is_same(self, other: "Found") -> bool:
         """Tell whether another life has found the same."""
-        return (self.topics, self.partitions, self.ledger) == (
+        return (self.topics, self.partitions, self.state) == (
             other.topics,
             other.partitions,
-            other.ledger,
+            other.state,
         )
 
 
 def look(life: Life) -> Found:
     """Look at everything there is."""
-    ledger = life.vault.ledger
-    names = [record.name for record in ledger.topics.values()]
+    state = life.storage.state
+    names = [record.name for record in state.topics.values()]
     assert len(names) == len(set(names)), f"two topics of one name: {names}"
     assert set(names) == set(life.broker.streams.by_name)
     topics = {name: _stored(life, life.broker.streams.by_name[name]) for name in names}
     cursors: dict[Key, dict[str, Cursor]] = {}
     saved = {}
     paused = set()
-    for record in ledger.subscriptions.values():
+    for record in state.subscriptions.values():
         key = (record.created.pattern, record.created.name)
         if not record.cursors and not is_wildcard(key[0]):
             continue  # Its topic is gone, and so is it at the next start.
         assert key not in cursors, f"two subscriptions {key}"
-        cursors[key] = {ledger.topics[n].name: cursor for n, cursor in record.cursors.items()}
+        cursors[key] = {state.topics[n].name: cursor for n, cursor in record.cursors.items()}
         saved[key] = sorted(record.saved)
         if record.paused:
             paused.add(key)
     return Found(
         topics,
-        dict(ledger.partitioned),
+        dict(state.partitioned),
         life.broker.namespaces(),
         cursors,
         saved,
         paused,
-        _commits(ledger),
-        ledger.encode(),
+        _commits(state),
+        state.encode(),
     )
 
 
-def _commits(ledger: Ledger) -> dict[str, list[int]]:
-    words = [word for rows in ledger.commits.rows() for _, word, _ in rows]
-    answers = {word: ledger.commits.find(word) for word in words}
+def _commits(state: State) -> dict[str, list[int]]:
+    words = [word for rows in state.commits.rows() for _, word, _ in rows]
+    answers = {word: state.commits.find(word) for word in words}
     return {word: answer.offsets for word, answer in answers.items() if answer is not None}
 
 

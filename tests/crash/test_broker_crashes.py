@@ -40,7 +40,7 @@ def test_the_workload_does_all_of_it_and_ends_with_every_promise_kept(
     check(found, promises, power_cut=False)
     assert len(disk.operations) > 80
     assert {"put", "remove"} <= {operation.action for operation in disk.operations}
-    assert life.vault.compactor.figures.by_reason
+    assert life.storage.compactor.figures.by_reason
     assert found.topics[LETTERS].origins == (1,)
     assert found.topics[JOBS].offsets == range(2, 4)
     assert PARTS not in found.partitions
@@ -101,7 +101,7 @@ def test_answers_come_in_the_order_of_the_journal_also_when_small_groups_are_wri
     customer.do(customer.create(PLAIN))
     life = customer.life
     told: list[list[int]] = []
-    life.vault.committer.at_once = lambda: True
+    life.storage.committer.at_once = lambda: True
     for _ in range(100):
         # Until the disk is known to be quick.
         customer.do(customer.send(PLAIN, "p", 10))

@@ -51,19 +51,19 @@ def requests(customer: Customer) -> dict[str, Ask]:
         transaction = Transaction("t")
         broker.stage(transaction, 0, Batch(b"".join(encode([b"to a"]))))
         broker.stage(transaction, 1, Batch(b"".join(encode([b"to b"]))))
-        broker.commit(transaction, [A, B], [(one.attachment.durables, lease, 1, 2)], tell)
+        broker.commit(transaction, [A, B], [(one.membership.durables, lease, 1, 2)], tell)
 
     def ack(tell: Callable[..., None]) -> None:
-        one.attachment.ack([(lease, 1, 2)])
-        life.vault.confirm(tell)
+        one.membership.ack([(lease, 1, 2)])
+        life.storage.confirm(tell)
 
     def nack(tell: Callable[..., None]) -> None:
-        one.attachment.nack([(lease, 2, 3, 0)], BACKOFF_DELAY)
-        life.vault.confirm(tell)
+        one.membership.nack([(lease, 2, 3, 0)], BACKOFF_DELAY)
+        life.storage.confirm(tell)
 
     def ack_in_all(tell: Callable[..., None]) -> None:
-        every.attachment.ack([(lease_of_all, 0, 1)])
-        life.vault.confirm(tell)
+        every.membership.ack([(lease_of_all, 0, 1)])
+        life.storage.confirm(tell)
 
     return {
         "delete": lambda tell: broker.delete_topic(A, tell),
@@ -96,7 +96,7 @@ def requests(customer: Customer) -> dict[str, Ask]:
 
 def known(found: Found) -> dict[str, object]:
     """Return what is found, but for numbers given to what came to nothing."""
-    ledger = msgspec.msgpack.decode(found.ledger)
+    ledger = msgspec.msgpack.decode(found.state)
     del ledger["topic_number"], ledger["subscription_number"]
     ledger["topics"].sort(key=str)
     # One on nothing is as good as deleted: the next start does so.
@@ -152,7 +152,7 @@ def test_a_failed_move_keeps_what_became_a_dead_letter_before_it() -> None:
     customer.bury(key, A, 0, letters="/default/a-strict-dlq")
     attached = customer.attached[key]
     written = len(life.disk.operations)
-    attached.attachment.nack([(attached.last(A, 1).lease, 1, 2, 0)], BACKOFF_DELAY)
+    attached.membership.nack([(attached.last(A, 1).lease, 1, 2, 0)], BACKOFF_DELAY)
     while len(life.disk.operations) == written:
         life.turn()
     life.disk.fail(Fault(errno.EIO, at=len(life.disk.operations)))

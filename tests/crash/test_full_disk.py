@@ -10,7 +10,7 @@ from tests.crash.life import START_MS, Answer, Inbox, Life
 
 from ister.base import EARLIEST, AckSettings, StreamSettings
 from ister.base.errors import DiskFullError, IsterError, StorageFailedError, StorageUncertainError
-from ister.broker import Attachment, SubscribeOptions
+from ister.broker import Membership, SubscribeOptions
 from ister.codec import Batch, encode
 from ister.testing import Crash, Fault, SmallDisk
 
@@ -42,7 +42,7 @@ class Business:
         self._number = 0
         self._starts = starts
         self._inbox = Inbox()
-        self._attachment: Attachment | None = None
+        self._membership: Membership | None = None
 
     def begin(self) -> None:
         settings = StreamSettings(max_bytes=KEPT_BYTES)
@@ -64,7 +64,7 @@ class Business:
             start=EARLIEST,
             acks=AckSettings(),
         )
-        self._attachment, self._inbox = self.life.attach(options)
+        self._membership, self._inbox = self.life.attach(options)
 
     def ask(self, request: object) -> Answer:
         answer = self.life.ask(request)  # type: ignore[arg-type]
@@ -91,11 +91,11 @@ class Business:
 
     def ack(self) -> None:
         """Acknowledge all delivered messages, with confirmation."""
-        assert self._attachment is not None
+        assert self._membership is not None
         runs = [(d.lease, d.offset, d.offset + 1) for d in self._inbox.deliveries]
         self._inbox.deliveries.clear()
-        self._attachment.ack(runs)
-        answer = self.ask(self.life.vault.confirm)
+        self._membership.ack(runs)
+        answer = self.ask(self.life.storage.confirm)
         if answer.value is None and runs:
             self.confirmed = max(self.confirmed, *(end for _, _, end in runs))
 
@@ -225,7 +225,7 @@ def fill_with_other_files() -> Business:
 
 def test_a_disk_full_of_other_files_refuses_only_messages() -> None:
     business = fill_with_other_files()
-    broker, vault = business.life.broker, business.life.vault
+    broker, storage = business.life.broker, business.life.storage
     topic = broker.streams.by_name[TOPIC]
     assert isinstance(business.refused[-1], DiskFullError)
     # Enough for journal files, checkpoints and the removal of files to come and go.
@@ -233,7 +233,7 @@ def test_a_disk_full_of_other_files_refuses_only_messages() -> None:
     for _ in range(200):
         business.send()
         business.ack()
-        vault.checkpoint(told.append)
+        storage.checkpoint(told.append)
         business.life.tidy()
     assert told == [None] * 200
     for _ in range(50):

@@ -89,7 +89,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 
 
 def publish(stopped: StoppedLog, topic: int, *payloads: bytes) -> None:
-    record = stopped.ledger.topics[topic]
+    record = stopped.state.topics[topic]
     batch = make_batch(list(payloads), offset=record.next_offset)
     stopped.log.append(
         Kind.BATCH,
@@ -100,7 +100,7 @@ def publish(stopped: StoppedLog, topic: int, *payloads: bytes) -> None:
         time_ms=TIME_MS,
     )
     stopped.commit()
-    stopped.ledger.on_batch(topic, batch)
+    stopped.state.on_batch(topic, batch)
 
 
 def make_log(home: Home) -> FaultyDisk:
@@ -136,7 +136,7 @@ def move_one_to_tier(stopped: StoppedLog) -> None:
 def contents(stopped: StoppedLog) -> Contents:
     """Return the payloads of every topic; every byte of them is read."""
     found: Contents = {}
-    for topic, record in stopped.ledger.topics.items():
+    for topic, record in stopped.state.topics.items():
         payloads = found[topic] = []
         offset = record.first_offset
         while offset < record.next_offset:

@@ -105,7 +105,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 def publish(stopped: StoppedLog, topic: int, *payloads: bytes) -> None:
     """Publish messages, each with a key, and an id."""
-    record = stopped.ledger.topics[topic]
+    record = stopped.state.topics[topic]
     first = record.next_offset
     batch = Batch(
         b"".join(
@@ -129,7 +129,7 @@ def publish(stopped: StoppedLog, topic: int, *payloads: bytes) -> None:
         time_ms=batch.publish_time_ms,
     )
     stopped.commit()
-    stopped.ledger.on_batch(topic, batch)
+    stopped.state.on_batch(topic, batch)
 
 
 def make_disk(way: Way) -> FaultyDisk:
@@ -175,7 +175,7 @@ def make_disk(way: Way) -> FaultyDisk:
                 CursorSaved(1, "before", msgspec.Raw(saved({1: Cursor(7)}))),
             ]
         )
-        source.ledger.subscriptions[1].redelivered = 5
+        source.state.subscriptions[1].redelivered = 5
         source.checkpoint()
     return disk.reopen("none")
 
@@ -197,7 +197,7 @@ def saved(cursors: dict[int, Cursor]) -> bytes:
 
 
 def compact(stopped: StoppedLog, topic: int) -> None:
-    keys = KeyPolicy(safe_offset=stopped.ledger.topics[topic].next_offset - 1)
+    keys = KeyPolicy(safe_offset=stopped.state.topics[topic].next_offset - 1)
     policy = CompactionPolicy(keyed={topic: keys}, dirty_share_min=0.1, chunk_count_min=999)
     # What is written to is sealed.
     stopped.checkpoint()
@@ -214,7 +214,7 @@ Row = tuple[int, bytes, object, object, object, int]
 
 def messages(stopped: StoppedLog, name: str) -> list[Row]:
     """Return all that a reader gets of a stream."""
-    [record] = [one for one in stopped.ledger.topics.values() if one.name == name]
+    [record] = [one for one in stopped.state.topics.values() if one.name == name]
     rows: list[Row] = []
     offset = record.first_offset
     while offset < record.next_offset:
@@ -236,11 +236,11 @@ def messages(stopped: StoppedLog, name: str) -> list[Row]:
 
 
 def facts(stopped: StoppedLog) -> dict[str, object]:
-    """Return what a ledger knows of every stream, by names and not by numbers."""
-    ledger = stopped.ledger
+    """Return what a state knows of every stream, by names and not by numbers."""
+    state = stopped.state
     found: dict[str, object] = {}
-    names = {record.topic: record.name for record in ledger.topics.values()}
-    for record in ledger.topics.values():
+    names = {record.topic: record.name for record in state.topics.values()}
+    for record in state.topics.values():
         compacted = stopped.log.find_compacted(record.topic, record.first_offset)
         producer = record.producers.find("shop")
         found[record.name] = (
@@ -253,13 +253,13 @@ def facts(stopped: StoppedLog) -> dict[str, object]:
             record.key_offsets and [row.offsets for row in record.key_offsets.rows(0)],
             compacted,
         )
-    for one in ledger.subscriptions.values():
+    for one in state.subscriptions.values():
         for number, cursor in one.cursors.items():
             key = f"{names[number]} {one.created.name}"
             found[key] = (one.paused, cursor.encode(), one.created.pattern, one.redelivered)
             marks = {word: msgspec.msgpack.decode(data) for word, data in one.saved.items()}
             found[f"{key} saved"] = {w: m[number] for w, m in marks.items() if number in m}
-    found["partitioned"] = ledger.partitioned
+    found["partitioned"] = state.partitioned
     return found
 
 
@@ -286,7 +286,7 @@ def test_a_moved_stream_has_all_that_it_had(way: Way, name: str) -> None:
         assert {key: after[key] for key in others if key != "partitioned"} == {
             key: others[key] for key in others if key != "partitioned"
         }
-        assert "shop" in target.ledger.namespaces
+        assert "shop" in target.state.namespaces
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -295,7 +295,7 @@ def test_a_stream_goes_on_where_it_is_moved_to_and_can_be_moved_back(way: Way, n
     way.move(disk, name)
     part = STREAMS[name][0]
     with way.opened(disk) as (_, target):
-        [number] = [t.topic for t in target.ledger.topics.values() if t.name == part]
+        [number] = [t.topic for t in target.state.topics.values() if t.name == part]
         publish(target, number, b"one", b"more")
         target.checkpoint()
         rows = messages(target, part)
@@ -317,7 +317,7 @@ def test_a_stream_goes_on_where_it_is_moved_to_and_can_be_moved_back(way: Way, n
     assert way.back.move(disk, name).partitions == len(STREAMS[name])
     with way.opened(disk) as (source, target):
         assert messages(source, part) == rows
-        assert name in source.ledger.names()
+        assert name in source.state.names()
         for stopped in (source, target):
             assert check_folder(stopped.backend).problems == []
 
@@ -339,12 +339,12 @@ def test_a_move_that_was_killed_at_any_step_is_finished_by_the_next(way: Way) ->
         with way.opened(found) as (source, target):
             assert messages(target, ORDERS) == rows, f"{keep} at {number}"
             assert facts(target) == after, f"{keep} at {number}"
-            assert ORDERS not in source.ledger.names(), f"{keep} at {number}"
+            assert ORDERS not in source.state.names(), f"{keep} at {number}"
 
 
 def check_whole_somewhere(way: Way, disk: FaultyDisk, rows: list[Row]) -> None:
     with way.opened(disk) as pair:
-        having = [stopped for stopped in pair if ORDERS in stopped.ledger.names()]
+        having = [stopped for stopped in pair if ORDERS in stopped.state.names()]
         assert having
         assert all(messages(stopped, ORDERS) == rows for stopped in having)
 

@@ -107,10 +107,10 @@ def cover_partitions(ground: Ground, peer: Peer) -> None:
     _subscribe_by_pattern(peer, 31, 2)
     peer.ask("create more", *created[1:], CreateTopic(topic=TOPIC, kind="stream"))
 
-    covered = [len(durable.tracks) for durable in ground.broker.durables]
+    covered = [len(durable.partitions) for durable in ground.broker.durables]
     assert covered == [3 * PARTITIONS_MAX + 1] * 32
     peer.ask("delete", *[DeleteTopic(topic=name) for name in names])
-    assert [len(durable.tracks) for durable in ground.broker.durables] == [1] * 32
+    assert [len(durable.partitions) for durable in ground.broker.durables] == [1] * 32
     assert [len(durable.record.cursors) for durable in ground.broker.durables] == [1] * 32
 
 

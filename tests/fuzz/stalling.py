@@ -29,13 +29,13 @@ from ister.base.limits import (
 from ister.broker import (
     Broker,
     InlineWorker,
+    RecentBudget,
     Spool,
     Spooling,
-    TailBudget,
-    Vault,
+    Storage,
     WithStore,
     Workers,
-    open_vault,
+    open_storage,
 )
 from ister.codec import Codec, encode
 from ister.log import FileBackend, LogOptions
@@ -127,7 +127,7 @@ class Ground:
             limits=Limits(),
             clock=self.clock,
             random_slot=lambda count: 0,
-            open_local=self._open_vault,
+            open_local=self._open_storage,
             spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
         worker = InlineWorker(self._call_soon)
@@ -139,15 +139,15 @@ class Ground:
             now_ns=time.thread_time_ns,
         )
 
-    def _open_vault(self) -> Vault:
+    def _open_storage(self) -> Storage:
         worker = InlineWorker(self._call_soon)
         reading = LaterWorker(self._call_soon)
-        return open_vault(
+        return open_storage(
             FileBackend(MemoryDisk()),
             LogOptions(now_ms=self.clock.now_ms),
             workers=lambda: Workers(writing=worker, reading=reading, housekeeping=worker),
             clock=self.clock,
-            budget=TailBudget(256 << 20),
+            budget=RecentBudget(256 << 20),
             call_soon=self._call_soon,
         )
 

@@ -18,14 +18,14 @@ from ister.base.limits import Limits
 from ister.broker import (
     Broker,
     InlineWorker,
+    RecentBudget,
     Spool,
     Spooling,
+    Storage,
     StreamTopic,
-    TailBudget,
-    Vault,
     WithStore,
     Workers,
-    open_vault,
+    open_storage,
 )
 from ister.codec import Batch
 from ister.log import FileBackend, LogOptions
@@ -117,7 +117,7 @@ class World:
             limits=LIMITS,
             clock=self.clock,
             random_slot=self.rng.randrange,
-            open_local=self._open_vault,
+            open_local=self._open_storage,
             spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
         if self.rng.random() < 0.5:
@@ -132,14 +132,14 @@ class World:
         )
         self.clients: list[tuple[NativeSession, NotingTransport, bytearray]] = []
 
-    def _open_vault(self) -> Vault:
+    def _open_storage(self) -> Storage:
         worker = InlineWorker(self._call_soon)
-        return open_vault(
+        return open_storage(
             FileBackend(MemoryDisk()),
             LogOptions(now_ms=self.clock.now_ms, segment_bytes=1 << 20),
             workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
             clock=self.clock,
-            budget=TailBudget(20_000),
+            budget=RecentBudget(20_000),
             call_soon=self._call_soon,
         )
 

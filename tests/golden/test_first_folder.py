@@ -64,9 +64,9 @@ def test_repeated_commits_are_recognised(bench: StreamBench) -> None:
 def test_a_checkpoint_and_another_start_keep_it(bench: StreamBench) -> None:
     bench.publish(b"50", sequence=50, ids=["id50"])
     told: list[object] = []
-    bench.vault.checkpoint(told.append)
+    bench.storage.checkpoint(told.append)
     bench.settle()
-    bench.vault.log.close()
+    bench.storage.log.close()
 
     again = StreamBench(bench.disk, segment_bytes=1 << 14)
 
@@ -79,7 +79,7 @@ def test_its_topics_can_be_changed_and_stay_so(bench: StreamBench) -> None:
     told: list[object] = []
     bench.broker.update_topic(TOPIC, StreamChanges(max_age_ms=1 << 50), told.append)
     bench.settle()
-    bench.vault.log.close()
+    bench.storage.log.close()
 
     again = StreamBench(bench.disk, segment_bytes=1 << 14)
 

@@ -1,7 +1,8 @@
 """The running broker without a network: owns state, asks the rules, acts."""
 
-from ister.broker.broker import Broker, ConnectionCounts, Producer
-from ister.broker.catalog.attachments import Attachment, SubscribeOptions
+from ister.broker.broker import Broker, Producer
+from ister.broker.catalog.memberships import Membership, SubscribeOptions
+from ister.broker.connections import ConnectionCounts
 from ister.broker.consumers.consumer import Consumer, Sink
 from ister.broker.delayed import DelayedBatch
 from ister.broker.durable.dead_letters import default_dead_letter_topic
@@ -11,14 +12,14 @@ from ister.broker.live.topic import Topic
 from ister.broker.scheduling.turns import Turns
 from ister.broker.scheduling.workers import InlineWorker, ThreadWorker, Worker
 from ister.broker.schema_checks import Check, Guard, GuardOf
-from ister.broker.state.state import Budgets, Ledger
+from ister.broker.state.state import Budgets, State
 from ister.broker.storage.commit_figures import CommitFigures
-from ister.broker.storage.opening import open_vault
+from ister.broker.storage.opening import open_storage
 from ister.broker.storage.relocation import Relocated, relocate
 from ister.broker.storage.stopped_log import StoppedLog
-from ister.broker.storage.storage import Vault, Workers
+from ister.broker.storage.storage import Storage, Workers
 from ister.broker.streams.reader import Reader, ReaderSink, open_reader
-from ister.broker.streams.recent import TailBudget
+from ister.broker.streams.recent import RecentBudget
 from ister.broker.streams.segments import Located, Page, locate
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.watches import Head, Watch
@@ -38,7 +39,6 @@ from ister.broker.transactions.stages import Spooling, Stage
 from ister.broker.transactions.transactions import Transaction, check_commit
 
 __all__ = [
-    "Attachment",
     "Broker",
     "Budgets",
     "Check",
@@ -50,13 +50,14 @@ __all__ = [
     "GuardOf",
     "Head",
     "InlineWorker",
-    "Ledger",
     "Located",
+    "Membership",
     "Page",
     "Producer",
     "Published",
     "Reader",
     "ReaderSink",
+    "RecentBudget",
     "RedrivePage",
     "Redriven",
     "Reject",
@@ -66,12 +67,13 @@ __all__ = [
     "Spool",
     "Spooling",
     "Stage",
+    "State",
     "StoppedLog",
+    "Storage",
     "StoreWorker",
     "StreamTopic",
     "SubscribeOptions",
     "Subscription",
-    "TailBudget",
     "ThreadWorker",
     "TimelineConsumer",
     "TimelineSink",
@@ -79,7 +81,6 @@ __all__ = [
     "Topic",
     "Transaction",
     "Turns",
-    "Vault",
     "Watch",
     "WithStore",
     "Worker",
@@ -88,6 +89,6 @@ __all__ = [
     "default_dead_letter_topic",
     "locate",
     "open_reader",
-    "open_vault",
+    "open_storage",
     "relocate",
 ]

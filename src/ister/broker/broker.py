@@ -51,6 +51,7 @@ from ister.broker.catalog.reports import (
     topic_page,
 )
 from ister.broker.catalog.subscribers import Subscribers
+from ister.broker.connections import ConnectionCounts
 from ister.broker.consumers.consumer import QueueBudget
 from ister.broker.delayed import DelayedBatch, Delays
 from ister.broker.durable.dead_letters import DeadLetters, OnTopic
@@ -62,7 +63,7 @@ from ister.broker.scheduling.turns import Turns
 from ister.broker.schema_checks import Check, GuardOf, check, long_check
 from ister.broker.state.message_ids import check_ids
 from ister.broker.storage.committer import Done, ignore
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic, Told
 from ister.broker.streams.streams import Streams
 from ister.broker.streams.watches import Watching
@@ -96,15 +97,6 @@ class Producer:
     stream: StreamTopic | None
 
 
-@dataclass(slots=True)
-class ConnectionCounts:
-    """Connections of a door: those that are there, and all since it opened."""
-
-    open: int = 0
-    accepted: int = 0
-    refused: int = 0
-
-
 class Broker:
     """See the module."""
 
@@ -115,7 +107,7 @@ class Broker:
         limits: Limits,
         clock: Clock,
         random_slot: RandomSlot,
-        open_local: Callable[[], Vault] | None = None,
+        open_local: Callable[[], Storage] | None = None,
         spooling: Spooling | None = None,
         auto_create: AutoCreate | None = None,
     ) -> None:
@@ -164,7 +156,7 @@ class Broker:
             random_slot=random_slot,
         )
         self.watching = Watching(self.catalog, clock)
-        self._transactions = Transactions(self.streams.vaults, self.catalog.stream_to_write)
+        self._transactions = Transactions(self.streams.storages, self.catalog.stream_to_write)
         self.staging = Staging(
             clock=clock,
             spooling=spooling,
@@ -177,16 +169,16 @@ class Broker:
         # How many batches were published, by connections: timelines give way to those.
         self._published = 0
 
-    def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
-        """Take over a vault: the namespaces, topics and subscriptions its ledger knows.
+    def adopt(self, storage: Storage, *, is_object: bool = False) -> None:
+        """Take over a storage: the namespaces, topics and subscriptions its state knows.
 
         Raises `ConfigError`, with nothing changed, when it has topics of names that are taken.
         """
-        self.catalog.check_adoptable(vault.ledger)
-        self.streams.adopt(vault, is_object=is_object)
+        self.catalog.check_adoptable(storage.state)
+        self.streams.adopt(storage, is_object=is_object)
         if not is_object:
-            vault.committer.at_once = self._may_wait
-        self.catalog.adopt(vault)
+            storage.committer.at_once = self._may_wait
+        self.catalog.adopt(storage)
 
     def adopt_timelines(
         self,
@@ -325,7 +317,7 @@ class Broker:
         found = self.catalog.topics[topic]
         stream = found if isinstance(found, StreamTopic) else None
         if stream is not None:
-            stream.vault.committer.check_owned()
+            stream.storage.committer.check_owned()
         found.producers += 1
         self._producer_id += 1
         if stream is not None:
@@ -555,8 +547,8 @@ class Broker:
             messages_dropped=totals.messages_dropped,
             queued_bytes=self.budget.queued_bytes,
             storage_error=self.streams.error,
-            stored_bytes=sum(v.log.total_bytes for v in self.streams.vaults),
-            tail_bytes=max((v.budget.size_bytes for v in self.streams.vaults), default=0),
+            stored_bytes=sum(v.log.total_bytes for v in self.streams.storages),
+            tail_bytes=max((v.budget.size_bytes for v in self.streams.storages), default=0),
             delayed=self.delays.report() if self.delays is not None else DelayReport(),
         )
 

@@ -43,7 +43,7 @@ from ister.base.errors import (
     StorageFailedError,
 )
 from ister.base.limits import MIB
-from ister.broker import Vault
+from ister.broker import Storage
 from ister.log import FilePart
 from ister.metadata import FILE_NAME as METADATA
 from ister.server.storage import Sources, in_thread
@@ -258,9 +258,9 @@ async def pin(sources: Sources, pinned: Path) -> list[tuple[str, int]]:
     Raises `StorageFailedError`, `BackupFailedError`, or `BadRequestError` for what no backup can
     be made of.
     """
-    folder, vault, timelines, _ = sources
-    if vault is not None:
-        await _commit(vault)
+    folder, storage, timelines, _ = sources
+    if storage is not None:
+        await _commit(storage)
     await in_thread(lambda: _prepare(folder, pinned))
     linked: asyncio.Future[list[FilePart]] = asyncio.get_running_loop().create_future()
 
@@ -269,10 +269,10 @@ async def pin(sources: Sources, pinned: Path) -> list[tuple[str, int]]:
         if linked.done():
             return
         files: list[FilePart] = []
-        if not isinstance(error, Exception) and vault is not None:
+        if not isinstance(error, Exception) and storage is not None:
             try:
-                vault.committer.check()
-                files = vault.log.files()
+                storage.committer.check()
+                files = storage.log.files()
             except IsterError as failed:
                 error = failed
 
@@ -284,11 +284,11 @@ async def pin(sources: Sources, pinned: Path) -> list[tuple[str, int]]:
             else:
                 linked.set_result(files)
 
-        if isinstance(error, Exception) or vault is None:
+        if isinstance(error, Exception) or storage is None:
             on_linked(error)
         else:
             # In the thread that removes files, so before any removal that is not decided on yet.
-            vault.workers.housekeeping.run(partial(_link, folder, pinned, files), on_linked)
+            storage.workers.housekeeping.run(partial(_link, folder, pinned, files), on_linked)
 
     if timelines is None:
         on_copied(None)
@@ -303,7 +303,7 @@ def _failure(error: IsterError) -> dict[str, Any]:
     return {"code": error.code, "fields": error.fields(), "text": str(error)}
 
 
-async def _commit(vault: Vault) -> None:
+async def _commit(storage: Storage) -> None:
     """Return when everything that was acknowledged is in the journal."""
     committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -311,7 +311,7 @@ async def _commit(vault: Vault) -> None:
         if not committed.done():
             committed.set_exception(error) if error else committed.set_result(None)
 
-    vault.record([], on_done, apply=False)
+    storage.record([], on_done, apply=False)
     await committed
 
 

@@ -43,7 +43,7 @@ from ister.server.backups import Backups
 from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
 from ister.server.security import Guard, open_guard
-from ister.server.storage import Storage, in_thread
+from ister.server.storage import Storages, in_thread
 from ister.server.threads import DaemonExecutor
 from ister.telemetry import SystemClock
 
@@ -122,7 +122,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     _prepare_files(config)
     clock = SystemClock(loop.call_later)
     guard = open_guard(config.security, clock.monotonic_ms)
-    storage = Storage(config, clock, environment=os.environ)
+    storage = Storages(config, clock, environment=os.environ)
     broker = Broker(
         name=config.name or _host_name(),
         limits=config.limits,
@@ -192,7 +192,7 @@ class Doors:
 
 
 async def _open_storage(
-    config: ServerConfig, broker: Broker, storage: Storage, metadata: Metadata, clock: Clock
+    config: ServerConfig, broker: Broker, storage: Storages, metadata: Metadata, clock: Clock
 ) -> "tuple[Registry, type[GrpcDoor] | None]":
     """Open everything that was kept, and load what the gRPC doors need while the disk works.
 
@@ -278,7 +278,7 @@ async def _open_doors(config: ServerConfig, doors: Doors, guard: Guard) -> Addre
 
 
 async def _close(
-    config: ServerConfig, broker: Broker, storage: Storage, metadata: Metadata, doors: Doors
+    config: ServerConfig, broker: Broker, storage: Storages, metadata: Metadata, doors: Doors
 ) -> None:
     deadline_s = config.shutdown.deadline_ms / 1000
     await doors.backups.close()

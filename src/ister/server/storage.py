@@ -32,16 +32,16 @@ from ister.base.limits import TIMELINE_RESERVE_BYTES
 from ister.broker import (
     Broker,
     Budgets,
-    Ledger,
+    RecentBudget,
     Spool,
     Spooling,
+    State,
+    Storage,
     StoreWorker,
-    TailBudget,
     ThreadWorker,
-    Vault,
     WithStore,
     Workers,
-    open_vault,
+    open_storage,
 )
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
 from ister.objects import (
@@ -88,14 +88,14 @@ class Sources(NamedTuple):
     """What a backup is made of, beside the metadata; `None`: there is none in the folder."""
 
     folder: Path
-    vault: Vault | None
+    storage: Storage | None
     timelines: StoreWorker | None
     # What is not in a backup, for people.
     notes: tuple[str, ...] = ()
 
 
-class Storage:
-    """The vaults of one broker process."""
+class Storages:
+    """The storages of one broker process."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class Storage:
         self._closing_s = closing_s
         self._store_options = store_options(environment)
         self._loop = asyncio.get_running_loop()
-        self._budget = TailBudget(self._config.memory_bytes)
+        self._budget = RecentBudget(self._config.memory_bytes)
         self._budgets = Budgets(config.limits)
         self._disk: LocalDisk | None = None
         self._tier: VerifiedStore | None = None
-        self._vaults: list[Vault] = []
+        self._storages: list[Storage] = []
         self._keyring: FileKeyring | None = None
         self._timelines = open_timelines(self._config.timelines, self._folder / FILE_NAME)
         self._timeline_rows: list[TopicRow] = []
@@ -124,7 +124,7 @@ class Storage:
         self._store_worker: StoreWorker | None = None
         # Of staging, which has none before it is used, and of timelines.
         self._threads: list[ThreadWorker] = []
-        # Of all vaults on disks, and of all in stores: for reading, upkeep and compaction.
+        # Of all storages on disks, and of all in stores: for reading, upkeep and compaction.
         self._shared: dict[str, list[ThreadWorker]] = {}
 
     @property
@@ -189,16 +189,18 @@ class Storage:
                 f"this broker keeps streams in {without_secrets(self._config.object_store)}, which "
                 "a backup does not copy: use the versions or the replication of the object store"
             )
-        vaults = (vault for vault in self._vaults if isinstance(vault.log.backend, FileBackend))
+        storages = (
+            storage for storage in self._storages if isinstance(storage.log.backend, FileBackend)
+        )
         worker = None if self._config.timelines else self._store_worker
         notes = []
         if self._config.timelines:
             notes.append("timelines are in PostgreSQL: back them up with the tools of that")
         if self._keyring is not None:
             notes.append("streams are encrypted: keep a copy of the key file somewhere else")
-        return Sources(self._folder, next(vaults, None), worker, tuple(notes))
+        return Sources(self._folder, next(storages, None), worker, tuple(notes))
 
-    def open_local(self) -> Vault:
+    def open_local(self) -> Storage:
         """Open the data folder for a first stream. Raises what `open` does, as an `IsterError`."""
         try:
             return self._open_folder()
@@ -234,14 +236,14 @@ class Storage:
             logger.warning("timelines_not_closed", reason=str(error))
         if self._store_process is not None:
             await self._store_process.close()
-        for vault in self._vaults:
-            await self._settle(vault, left_s)
+        for storage in self._storages:
+            await self._settle(storage, left_s)
             try:
-                if not await in_thread(partial(vault.close, left_s())):
-                    logger.warning("upkeep_abandoned", journal=vault.name, hint=ABANDONED)
+                if not await in_thread(partial(storage.close, left_s())):
+                    logger.warning("upkeep_abandoned", journal=storage.name, hint=ABANDONED)
             except OSError as error:
                 # Whatever was acknowledged is on the disk; the rest was promised to nobody.
-                logger.warning("storage_not_closed", journal=vault.name, reason=str(error))
+                logger.warning("storage_not_closed", journal=storage.name, reason=str(error))
         for shared in self._shared.values():
             for worker in shared:
                 await in_thread(partial(worker.close, left_s()))
@@ -250,7 +252,7 @@ class Storage:
 
     # Opening
 
-    def _load(self) -> Vault | None:
+    def _load(self) -> Storage | None:
         """Open the tier, and the data folder if it is to be opened. Runs in a thread."""
         config = self._config
         if config.key_file is not None:
@@ -264,13 +266,13 @@ class Storage:
             return self._open_folder()
         return None
 
-    def _take_over_store(self, broker: Broker) -> Vault:
+    def _take_over_store(self, broker: Broker) -> Storage:
         """Open the object store. Runs in a thread, while nothing else uses the broker."""
         url = self._config.object_store
 
-        def check(ledger: Ledger) -> None:
-            broker.catalog.check_adoptable(ledger)
-            names = ledger.names()
+        def check(state: State) -> None:
+            broker.catalog.check_adoptable(state)
+            names = state.names()
             self._check_names(lambda name: name in names, url)
 
         with blamed_on(f"--object-store {url}"):
@@ -306,20 +308,20 @@ class Storage:
             mistake = f"{place}: {taken[0]!r} is a stream in {streams} as well"
             raise ConfigError([f"{mistake}: use the one that belongs to this folder"])
 
-    def _open_folder(self) -> Vault:
+    def _open_folder(self) -> Storage:
         """Open the data folder, making it if it is missing. Asks nothing of the tier."""
         with blamed_on(f"--data {self._folder}"):
             disk = LocalDisk(self._folder)
             disk.lock()
             try:
                 check_restored(self._folder)
-                vault = self._open(FileBackend(disk), self._tier, str(self._folder))
-                check_tier(vault, self._tier, self._folder)
+                storage = self._open(FileBackend(disk), self._tier, str(self._folder))
+                check_tier(storage, self._tier, self._folder)
             except BaseException:
                 disk.unlock()
                 raise
         self._disk = disk
-        return vault
+        return storage
 
     def _open(
         self,
@@ -327,8 +329,8 @@ class Storage:
         tier: Store | None,
         place: str,
         *,
-        before_take_over: Callable[[Ledger], object] = lambda _: None,
-    ) -> Vault:
+        before_take_over: Callable[[State], object] = lambda _: None,
+    ) -> Storage:
         options = LogOptions(
             segment_bytes=self._config.segment_bytes,
             remote=tier,
@@ -337,7 +339,7 @@ class Storage:
             now_ms=self._clock.now_ms,
         )
         kind = "store" if isinstance(backend, ChunkBackend) else "disk"
-        vault = open_vault(
+        storage = open_storage(
             backend,
             options,
             workers=lambda: self._workers(kind),
@@ -349,21 +351,21 @@ class Storage:
             on_entry=Replaying(place, self._clock, logger.info).on_entry,
             before_take_over=before_take_over,
         )
-        self._vaults.append(vault)
-        tell_opened(vault, place)
-        if self._keyring is not None and vault.log.was_plain:
+        self._storages.append(storage)
+        tell_opened(storage, place)
+        if self._keyring is not None and storage.log.was_plain:
             # An encrypted manifest that says which files are not: then the setting can go.
-            vault.trimmed = True
+            storage.trimmed = True
             logger.warning(
                 "log_not_encrypted",
                 place=place,
                 hint="the stored data is not encrypted, only new data will be; leave "
                 "--accept-unencrypted out from the next start on",
             )
-        return vault
+        return storage
 
     def _workers(self, place: str) -> Workers:
-        """Return the threads of a vault: its own for writing, for the rest those of its `place`.
+        """Return the threads of a storage: its own for writing, for the rest those of its `place`.
 
         Disks and stores have some each, and so has the tier of a disk: a store that does not answer
         keeps nobody from reading the disk.
@@ -391,21 +393,21 @@ class Storage:
 
     # Closing
 
-    async def _settle(self, vault: Vault, left_s: Callable[[], float]) -> None:
+    async def _settle(self, storage: Storage, left_s: Callable[[], float]) -> None:
         idle: asyncio.Future[None] = self._loop.create_future()
-        vault.committer.kick()
-        vault.committer.on_idle(lambda: finish(idle))
+        storage.committer.kick()
+        storage.committer.on_idle(lambda: finish(idle))
         await idle
         try:
             async with asyncio.timeout(left_s()):
-                while vault.checkpointing:  # noqa: ASYNC110 - once in the life of a broker
+                while storage.checkpointing:  # noqa: ASYNC110 - once in the life of a broker
                     await asyncio.sleep(CHECKPOINT_POLL_S)
-                if vault.committer.error is None:
+                if storage.committer.error is None:
                     written: asyncio.Future[None] = self._loop.create_future()
-                    vault.checkpoint(lambda _: finish(written))
+                    storage.checkpoint(lambda _: finish(written))
                     await written
         except TimeoutError:
-            logger.warning("checkpoint_abandoned", journal=vault.name, hint=ABANDONED)
+            logger.warning("checkpoint_abandoned", journal=storage.name, hint=ABANDONED)
 
 
 class Replaying:
@@ -478,21 +480,21 @@ def verify_tier(tier: VerifiedStore, *, answer_s: float = TIER_ANSWER_S) -> None
     )
 
 
-def check_tier(vault: Vault, tier: Store | None, folder: Path) -> None:
+def check_tier(storage: Storage, tier: Store | None, folder: Path) -> None:
     """Raise `ConfigError` when segments lie in a store that was not named: who would read them?"""
-    if tier is None and any(one.place is Place.REMOTE for one in vault.log.segments):
+    if tier is None and any(one.place is Place.REMOTE for one in storage.log.segments):
         mistake = f"--data {folder}: some of it was moved to a store: name it by --tier"
         raise ConfigError([mistake])
 
 
-def tell_opened(vault: Vault, place: str) -> None:
+def tell_opened(storage: Storage, place: str) -> None:
     """Log what was found, and what was left of a write that a crash cut off."""
-    report = vault.log.recovery
+    report = storage.log.recovery
     logger.info(
         "storage_opened",
         place=place,
-        topics=len(vault.ledger.topics),
-        subscriptions=len(vault.ledger.subscriptions),
+        topics=len(storage.state.topics),
+        subscriptions=len(storage.state.subscriptions),
         entries_replayed=report.entries,
         bytes_replayed=report.replayed_bytes,
     )

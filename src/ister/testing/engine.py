@@ -9,13 +9,13 @@ from ister.base.limits import Limits
 from ister.broker import (
     Broker,
     InlineWorker,
+    RecentBudget,
     Spool,
     Spooling,
-    TailBudget,
-    Vault,
+    Storage,
     WithStore,
     Workers,
-    open_vault,
+    open_storage,
 )
 from ister.log import Disk, FileBackend, LogOptions
 from ister.registry import Registry
@@ -50,14 +50,14 @@ class Engine:
             clock=clock,
             # Seeded, so that the 'random' policy does the same in every run of a test.
             random_slot=random.Random(seed).randrange,
-            open_local=self._open_vault,
+            open_local=self._open_storage,
             spooling=Spooling(new_spool=lambda: Spool(None), new_worker=_inline_worker),
             auto_create=AutoCreate.parse(auto_create),
         )
         self.broker.guard_of = registry.guard
         registry.on_bound.append(self.broker.on_bound)
         if disk.names("segments"):
-            self.broker.adopt(self._open_vault())
+            self.broker.adopt(self._open_storage())
         call_soon = asyncio.get_running_loop().call_soon
         store = timelines or MemoryStore()
         self.broker.adopt_timelines(
@@ -72,16 +72,16 @@ class Engine:
         )
         self._sessions: WeakSet[NativeSession] = WeakSet()
 
-    def _open_vault(self) -> Vault:
+    def _open_storage(self) -> Storage:
         """Open the streams of the disk; everything happens in turns of the event loop."""
         call_soon = asyncio.get_running_loop().call_soon
         worker = InlineWorker(call_soon)
-        return open_vault(
+        return open_storage(
             FileBackend(self._disk),
             LogOptions(now_ms=self._clock.now_ms),
             workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
             clock=self._clock,
-            budget=TailBudget(STREAM_MEMORY_BYTES),
+            budget=RecentBudget(STREAM_MEMORY_BYTES),
             call_soon=call_soon,
         )
 
@@ -96,8 +96,8 @@ class Engine:
         self.disconnect_all()
         self.broker.streams.close()
         self.broker.timelines.close()
-        for vault in self.broker.streams.vaults:
-            vault.committer.close()
+        for storage in self.broker.streams.storages:
+            storage.committer.close()
 
     def disconnect_all(self) -> None:
         """Cut every connection, as a broken network does: nobody is told beforehand."""

@@ -19,7 +19,7 @@ from ister.log import ChunkBackend
 from ister.objects import verify_store
 from ister.objects.remote import ATTEMPTS_MAX
 from ister.server.config import ServerConfig, StorageConfig
-from ister.server.storage import Storage
+from ister.server.storage import Storages
 from ister.telemetry import SystemClock
 
 
@@ -125,7 +125,7 @@ async def test_broker_refuses_a_store_that_replaces_objects(
     url = f"s3://{BUCKET}/x"
     kept = StorageConfig(tier=url) if option == "tier" else StorageConfig(object_store=url)
     clock = SystemClock(asyncio.get_running_loop().call_later)
-    storage = Storage(ServerConfig(data=tmp_path, storage=kept), clock, environment=os.environ)
+    storage = Storages(ServerConfig(data=tmp_path, storage=kept), clock, environment=os.environ)
     broker = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
 
     async def start() -> None:

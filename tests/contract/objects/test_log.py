@@ -51,12 +51,12 @@ def test_streams_with_one_small_message_each_take_little_of_the_disk(
         bench.create(f"/default/s{number}")
         bench.publish(b"hello", topic=f"/default/s{number}")
     # As long as a checkpoint, and what is reserved for a full disk.
-    bench.vault.checkpoint(lambda _: None)
+    bench.storage.checkpoint(lambda _: None)
     bench.settle()
 
     blocks = [path.stat().st_blocks for path in tmp_path.rglob("*")]
     assert sum(blocks) * 512 <= 4 * MIB
-    bench.vault.log.close()
+    bench.storage.log.close()
 
 
 @pytest.mark.parametrize("open_backend", STORES, indirect=True)

@@ -129,7 +129,7 @@ class CommitModel:
         self.check()
 
     def publish(self) -> None:
-        if self.bench.vault.committer.error is not None or self.bench.writing.holding:
+        if self.bench.storage.committer.error is not None or self.bench.writing.holding:
             return
         for _ in range(self.random.randint(1, 3)):
             keys = [self.random.choice("uvwxyz") for _ in range(self.random.randint(1, 4))]
@@ -152,7 +152,7 @@ class CommitModel:
             self.members[name].grant(self.random.choice((0, 1, 5, 100)))
         else:
             # It waits for the journal, or that has failed: it gives up.
-            assert self.bench.writing.holding or self.bench.vault.committer.error is not None
+            assert self.bench.writing.holding or self.bench.storage.committer.error is not None
             self.bench.writing.release()
             self.bench.settle()
             if not isinstance(outcome.result, IsterError):
@@ -211,7 +211,7 @@ class CommitModel:
                 self.lazily.difference_update(accepted)
 
         try:
-            self.bench.vault.confirm(confirmed)
+            self.bench.storage.confirm(confirmed)
         except IsterError:
             return
 
@@ -253,7 +253,7 @@ class CommitModel:
 
     def set_acks(self) -> None:
         """Change the acknowledgement settings. In a key-shared subscription this voids leases."""
-        if self.bench.vault.committer.error is not None:
+        if self.bench.storage.committer.error is not None:
             return
         if self.type == "key_shared":
             self.ordered = not self.ordered
@@ -306,7 +306,7 @@ class CommitModel:
         if not again:
             self.commits.append(commit)
             self.last = commit
-        acks = [(member.attachment.durables, *delivered.run) for delivered in commit.work]
+        acks = [(member.membership.durables, *delivered.run) for delivered in commit.work]
         try:
             self.bench.broker.commit(transaction, [OUT], acks, told)
         except IsterError as error:
@@ -378,21 +378,21 @@ class CommitModel:
         self.bench.disk.heal()
         self.bench.writing.release()
         self.bench.advance(3_000)
-        assert self.bench.vault.committer.error is None
+        assert self.bench.storage.committer.error is None
         self.take_all()
 
     # Checks
 
     def check(self) -> None:
-        if self.bench.vault.committer.error is None:
+        if self.bench.storage.committer.error is None:
             # The journal has recovered: none of them was carried out.
             self.uncertain.clear()
         self.take_all()
         for durable in self.bench.broker.durables:
             if durable.pattern != TOPIC:
                 continue
-            for track in durable.tracks:
-                deliveries = track.deliveries
+            for partition in durable.partitions:
+                deliveries = partition.deliveries
                 leases = deliveries._leases._by_number.values()
                 sets = [set(p.offsets.offsets()) for lease in leases for p in lease.all_parts()]
                 sets.append(set(deliveries._committing.offsets()))
@@ -400,7 +400,9 @@ class CommitModel:
                 sets.append(set(deliveries._held.offsets()) - self.done)
                 all_of_them = set().union(*sets)
                 assert sum(map(len, sets)) == len(all_of_them), "a message is in two places"
-                assert not any(map(track.cursor.is_acked, all_of_them)), "acknowledged, and held"
+                assert not any(map(partition.cursor.is_acked, all_of_them)), (
+                    "acknowledged, and held"
+                )
 
     def take_all(self) -> None:
         for name, member in self.members.items():

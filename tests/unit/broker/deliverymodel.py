@@ -325,7 +325,7 @@ class Model:
     def recover(self) -> None:
         """Wait until the journal is good again, and letters that it did not take are written."""
         self.tick(2_500 // TICK_MS)
-        assert self.bench.vault.committer.error is None
+        assert self.bench.storage.committer.error is None
 
     # The reference
 
@@ -420,18 +420,18 @@ class Model:
         if self.in_flight_max <= len(self.messages):
             return
         for member in self.members.values():
-            consumer = member.attachment.consumer
-            if not member.attachment.active or not consumer.ready:
+            consumer = member.membership.consumer
+            if not member.membership.active or not consumer.ready:
                 continue
             if self.type == "key_shared":
-                ring = member.durable.roster.ring
+                ring = member.durable.members.ring
                 mine = [m for m in free if ring.owner(m.key) == consumer.name]
                 if self.ordered:
                     mine = [m for m in mine if self.is_first_of_key(m, unsettled)]
                     # Behind one that the dead letters do not have yet.
-                    (track,) = member.durable.tracks
+                    (partition,) = member.durable.partitions
                     dead = [m for m in self.messages if m.dead]
-                    late = {m.key for m in dead if track.deliveries.is_exhausted(m.offset)}
+                    late = {m.key for m in dead if partition.deliveries.is_exhausted(m.offset)}
                     mine = [m for m in mine if m.key not in late]
             else:
                 mine = free

@@ -6,7 +6,7 @@ from typing import Any
 from ister.base import Clock, Timer
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
-from ister.broker import Attachment, Broker, Producer, StreamTopic, SubscribeOptions, Topic
+from ister.broker import Broker, Membership, Producer, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch, Codec, ReplyAddress, encode
 from ister.subscriptions import Responder
 
@@ -129,7 +129,7 @@ class Bench:
         self._channel += 1
         sink = sink or FakeSink()
         options = {"consumer": f"c{self._channel}", "filters": {}} | options
-        found: list[Attachment | IsterError] = []
+        found: list[Membership | IsterError] = []
         self.broker.subscribers.subscribe(
             SubscribeOptions(topic=topic, subscription=subscription, **options),
             found.append,
@@ -137,7 +137,7 @@ class Bench:
             sink=sink,
             channel=self._channel,
         )
-        assert isinstance(found[0], Attachment)
+        assert isinstance(found[0], Membership)
         attached = Attached(self.broker, sink, found[0])
         if credit:
             attached.consumer.grant(credit, credit_bytes)
@@ -173,17 +173,17 @@ class Bench:
 class Attached:
     """A consumer with its subscription and its connection."""
 
-    def __init__(self, broker: Broker, sink: FakeSink, attachment: Attachment) -> None:
-        assert attachment.live is not None
+    def __init__(self, broker: Broker, sink: FakeSink, membership: Membership) -> None:
+        assert membership.live is not None
         self.broker = broker
         self.sink = sink
-        self.attachment = attachment
-        self.subscription = attachment.live
-        self.consumer = attachment.consumer
-        self.active = attachment.active
+        self.membership = membership
+        self.subscription = membership.live
+        self.consumer = membership.consumer
+        self.active = membership.active
 
     def leave(self) -> None:
-        self.broker.subscribers.unsubscribe(self.attachment)
+        self.broker.subscribers.unsubscribe(self.membership)
 
     @property
     def payloads(self) -> list[bytes]:

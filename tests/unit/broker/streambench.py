@@ -10,21 +10,21 @@ from ister.base import AckSettings, Expected, Position, StreamSettings
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
 from ister.broker import (
-    Attachment,
     Broker,
     Budgets,
     InlineWorker,
+    Membership,
     Producer,
+    RecentBudget,
     Spool,
     Spooling,
+    Storage,
     StreamTopic,
     SubscribeOptions,
-    TailBudget,
     Topic,
     Transaction,
-    Vault,
     Workers,
-    open_vault,
+    open_storage,
 )
 from ister.broker.durable.subscription import DurableSubscription
 from ister.codec import Batch, encode
@@ -190,11 +190,11 @@ class Member:
 
     bench: "StreamBench"
     sink: LeaseSink
-    attachment: Attachment
+    membership: Membership
 
     @property
     def durable(self) -> DurableSubscription:
-        return self.attachment.durables[0]
+        return self.membership.durables[0]
 
     @property
     def messages(self) -> list[Delivered]:
@@ -217,24 +217,24 @@ class Member:
         return [message.offset for message in self.take()]
 
     def grant(self, count: int, size_bytes: int = 1 << 30) -> None:
-        self.attachment.consumer.grant(count, size_bytes)
+        self.membership.consumer.grant(count, size_bytes)
         self.bench.settle()
 
     def ack(self, *messages: Delivered, confirm: bool = False) -> list[tuple[int, int, int]]:
-        refused = self.attachment.ack([message.run for message in messages], confirm=confirm)
+        refused = self.membership.ack([message.run for message in messages], confirm=confirm)
         self.bench.settle()
         return refused
 
     def ack_confirmed(self, *messages: Delivered) -> IsterError | None:
         """Acknowledge, and return what the confirmation says."""
-        refused = self.attachment.ack([message.run for message in messages], confirm=True)
+        refused = self.membership.ack([message.run for message in messages], confirm=True)
         assert refused == []
         return self.bench.confirm()
 
     def ack_through(
         self, message: Delivered, *, confirm: bool = False
     ) -> list[tuple[int, int, int]]:
-        refused = self.attachment.ack_through([message.run], confirm=confirm)
+        refused = self.membership.ack_through([message.run], confirm=confirm)
         self.bench.settle()
         return refused
 
@@ -242,24 +242,24 @@ class Member:
         self, *messages: Delivered, delay_ms: int | None = None, reject: bool = False
     ) -> list[Any]:
         delay = NEVER_MS if reject else BACKOFF_DELAY if delay_ms is None else delay_ms
-        refused = self.attachment.nack([(*m.run, delay) for m in messages], BACKOFF_DELAY)
+        refused = self.membership.nack([(*m.run, delay) for m in messages], BACKOFF_DELAY)
         self.bench.settle()
         return refused
 
     def extend(self, *messages: Delivered, extension_ms: int) -> list[Any]:
-        refused = self.attachment.extend([(*m.run, extension_ms) for m in messages])
+        refused = self.membership.extend([(*m.run, extension_ms) for m in messages])
         self.bench.settle()
         return refused
 
     def leave(self) -> None:
         """Close in good order."""
-        self.bench.broker.subscribers.unsubscribe(self.attachment)
+        self.bench.broker.subscribers.unsubscribe(self.membership)
         self.bench.settle()
 
     def lose(self) -> None:
         """Lose the connection."""
         self.sink.writable = False
-        self.bench.broker.subscribers.unsubscribe(self.attachment, graceful=False)
+        self.bench.broker.subscribers.unsubscribe(self.membership, graceful=False)
         self.bench.settle()
 
 
@@ -324,16 +324,16 @@ class StreamBench:
             self.broker.adopt(self._open(ChunkBackend(self.store)), is_object=True)
         self.settle()
 
-    def _open(self, backend: ChunkBackend | None = None) -> Vault:
+    def _open(self, backend: ChunkBackend | None = None) -> Storage:
         worker = InlineWorker(self._call_soon)
         # What a disk that is slow to write keeps waiting: see `hold_writes`.
         self.writing = HeldWorker(self._call_soon)
-        return open_vault(
+        return open_storage(
             backend or FileBackend(self.disk),
             LogOptions(now_ms=self.clock.now_ms, segment_bytes=self._segment_bytes),
             workers=lambda: Workers(writing=self.writing, reading=worker, housekeeping=worker),
             clock=self.clock,
-            budget=TailBudget(self._tail_bytes),
+            budget=RecentBudget(self._tail_bytes),
             budgets=self._budgets,
             call_soon=self._call_soon,
         )
@@ -345,8 +345,8 @@ class StreamBench:
         self._ready.append(lambda: call(*args))
 
     @property
-    def vault(self) -> Vault:
-        return self.broker.streams.vaults[0]
+    def storage(self) -> Storage:
+        return self.broker.streams.storages[0]
 
     # Time
 
@@ -507,7 +507,7 @@ class StreamBench:
     def confirm(self) -> IsterError | None:
         """Wait until all acknowledgements are in the journal; return what went wrong."""
         outcome = Outcome()
-        self.vault.confirm(outcome)
+        self.storage.confirm(outcome)
         self.settle()
         return outcome.error
 
@@ -546,7 +546,7 @@ class StreamBench:
     ) -> Outcome:
         """Commit; what the broker raises is told as well, as a door does."""
         outcome = Outcome()
-        acks = [(member.attachment.durables, *message.run) for member, message in acked]
+        acks = [(member.membership.durables, *message.run) for member, message in acked]
         try:
             self.broker.commit(transaction, topics, acks, outcome)
         except IsterError as error:

@@ -5,7 +5,7 @@ from tests.unit.broker.streambench import Outcome, StreamBench, at_time
 
 from ister.base import StreamSettings
 from ister.broker.durable.lease_numbers import COUNT_MAX, SLOTS_MAX, lease_numbers, slot_of
-from ister.broker.state.state import Ledger, TopicRecord
+from ister.broker.state.state import State, TopicRecord
 
 TOPIC = "/default/orders"
 HOUR_MS = 3_600_000
@@ -23,7 +23,7 @@ def times(bench: StreamBench) -> list[int]:
     """Return the stored publish time of each message."""
     topic, found = bench.topic(TOPIC), {}
     for offset in range(topic.first_offset, topic.next_offset):
-        plan = topic.vault.log.plan(topic.record.topic, offset, 1 << 20)
+        plan = topic.storage.log.plan(topic.record.topic, offset, 1 << 20)
         assert plan is not None
         for batch in plan.run():
             found.update(dict.fromkeys(batch.offsets, batch.publish_time_ms))
@@ -32,7 +32,7 @@ def times(bench: StreamBench) -> list[int]:
 
 def checkpoint(bench: StreamBench) -> None:
     outcome = Outcome()
-    bench.topic(TOPIC).vault.checkpoint(outcome)
+    bench.topic(TOPIC).storage.checkpoint(outcome)
     bench.settle()
     assert outcome.error is None
 
@@ -90,19 +90,19 @@ def test_times_of_a_transaction_and_of_stages_are_restored(bench: StreamBench) -
 
 
 def test_snapshot_keeps_the_last_publish_time_and_one_without_it_opens() -> None:
-    ledger = Ledger()
-    record = ledger.topics[7] = TopicRecord(7, TOPIC, StreamSettings(), ledger.budgets)
+    state = State()
+    record = state.topics[7] = TopicRecord(7, TOPIC, StreamSettings(), state.budgets)
     record.last_ms = 123
-    again = Ledger()
-    again.restore(ledger.encode())
+    again = State()
+    again.restore(state.encode())
 
     assert again.topics[7].last_ms == 123
     # As it was before times were kept: the row ends with the ids.
-    encoded = ledger.encode()
+    encoded = state.encode()
     at = encoded.index(b"\x98\x07")
     older = encoded.replace(b"\x98\x07", b"\x97\x07").replace(b"\x7b", b"", 1)
     assert at > 0
-    former = Ledger()
+    former = State()
     former.restore(older)
     assert former.topics[7].last_ms == 0
 
@@ -113,10 +113,10 @@ def test_life_rises_with_every_start_whatever_the_clock_says(bench: StreamBench)
     for after_ms in (0, -HOUR_MS, 0, HOUR_MS, -2 * HOUR_MS):
         bench.restart(after_ms=after_ms)
         member = bench.consume(TOPIC, "s")
-        lives.append(member.attachment.life)
+        lives.append(member.membership.life)
         leases += [message.lease for message in member.take()]
         bench.seek("earliest", TOPIC)
-        lives.append(member.attachment.life)
+        lives.append(member.membership.life)
         leases += [message.lease for message in member.take()]
 
     assert lives == sorted(set(lives))

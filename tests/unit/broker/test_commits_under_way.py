@@ -130,7 +130,7 @@ def test_a_message_that_is_being_committed_does_not_become_a_dead_letter(
     bench.publish(b"0")
     (message,) = member.take()
     outcome = bench.commit(bench.begin(), [], [(member, message)], settle=False)
-    assert member.attachment.nack([(*message.run, 0)], -1) == [message.run]
+    assert member.membership.nack([(*message.run, 0)], -1) == [message.run]
     bench.settle()
     bench.advance(100)
 
@@ -165,7 +165,7 @@ def test_changed_settings_leave_a_message_in_its_commit(bench: StreamBench, fail
     outcome = bench.commit(transaction, [OUT], [(member, message)], settle=False)
     # Leases are void.
     bench.broker.durables.set_acks(TOPIC, "s", AckSettings(ordered=True), lambda _: None)
-    member.attachment.consumer.grant(1, 1 << 20)
+    member.membership.consumer.grant(1, 1 << 20)
 
     assert member.take() == []
     bench.advance(5_000)

@@ -8,7 +8,7 @@ import pytest
 from ister.base import StreamSettings
 from ister.base.errors import CorruptedError
 from ister.broker.scheduling.workers import InlineWorker
-from ister.broker.state.state import Ledger, TopicRecord
+from ister.broker.state.state import State, TopicRecord
 from ister.broker.storage.compactor import LOOK_S, Compactor
 from ister.codec import Batch, encode
 from ister.log import FileBackend, Kind, LogOptions, Rewrite, open_log
@@ -31,13 +31,13 @@ class Bench:
             apply=lambda _: None,
             reset=lambda: None,
         )
-        self.ledger = Ledger()
+        self.state = State()
         self.record = TopicRecord(
-            TOPIC, "/default/k", StreamSettings(retention="compact"), self.ledger.budgets
+            TOPIC, "/default/k", StreamSettings(retention="compact"), self.state.budgets
         )
-        self.ledger.topics[TOPIC] = self.record
+        self.state.topics[TOPIC] = self.record
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
-        self.compactor = Compactor(self.log, self.ledger, worker=self, clock=self.clock)
+        self.compactor = Compactor(self.log, self.state, worker=self, clock=self.clock)
 
     def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
         self.jobs.append((call, done))
@@ -80,7 +80,7 @@ class Bench:
             self.record.on_stored(batch)
 
     def checkpoint(self) -> None:
-        plan = self.log.plan_checkpoint(self.ledger.encode(), {TOPIC: 0})
+        plan = self.log.plan_checkpoint(self.state.encode(), {TOPIC: 0})
         plan.run()
         self.log.checkpointed(plan)
         plan.sweep()
@@ -205,19 +205,19 @@ class Turns:
             apply=lambda _: None,
             reset=lambda: None,
         )
-        self.ledger = Ledger()
+        self.state = State()
         for number in range(1, self.TOPICS + 1):
-            self.ledger.topics[number] = TopicRecord(
-                number, f"/default/{number}", StreamSettings(), self.ledger.budgets
+            self.state.topics[number] = TopicRecord(
+                number, f"/default/{number}", StreamSettings(), self.state.budgets
             )
         worker = InlineWorker(lambda call, *args: call(*args))
         self.compactor = Compactor(
-            self.log, self.ledger, worker=worker, clock=self.clock, upload_after_ms=0
+            self.log, self.state, worker=worker, clock=self.clock, upload_after_ms=0
         )
 
     def write_segment(self) -> None:
         for _ in range(16):
-            for record in self.ledger.topics.values():
+            for record in self.state.topics.values():
                 batch = Batch(b"".join(encode([bytes(100)])))
                 batch.stamp(record.next_offset, self.clock.now_ms())
                 self.log.append(
@@ -249,7 +249,7 @@ class Turns:
         self.checkpoint()
 
     def checkpoint(self) -> None:
-        horizon = {t.topic: t.first_offset for t in self.ledger.topics.values()}
+        horizon = {t.topic: t.first_offset for t in self.state.topics.values()}
         plan = self.log.plan_checkpoint(b"", horizon)
         plan.run()
         self.log.checkpointed(plan)
@@ -287,7 +287,7 @@ def test_a_full_disk_is_freed_of_what_has_expired_while_the_tier_fails() -> None
     tier.fail(Fault(lasting=True))
     turns.write_segment()
     turns.write_segment()
-    for record in turns.ledger.topics.values():
+    for record in turns.state.topics.values():
         # Most of a segment, which has seven messages of each topic.
         record.first_offset = 19
     turns.checkpoint()

@@ -65,7 +65,7 @@ def test_counters_of_a_subscription_outlive_a_restart(bench: StreamBench) -> Non
     bench.publish(b"bad")
     member = bench.consume(acks={"max_deliveries": 3})
     fail(member, 3)
-    bench.vault.checkpoint(lambda _: None)
+    bench.storage.checkpoint(lambda _: None)
     bench.settle()
     bench.restart()
 
@@ -248,9 +248,9 @@ def test_a_dead_message_found_after_a_restart_is_buried_without_a_consumer(
     bench.consume(acks={"max_deliveries": 1}).leave()
     # The failure is in the journal, the letter is not.
     durable = next(iter(bench.broker.durables))
-    (track,) = durable.tracks
-    track.cursor.fail_run(0, 1, 1)
-    bench.vault.on_acked(track)
+    (partition,) = durable.partitions
+    partition.cursor.fail_run(0, 1, 1)
+    bench.storage.on_acked(partition)
     assert bench.confirm() is None
     bench.restart("none")
     bench.advance(0)
@@ -264,7 +264,7 @@ def test_a_dead_message_is_not_delivered_after_a_restart(bench: StreamBench) -> 
     member = bench.consume(acks={"max_deliveries": 1})
     bench.disk.fail(Fault(errno.ENOSPC, lasting=True))
     fail(member, 1)
-    assert bench.vault.committer.error is not None
+    assert bench.storage.committer.error is not None
 
     bench.disk.heal()
     bench.advance(5_000)
@@ -384,7 +384,7 @@ def test_a_seek_while_a_letter_is_on_its_way_brings_the_message_back(
         bench.create(LETTERS)
     bench.publish(b"0")
     (message,) = member.take()
-    member.attachment.nack([(*message.run, 0)], -1)
+    member.membership.nack([(*message.run, 0)], -1)
     bench.seek("earliest")
 
     assert [m.attempt for m in member.messages] == [1]
@@ -464,7 +464,7 @@ def test_a_dead_letter_says_why_its_message_was_given_back(bench: StreamBench) -
     member = bench.consume(acks={"max_deliveries": 1})
     told, not_told, long = member.take()
     for message, reason in ((told, "no such customer"), (not_told, ""), (long, "ä" * 1_000)):
-        member.attachment.nack([(*message.run, 0)], BACKOFF_DELAY, reason)
+        member.membership.nack([(*message.run, 0)], BACKOFF_DELAY, reason)
     bench.advance(100)
 
     reasons = [letter.attributes["x-failure-reason"] for letter in bench.stored(LETTERS)]
@@ -478,7 +478,7 @@ def test_the_last_reason_counts_and_those_of_very_many_messages_are_forgotten(
     member = bench.consume(acks={"max_deliveries": 2})
     for reason in ("first", "last"):
         for message in member.take():
-            member.attachment.nack([(*message.run, 0)], BACKOFF_DELAY, reason)
+            member.membership.nack([(*message.run, 0)], BACKOFF_DELAY, reason)
         bench.advance(100)
     bench.advance(10_000)
 

@@ -158,7 +158,7 @@ def test_a_consumer_whose_connection_is_full_gets_the_rest_when_it_is_not(
     assert member.offsets == []
 
     member.sink.writable = True
-    member.attachment.consumer.resume()
+    member.membership.consumer.resume()
 
     assert member.offsets == [0]
 
@@ -243,7 +243,7 @@ def test_an_acknowledgement_under_another_lease_is_refused(bench: StreamBench) -
     first, second = member.messages
     wrong = (first.lease, second.offset, second.offset + 1)
 
-    assert member.attachment.ack([wrong]) == [wrong]
+    assert member.membership.ack([wrong]) == [wrong]
     assert bench.lag() == 2
 
 
@@ -254,10 +254,10 @@ def test_an_acknowledgement_of_a_lease_that_never_was_is_refused(
     bench.publish(b"0")
     member = bench.consume()
 
-    assert member.attachment.ack([(lease, 0, 1)]) == [(lease, 0, 1)]
-    assert member.attachment.nack([(lease, 0, 1, 0)], -1) == [(lease, 0, 1)]
-    assert member.attachment.extend([(lease, 0, 1, 5)]) == [(lease, 0, 1)]
-    assert member.attachment.ack_through([(lease, 0, 1)]) == [(lease, 0, 1)]
+    assert member.membership.ack([(lease, 0, 1)]) == [(lease, 0, 1)]
+    assert member.membership.nack([(lease, 0, 1, 0)], -1) == [(lease, 0, 1)]
+    assert member.membership.extend([(lease, 0, 1, 5)]) == [(lease, 0, 1)]
+    assert member.membership.ack_through([(lease, 0, 1)]) == [(lease, 0, 1)]
 
 
 def test_of_a_run_that_is_partly_leased_the_rest_is_refused(bench: StreamBench) -> None:
@@ -265,7 +265,7 @@ def test_of_a_run_that_is_partly_leased_the_rest_is_refused(bench: StreamBench) 
     member = bench.consume(credit=2)
     lease = member.messages[0].lease
 
-    assert member.attachment.ack([(lease, 0, 3)]) == [(lease, 2, 3)]
+    assert member.membership.ack([(lease, 0, 3)]) == [(lease, 2, 3)]
     assert bench.lag() == 1
 
 

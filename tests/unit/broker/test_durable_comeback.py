@@ -89,7 +89,7 @@ def test_of_two_who_held_a_message_only_one_can_confirm_it(restart: str) -> None
     second = bench.consume(consumer="b", type="shared")
     assert second.ack_confirmed(*second.take()) is None
     if restart == "checkpoint":
-        bench.vault.checkpoint(lambda _: None)
+        bench.storage.checkpoint(lambda _: None)
         bench.settle()
     if restart not in ("never", "before"):
         bench.restart("none")
@@ -108,7 +108,7 @@ def test_a_confirmation_whose_answer_a_restart_has_lost_can_be_repeated(checkpoi
     [held] = first.take()
     assert first.ack_confirmed(held) is None
     if checkpoint:
-        bench.vault.checkpoint(lambda _: None)
+        bench.storage.checkpoint(lambda _: None)
         bench.settle()
     bench.restart("none")
     back = bench.consume(consumer="a", type="shared")

@@ -22,9 +22,9 @@ def bench() -> StreamBench:
 
 def confirm(bench: StreamBench) -> None:
     """Have all acknowledgements in both journals."""
-    for vault in bench.broker.streams.vaults:
+    for storage in bench.broker.streams.storages:
         outcome = Outcome()
-        vault.confirm(outcome)
+        storage.confirm(outcome)
         bench.settle()
         assert outcome.result is None
 
@@ -38,7 +38,7 @@ def test_a_pattern_covers_streams_of_both(bench: StreamBench) -> None:
     bench.publish(b"0", b"1", topic=LOCAL)
     bench.publish(b"0", b"1", topic=REMOTE)
     messages = member.take()
-    assert len(member.attachment.durables) == 2
+    assert len(member.membership.durables) == 2
 
     assert member.ack(*[m for m in messages if m.offset == 0]) == []
     confirm(bench)
@@ -55,7 +55,7 @@ def test_an_acknowledgement_hits_the_topic_it_is_for(bench: StreamBench) -> None
     assert remote.lease != local.lease
     member.ack(remote)
 
-    floors = {d.vault.name: t.cursor.floor for d in bench.broker.durables for t in d.tracks}
+    floors = {d.storage.name: t.cursor.floor for d in bench.broker.durables for t in d.partitions}
     assert floors == {"local": 0, "object": 1}
     assert member.nack(local) == []
 
@@ -127,7 +127,7 @@ def test_a_stream_of_the_other_journal_that_appears_is_covered() -> None:
 
     assert places(member) == [(REMOTE, 0)]
     assert member.ack(message) == []
-    assert len(member.attachment.durables) == 2
+    assert len(member.membership.durables) == 2
 
 
 def test_a_transaction_is_of_one_journal(bench: StreamBench) -> None:
@@ -187,7 +187,7 @@ def test_dead_letters_stay_in_the_journal_they_come_from(bench: StreamBench) -> 
     member.nack(*member.take())
 
     letters = bench.topic(f"{REMOTE}-s-dlq")
-    assert letters.vault.name == "object"
+    assert letters.storage.name == "object"
     assert letters.next_offset == 1
 
 

@@ -228,7 +228,7 @@ def test_a_work_queue_has_one_subscription() -> None:
 
 def compact_away(bench: StreamBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nothing of the topic stored any more, as compaction leaves it behind tombstones."""
-    monkeypatch.setattr(bench.vault.log, "plan", lambda *_: None)
+    monkeypatch.setattr(bench.storage.log, "plan", lambda *_: None)
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_consumers_are_told_of_a_seek_before_they_get_anything_from_the_new_plac
 ) -> None:
     member = bench.consume(type="shared")
     other = bench.consume(type="shared")
-    life = member.attachment.life
+    life = member.membership.life
     member.take()
     outcome: list[object] = []
 
@@ -111,17 +111,17 @@ def test_consumers_are_told_of_a_seek_before_they_get_anything_from_the_new_plac
     # The answer comes first as well.
     assert outcome == [(None, [], [])]
     assert sorted(member.offsets + other.offsets) == [0, 1, 2, 3, 4]
-    assert member.attachment.life == member.sink.lives[0] != life
+    assert member.membership.life == member.sink.lives[0] != life
 
 
 def test_a_consumer_that_was_away_during_a_seek_finds_another_life(bench: StreamBench) -> None:
     member = bench.consume(consumer="c")
-    life = member.attachment.life
+    life = member.membership.life
     member.lose()
-    assert bench.consume(consumer="c").attachment.life == life
+    assert bench.consume(consumer="c").membership.life == life
 
     bench.seek("earliest")
-    assert bench.consume(consumer="c").attachment.life != life
+    assert bench.consume(consumer="c").membership.life != life
 
 
 def test_a_seek_is_there_after_a_restart(bench: StreamBench) -> None:
@@ -137,7 +137,7 @@ def test_a_seek_is_there_after_a_restart(bench: StreamBench) -> None:
 def test_acknowledgements_from_before_a_seek_do_not_come_after_it(bench: StreamBench) -> None:
     member = bench.consume()
     # In the cursor, but not in the journal yet.
-    member.attachment.ack([message.run for message in member.messages])
+    member.membership.ack([message.run for message in member.messages])
     bench.seek("earliest")
     assert bench.confirm() is None
     bench.restart("none")
@@ -202,7 +202,7 @@ def test_a_seek_while_stored_messages_are_read_goes_to_the_new_place() -> None:
     bench.create()
     bench.publish_many(100)
     member = bench.consume(credit=0)
-    member.attachment.consumer.grant(1_000, 1 << 30)  # The read is under way.
+    member.membership.consumer.grant(1_000, 1 << 30)  # The read is under way.
     bench.seek(90)
 
     assert member.offsets == list(range(90, 100))
@@ -301,7 +301,7 @@ def test_the_saved_cursors_of_a_subscription_have_a_limit_in_bytes(
 ) -> None:
     bench.consume()
     bench.change("save_cursor", TOPIC, "s", "one")
-    size_bytes = bench.vault.ledger.saved_bytes
+    size_bytes = bench.storage.state.saved_bytes
     monkeypatch.setattr(
         "ister.broker.durable.saved_cursors.SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
     )
@@ -316,7 +316,7 @@ def test_the_saved_cursors_of_a_subscription_have_a_limit_in_bytes(
     assert refused(bench, "two") == "None"
     assert refused(bench, "three") == "saved_cursors_bytes_max"
     bench.restart()
-    assert bench.vault.ledger.saved_bytes == 2 * size_bytes
+    assert bench.storage.state.saved_bytes == 2 * size_bytes
     assert refused(bench, "three") == "saved_cursors_bytes_max"
     bench.change("drop_cursor", TOPIC, "s", "one")
     assert refused(bench, "three") == "None"
@@ -328,7 +328,7 @@ def test_the_saved_cursors_of_all_subscriptions_have_a_limit_in_bytes(
     bench.consume()
     bench.consume(subscription="other")
     bench.change("save_cursor", TOPIC, "s", "one")
-    size_bytes = bench.vault.ledger.saved_bytes
+    size_bytes = bench.storage.state.saved_bytes
     monkeypatch.setattr(
         "ister.broker.durable.saved_cursors.ALL_SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
     )

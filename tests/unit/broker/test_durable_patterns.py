@@ -65,11 +65,11 @@ def test_a_topic_with_more_partitions_than_can_be_covered_at_once_is_not_created
 ) -> None:
     for number in range(COVERED_AT_ONCE_MAX // PARTITIONS_MAX + 1):
         bench.consume(ALL, f"s{number}", credit=0)
-    before = dict(bench.vault.topics)
+    before = dict(bench.storage.topics)
 
     with pytest.raises(LimitReachedError, match="covered_at_once_max"):
         bench.create("/default/orders.asia", partitions=PARTITIONS_MAX)
-    assert bench.vault.topics == before
+    assert bench.storage.topics == before
     bench.create("/default/orders.asia", partitions=3)
 
 
@@ -81,7 +81,7 @@ def test_cursors_of_deleted_topics_are_gone_after_a_restart(bench: StreamBench) 
     bench.restart("none")
 
     [durable] = bench.broker.durables
-    assert list(durable.record.cursors) == list(bench.vault.topics)
+    assert list(durable.record.cursors) == list(bench.storage.topics)
 
 
 def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) -> None:
@@ -89,16 +89,16 @@ def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) 
         bench.subscribe("/default/new.*", "s", type="shared", owner=str(n)) for n in range(2)
     ]
     sinks = [sink for sink, _ in members]
-    attachments = [outcome.result for _, outcome in members]
-    for attachment in attachments:
-        attachment.consumer.grant(100, 1 << 20)
+    memberships = [outcome.result for _, outcome in members]
+    for membership in memberships:
+        membership.consumer.grant(100, 1 << 20)
     bench.create("/default/new.one")
     bench.publish(*[b"x"] * 10, topic="/default/new.one")
 
     assert sorted(m.offset for sink in sinks for m in sink.messages) == list(range(10))
     assert all(sink.messages for sink in sinks)
     # What their leases belong to was told before.
-    assert [sink.lives for sink in sinks] == [[a.life] for a in attachments]
+    assert [sink.lives for sink in sinks] == [[a.life] for a in memberships]
 
 
 def test_a_stream_that_appears_while_a_start_is_looked_up_is_covered(bench: StreamBench) -> None:
@@ -206,14 +206,14 @@ def test_a_consumer_that_left_is_not_attached_to_a_stream_that_appears(
     bench: StreamBench,
 ) -> None:
     _, outcome = bench.subscribe("/default/new.*", "s")
-    attachment = outcome.result
+    membership = outcome.result
     bench.broker.create_topic("/default/new.one", kind="stream")
     # The subscription is being stored while its consumer goes.
-    bench.broker.subscribers.unsubscribe(attachment)
+    bench.broker.subscribers.unsubscribe(membership)
     bench.settle()
 
-    assert attachment.durables == []
-    assert bench.consume("/default/new.*", "s").attachment.active
+    assert membership.durables == []
+    assert bench.consume("/default/new.*", "s").membership.active
 
 
 def test_a_pattern_does_not_cover_the_dead_letters_of_its_own(bench: StreamBench) -> None:
@@ -256,8 +256,8 @@ def test_deleting_a_subscription_by_pattern_takes_its_consumers_from_live_topics
     assert bench.change("delete", ALL, "s") is None
 
     assert member.sink.closed == ["the subscription was deleted"]
-    assert member.attachment.live is not None
-    assert member.attachment.live.consumers == []
+    assert member.membership.live is not None
+    assert member.membership.live.consumers == []
 
 
 def test_a_lease_of_one_topic_does_not_fit_another(bench: StreamBench) -> None:
@@ -388,7 +388,7 @@ def test_a_dead_letter_on_its_way_does_no_harm_when_its_topic_is_deleted(
     member = bench.consume(EU, acks={"max_deliveries": 1})
     bench.publish(b"0", topic=EU)
     message = member.take()[0]
-    member.attachment.nack([(*message.run, 0)], -1)
+    member.membership.nack([(*message.run, 0)], -1)
     bench.broker.delete_topic(EU)
     bench.settle()
 
@@ -439,9 +439,9 @@ def test_thousands_of_resting_topics_cost_nothing_for_a_message_of_another() -> 
     durable = member.durable
     original = durable.dispatch._hand_out_new
 
-    def look(track: object, room: int) -> bool:
-        looked_at.append(track)
-        return original(track, room)  # type: ignore[arg-type]
+    def look(partition: object, room: int) -> bool:
+        looked_at.append(partition)
+        return original(partition, room)  # type: ignore[arg-type]
 
     durable.dispatch._hand_out_new = look  # type: ignore[method-assign]
     for _ in range(3):

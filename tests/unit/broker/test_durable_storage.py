@@ -30,7 +30,7 @@ def recover(bench: StreamBench) -> None:
     """Let the disk be good again, and the broker notice."""
     bench.disk.heal()
     bench.advance(1_000)
-    assert bench.vault.committer.error is None
+    assert bench.storage.committer.error is None
 
 
 # Acknowledgements
@@ -114,7 +114,7 @@ def test_acknowledgements_that_a_failed_seek_had_dropped_are_written_after_all(
     bench: StreamBench,
 ) -> None:
     member = bench.consume()
-    member.attachment.ack([message.run for message in member.messages])
+    member.membership.ack([message.run for message in member.messages])
     bench.disk.fail(Fault())
     assert isinstance(bench.seek("earliest"), StorageFailedError)
     recover(bench)

@@ -10,11 +10,11 @@ def test_topics_without_leases_are_removed() -> None:
     bench = StreamBench()
     bench.create("/default/a")
     member = bench.consume("/default/a", credit=0)
-    track = next(iter(member.durable.tracks))
+    partition = next(iter(member.durable.partitions))
     holders = Holders()
 
     for number in range(COUNT_MIN + 1):
-        holders.add(("client", str(number)), track)
+        holders.add(("client", str(number)), partition)
 
     assert holders.of(("client", "0")) == []
     assert holders._count <= 1
@@ -25,7 +25,7 @@ def test_a_lost_consumer_of_a_shared_subscription_leaves_nothing_behind() -> Non
     bench.create(TOPIC)
     member = bench.consume(TOPIC, type="shared", consumer="c")
 
-    bench.broker.subscribers.unsubscribe(member.attachment, graceful=False)
+    bench.broker.subscribers.unsubscribe(member.membership, graceful=False)
 
     assert not member.durable._lost
 
@@ -40,7 +40,7 @@ def test_parked_messages_are_sorted_in_several_turns_and_delivered_in_order() ->
     keys = [f"k{n % 97}" for n in range(count)]
     bench.publish(*[b"x"] * count, keys=keys)
 
-    bench.broker.subscribers.unsubscribe(second.attachment)
+    bench.broker.subscribers.unsubscribe(second.membership)
     first.grant(count)
     bench.clock.advance(0.1)
 

@@ -9,28 +9,28 @@ from tests.unit.broker.streambench import StreamBench
 
 from ister.base.errors import LimitReachedError
 from ister.base.limits import BATCH_ID_BYTES_MAX, BATCH_IDS_MAX
-from ister.broker.state.message_ids import IdWindow, key_of
+from ister.broker.state.message_ids import MessageIds, key_of
 from ister.broker.state.shared_budget import FORGET_COUNT, SharedBudget
 
 
-def forget(window: IdWindow, *, older_than_ms: int) -> int:
+def forget(window: MessageIds, *, older_than_ms: int) -> int:
     """Forget all that is too old, and return in how many steps."""
     return sum(1 for _ in window.forget(older_than_ms=older_than_ms))
 
 
-def filled(budget: SharedBudget, name: str, count: int, *, time_ms: int = 100) -> IdWindow:
-    window = IdWindow(budget)
+def filled(budget: SharedBudget, name: str, count: int, *, time_ms: int = 100) -> MessageIds:
+    window = MessageIds(budget)
     add(window, name, range(count), time_ms=time_ms)
     return window
 
 
-def add(window: IdWindow, name: str, numbers: range, *, time_ms: int = 100) -> None:
+def add(window: MessageIds, name: str, numbers: range, *, time_ms: int = 100) -> None:
     for number in numbers:
         window.add(f"{name}{number}", number, time_ms)
     window.settle(len(numbers), older_than_ms=0)
 
 
-def known(window: IdWindow, name: str, numbers: range) -> list[int]:
+def known(window: MessageIds, name: str, numbers: range) -> list[int]:
     return [n for n in numbers if window.find(f"{name}{n}", newer_than_ms=0) is not None]
 
 
@@ -47,7 +47,7 @@ def test_the_oldest_of_too_many_ids_are_forgotten(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_id_is_known_for_as_long_as_its_window() -> None:
-    window = IdWindow(SharedBudget(10**6))
+    window = MessageIds(SharedBudget(10**6))
     window.add("a", 5, 100)
 
     assert window.find("a", newer_than_ms=99) == 5
@@ -59,7 +59,7 @@ def test_an_id_is_known_for_as_long_as_its_window() -> None:
 
 
 def test_an_id_that_comes_again_after_its_time_is_known_for_as_long_as_the_second() -> None:
-    window = IdWindow(SharedBudget(10**6))
+    window = MessageIds(SharedBudget(10**6))
     window.add("a", 5, 100)
     window.add("b", 6, 110)
     window.add("a", 7, 200)
@@ -75,7 +75,7 @@ def test_an_id_that_comes_again_after_its_time_is_known_for_as_long_as_the_secon
 
 def test_ids_are_gone_over_while_they_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ister.broker.state.message_ids.CHUNK_COUNT", 2)
-    window = IdWindow(SharedBudget(10**6))
+    window = MessageIds(SharedBudget(10**6))
     for number in range(6):
         window.add(str(number), number, number)
     rows = window.rows()
@@ -98,7 +98,7 @@ def test_very_many_ids_are_forgotten_in_steps() -> None:
 
 
 def test_an_id_takes_as_much_memory_however_long_it_is() -> None:
-    window = IdWindow(SharedBudget(10**6))
+    window = MessageIds(SharedBudget(10**6))
     tracemalloc.start()
     for number in range(10_000):
         window.add(key_of(f"{number:0255}"), number, 1_763_000_000_000 + number)
@@ -108,7 +108,7 @@ def test_an_id_takes_as_much_memory_however_long_it_is() -> None:
     assert taken_bytes < 10_000 * 220
     assert window.find(key_of(f"{7:0255}"), newer_than_ms=0) == 7
     assert window.find(key_of(f"{7:0254}"), newer_than_ms=0) is None
-    restored = IdWindow(SharedBudget(10**6))
+    restored = MessageIds(SharedBudget(10**6))
     for rows in window.rows():
         for row in rows:
             restored.add(*row)
@@ -152,7 +152,7 @@ def test_a_window_that_is_gone_makes_room() -> None:
 def test_a_budget_counts_whatever_comes_and_goes(seed: int) -> None:
     random = Random(seed)
     budget = SharedBudget(500)
-    windows = [IdWindow(budget) for _ in range(6)]
+    windows = [MessageIds(budget) for _ in range(6)]
     most, now_ms = 0, 1_000
     for step in range(300):
         now_ms += random.randint(0, 20)
@@ -162,7 +162,7 @@ def test_a_budget_counts_whatever_comes_and_goes(seed: int) -> None:
                 forget(window, older_than_ms=now_ms - 100)
             case 1 if random.random() < 0.2:
                 window.close()
-                windows[windows.index(window)] = IdWindow(budget)
+                windows[windows.index(window)] = MessageIds(budget)
             case _:
                 for n in range(random.choice([1, 10, 200])):
                     name = str(random.randrange(400))

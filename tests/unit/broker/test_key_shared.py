@@ -31,8 +31,8 @@ def publish(bench: StreamBench, keys: Sequence[str | None]) -> None:
 
 def owner(members: Sequence[Member], key: str) -> Member:
     """Return who has a key by the ring."""
-    name = members[0].durable.roster.ring.owner(key)
-    return next(m for m in members if m.attachment.consumer.name == name)
+    name = members[0].durable.members.ring.owner(key)
+    return next(m for m in members if m.membership.consumer.name == name)
 
 
 def key_of(members: Sequence[Member], member: Member) -> str:
@@ -85,7 +85,7 @@ def test_what_waits_for_an_owner_goes_before_what_comes_later() -> None:
     for _ in range(20):
         publish(bench, [key])
     # What waits has to be read again, while the next one is in memory.
-    slow.attachment.consumer.grant(1_000, 1 << 30)
+    slow.membership.consumer.grant(1_000, 1 << 30)
     publish(bench, [key])
 
     assert slow.offsets == list(range(21))
@@ -289,9 +289,9 @@ def test_with_ordering_a_dead_message_found_at_the_start_stays_first_of_its_key(
     publish(bench, ["x", "x", "y", "x", "z"])
     durable = member.durable
     member.leave()
-    (track,) = durable.tracks
-    track.cursor.fail_run(0, 2, 1)
-    bench.vault.on_acked(track)
+    (partition,) = durable.partitions
+    partition.cursor.fail_run(0, 2, 1)
+    bench.storage.on_acked(partition)
     assert bench.confirm() is None
     bench.restart("none")
     member = join(bench, "a", acks=acks)
@@ -339,7 +339,7 @@ def test_an_acknowledgement_far_beyond_what_is_leased_takes_no_time(bench: Strea
     member = join(bench, "a", acks=ORDERED)
     publish(bench, ["x", "x"])
     (first,) = member.take()
-    refused = member.attachment.ack([(first.lease, 0, 2**60)])
+    refused = member.membership.ack([(first.lease, 0, 2**60)])
 
     assert refused == [(first.lease, 1, 2**60)]
     bench.settle()
@@ -353,14 +353,14 @@ def test_what_is_parked_is_not_read_over_and_over_while_there_is_no_room_in_flig
     bench.create()
     members = [join(bench, name, acks={"in_flight_max": 3}, credit=0) for name in "abc"]
     reads: list[object] = []
-    run = bench.vault.reading.run
+    run = bench.storage.reading.run
 
     def count(call: Any, done: Any) -> None:
         reads.append(call)
         assert len(reads) < 100
         run(call, done)
 
-    monkeypatch.setattr(bench.vault.reading, "run", count)
+    monkeypatch.setattr(bench.storage.reading, "run", count)
     for member in members:
         # Of each, one message is delivered, and one is parked while there is room. One read does
         # not bring what is parked of all of them.

@@ -12,7 +12,8 @@ from ister.base.errors import (
     LimitReachedError,
     StorageFailedError,
 )
-from ister.broker import keyoffsets, ledger
+from ister.broker.state import key_offsets as keyoffsets
+from ister.broker.state import state
 from ister.testing import Crash, Fault, Keep
 
 PLAIN = "/default/plain"
@@ -95,7 +96,7 @@ def test_keys_are_known_after_a_restart(
     bench.publish(*[b""] * 9_000, keys=[f"{n}" for n in range(9_000)])
     put(bench, "7", 7)
     if checkpoint:
-        bench.vault.checkpoint(lambda _: None)
+        bench.storage.checkpoint(lambda _: None)
         bench.settle()
         put(bench, "8", 8)
     bench.restart(keep)
@@ -167,7 +168,7 @@ def test_beyond_the_limit_a_key_that_may_be_forgotten_is_refused_and_the_others_
     # A key that is published to is known again.
     bench.publish(b"4", keys=["a"])
     assert put(bench, "a", 4) == 5
-    bench.vault.checkpoint(lambda _: None)
+    bench.storage.checkpoint(lambda _: None)
     bench.settle()
     bench.restart()
     with pytest.raises(LimitReachedError):
@@ -228,17 +229,17 @@ def test_a_transaction_has_so_many_keys_and_no_more(
 def test_a_snapshot_with_keys_of_a_topic_that_was_made_meanwhile_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledger, "WORK_AT_ONCE", 1)
-    monkeypatch.setattr(ledger, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(state, "WORK_AT_ONCE", 1)
+    monkeypatch.setattr(state, "ROWS_AT_ONCE", 1)
     bench = StreamBench()
     bench.create(PLAIN)
-    encoding = bench.vault.ledger.encoding()
+    encoding = bench.storage.state.encoding()
     # The topics are in it, and what follows them is not.
     next(encoding)
     bench.create(key_offsets=True)
     put(bench, "a", -1)
     snapshot = _finish(encoding)
-    restored = ledger.Ledger()
+    restored = state.State()
     restored.restore(snapshot)
 
     assert b"key_offsets" in snapshot

@@ -1,4 +1,4 @@
-"""The ledger: a fold over the journal that any restart repeats."""
+"""The state: a fold over the journal that any restart repeats."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ from ister.broker.state.changes import (
 from ister.broker.state.message_ids import key_of
 from ister.broker.state.producers import RUNS_REMEMBERED, ProducerRecord, Producers
 from ister.broker.state.shared_budget import SharedBudget
-from ister.broker.state.state import Ledger
+from ister.broker.state.state import State
 from ister.codec import Batch, encode
 from ister.log import Entry, Kind
 from ister.subscriptions import Cursor
@@ -84,11 +84,11 @@ CHANGES: list[Change] = [
 ]
 
 
-def ledger_of(changes: list[Change]) -> Ledger:
-    ledger = Ledger()
-    ledger.on_changes(changes)
-    ledger.drop_dead_cursors()
-    return ledger
+def state_of(changes: list[Change]) -> State:
+    state = State()
+    state.on_changes(changes)
+    state.drop_dead_cursors()
+    return state
 
 
 def batch(
@@ -110,38 +110,38 @@ def test_bytes_that_are_no_changes_are_refused() -> None:
             decode_changes(body)
 
 
-def test_the_ledger_says_what_the_changes_said() -> None:
-    ledger = ledger_of(CHANGES)
-    record = ledger.subscriptions[3]
+def test_the_state_says_what_the_changes_said() -> None:
+    state = state_of(CHANGES)
+    record = state.subscriptions[3]
 
-    assert ledger.namespaces == {"team"}
-    assert ledger.partitioned == {"/default/p": 2}
-    assert {n: (t.name, t.first_offset) for n, t in ledger.topics.items()} == {1: ("/default/a", 2)}
-    assert list(ledger.subscriptions) == [3]
+    assert state.namespaces == {"team"}
+    assert state.partitioned == {"/default/p": 2}
+    assert {n: (t.name, t.first_offset) for n, t in state.topics.items()} == {1: ("/default/a", 2)}
+    assert list(state.subscriptions) == [3]
     assert (record.created, record.paused, list(record.saved)) == (SUBSCRIPTION, True, ["then"])
     assert list(record.cursors) == [1]
-    assert list(ledger.confirmations) == [(3, 70, 4, 6), (3, 71, 8, 9)]
+    assert list(state.confirmations) == [(3, 70, 4, 6), (3, 71, 8, 9)]
     assert (record.cursors[1].floor, record.cursors[1].acked.runs()) == (6, [(8, 9)])
     assert record.cursors[1].failures_of(7) == 2
-    assert ledger.commits.find("word") == (1_000, [7, 8], {})
-    assert list(ledger.series.items()) == [("other", (1, 1_500)), ("query", (4, 2_000))]
-    assert (ledger.topic_number, ledger.subscription_number) == (2, 4)
+    assert state.commits.find("word") == (1_000, [7, 8], {})
+    assert list(state.series.items()) == [("other", (1, 1_500)), ("query", (4, 2_000))]
+    assert (state.topic_number, state.subscription_number) == (2, 4)
 
 
 def test_long_message_ids_in_snapshots_of_the_first_versions_are_known() -> None:
-    ledger = ledger_of(CHANGES)
+    state = state_of(CHANGES)
     # As it is, not as its key.
-    ledger.topics[1].ids.add("i" * 255, 7, 1_000)
-    restored = Ledger()
-    restored.restore(ledger.encode())
+    state.topics[1].ids.add("i" * 255, 7, 1_000)
+    restored = State()
+    restored.restore(state.encode())
 
     assert restored.topics[1].ids.find(key_of("i" * 255), newer_than_ms=-1) == 7
 
 
 @pytest.mark.parametrize("start", range(len(CHANGES)))
 def test_replaying_the_end_of_the_journal_on_a_newer_snapshot_changes_nothing(start: int) -> None:
-    whole = ledger_of(CHANGES)
-    restored = Ledger()
+    whole = state_of(CHANGES)
+    restored = State()
     restored.restore(whole.encode())
     restored.on_changes(CHANGES[start:])
     restored.drop_dead_cursors()
@@ -150,14 +150,14 @@ def test_replaying_the_end_of_the_journal_on_a_newer_snapshot_changes_nothing(st
 
 
 def test_a_snapshot_brings_everything_back() -> None:
-    ledger = ledger_of(CHANGES)
+    state = state_of(CHANGES)
     for start in (0, 2, 4):
         stored = batch(b"x", b"y", base_offset=start, sequence=start, ids=[str(start), None])
-        ledger.on_batch(1, stored)
-    restored = Ledger()
-    restored.restore(ledger.encode())
+        state.on_batch(1, stored)
+    restored = State()
+    restored.restore(state.encode())
 
-    assert restored.encode() == ledger.encode()
+    assert restored.encode() == state.encode()
     record = restored.topics[1]
     assert record.next_offset == 6
     assert record.producers.next_sequence("p") == 6
@@ -165,20 +165,20 @@ def test_a_snapshot_brings_everything_back() -> None:
 
 
 def test_a_batch_stored_twice_counts_once() -> None:
-    ledger = ledger_of([TopicCreated(1, "/default/a", StreamSettings())])
+    state = state_of([TopicCreated(1, "/default/a", StreamSettings())])
     for _ in range(2):
-        ledger.on_batch(1, batch(b"0", b"1"))
-        ledger.on_batch(1, batch(b"2", base_offset=2, sequence=2))
-    record = ledger.topics[1]
+        state.on_batch(1, batch(b"0", b"1"))
+        state.on_batch(1, batch(b"2", base_offset=2, sequence=2))
+    record = state.topics[1]
 
     assert record.next_offset == 3
     assert runs_of(record.producers, "p") == [(0, 0, 3)]
 
 
 def test_what_is_said_of_topics_and_subscriptions_that_are_gone_is_of_no_interest() -> None:
-    ledger = Ledger()
-    ledger.on_batch(9, batch(b"x"))
-    ledger.on_changes(
+    state = State()
+    state.on_batch(9, batch(b"x"))
+    state.on_changes(
         [
             TopicTrimmed(9, 5),
             Acked(9, 9, [(0, 1)]),
@@ -190,55 +190,55 @@ def test_what_is_said_of_topics_and_subscriptions_that_are_gone_is_of_no_interes
         ]
     )
 
-    assert ledger.topics == {}
-    assert ledger.subscriptions[3].cursors == {}
+    assert state.topics == {}
+    assert state.subscriptions[3].cursors == {}
 
 
 def test_a_topic_never_begins_earlier_again() -> None:
-    ledger = ledger_of(
+    state = state_of(
         [TopicCreated(1, "/default/a", StreamSettings()), TopicTrimmed(1, 7), TopicTrimmed(1, 3)]
     )
 
-    assert ledger.topics[1].first_offset == 7
+    assert state.topics[1].first_offset == 7
 
 
 def test_applying_what_is_read_leaves_nothing_to_be_written() -> None:
-    ledger = ledger_of(CHANGES)
-    cursor = ledger.subscriptions[3].cursors[1]
+    state = state_of(CHANGES)
+    cursor = state.subscriptions[3].cursors[1]
 
     assert cursor.take_changes() == []
     assert cursor.take_failures() == []
 
 
 def test_ack_settings_that_change_keep_the_cursors() -> None:
-    ledger = ledger_of(CHANGES)
+    state = state_of(CHANGES)
     other = SubscriptionCreated(3, "/default/a", "s", "shared", "random", {}, [], AckSettings())
-    ledger.on_changes([other])
+    state.on_changes([other])
 
-    assert ledger.subscriptions[3].created is other
-    assert ledger.subscriptions[3].cursors[1].floor == 6
+    assert state.subscriptions[3].created is other
+    assert state.subscriptions[3].cursors[1].floor == 6
 
 
 def test_the_highest_number_of_a_series_stays_when_a_lower_one_is_replayed() -> None:
-    ledger = ledger_of([SeriesPublished("s", 7, 2_000), SeriesPublished("s", 6, 1_000)])
+    state = state_of([SeriesPublished("s", 7, 2_000), SeriesPublished("s", 6, 1_000)])
 
-    assert ledger.series["s"] == (7, 2_000)
+    assert state.series["s"] == (7, 2_000)
 
 
 def test_the_series_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ister.broker.state.state.SERIES_REMEMBERED_MAX", 2)
-    ledger = ledger_of([SeriesPublished(name, 1, 0) for name in ("a", "b", "a", "c")])
+    state = state_of([SeriesPublished(name, 1, 0) for name in ("a", "b", "a", "c")])
 
-    assert list(ledger.series) == ["a", "c"]
+    assert list(state.series) == ["a", "c"]
 
 
 def test_a_part_of_a_series_is_stored_without_its_sequence_numbers() -> None:
-    ledger = ledger_of([TopicCreated(1, "/default/a", StreamSettings())])
+    state = state_of([TopicCreated(1, "/default/a", StreamSettings())])
     body = memoryview(batch(b"0", b"1", base_offset=4).to_bytes())
-    ledger.apply(Entry(Kind.PART, 1, 1, 1, 64, body, 2))
+    state.apply(Entry(Kind.PART, 1, 1, 1, 64, body, 2))
 
-    assert ledger.topics[1].next_offset == 6
-    assert ledger.topics[1].producers.next_sequence("p") == 0
+    assert state.topics[1].next_offset == 6
+    assert state.topics[1].producers.next_sequence("p") == 0
 
 
 @pytest.mark.parametrize("kind", [Kind.BATCH, Kind.CHANGES, Kind.TRANSACTION, Kind.PART])
@@ -254,7 +254,7 @@ def test_an_entry_that_makes_no_sense_is_corruption(kind: int) -> None:
     )
 
     with pytest.raises(CorruptedError, match="segment 7"):
-        Ledger().apply(entry)
+        State().apply(entry)
 
 
 # Producers
@@ -276,35 +276,35 @@ def test_the_producer_silent_for_longest_makes_room(monkeypatch: pytest.MonkeyPa
     assert producers.next_sequence("b") == 0
 
 
-def test_a_ledger_that_changes_while_it_is_encoded_is_the_same_after_a_replay(
+def test_a_state_that_changes_while_it_is_encoded_is_the_same_after_a_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ister.broker.state.state.ROWS_AT_ONCE", 1)
     monkeypatch.setattr("ister.broker.state.state.WORK_AT_ONCE", 1)
     monkeypatch.setattr("ister.broker.state.producers.RUNS_AT_ONCE", 1)
     monkeypatch.setattr("ister.broker.state.message_ids.CHUNK_COUNT", 1)
-    ledger = Ledger()
-    ledger.on_changes(begun())
+    state = State()
+    state.on_changes(begun())
     for step in range(10):
-        encoding, later = ledger.encoding(), changes_of(step)
+        encoding, later = state.encoding(), changes_of(step)
         for _ in range(step):
             next(encoding)
-        ledger.on_changes(later)
+        state.on_changes(later)
         while True:
             try:
                 next(encoding)
             except StopIteration as end:
                 snapshot = end.value
                 break
-        again = Ledger()
+        again = State()
         again.restore(snapshot)
         again.on_changes(later)
 
-        assert decoded(again) == decoded(ledger), f"at step {step}"
+        assert decoded(again) == decoded(state), f"at step {step}"
 
 
 def begun() -> list[Change]:
-    """Return what makes a ledger with some of everything."""
+    """Return what makes a state with some of everything."""
     changes: list[Change] = [NamespaceCreated("shop"), PartitionedCreated("/default/x", 4)]
     for number in range(1, 5):
         changes.append(TopicCreated(number, f"/default/x-part-{number - 1}", StreamSettings()))
@@ -335,9 +335,9 @@ def changes_of(step: int) -> list[Change]:
     ]
 
 
-def decoded(ledger: Ledger) -> dict[str, Any]:
-    """Return all that a ledger knows, in an order of its own."""
-    rows: dict[str, Any] = msgspec.msgpack.decode(ledger.encode())
+def decoded(state: State) -> dict[str, Any]:
+    """Return all that a state knows, in an order of its own."""
+    rows: dict[str, Any] = msgspec.msgpack.decode(state.encode())
     for name in ("topics", "subscriptions"):
         rows[name].sort(key=str)
     return rows
@@ -361,11 +361,11 @@ def test_a_producer_that_fills_very_many_holes_takes_no_more_memory() -> None:
 
 
 def test_commits_in_a_snapshot_of_the_first_versions_are_known() -> None:
-    ledger = ledger_of(CHANGES)
-    rows = msgspec.msgpack.decode(ledger.encode())
+    state = state_of(CHANGES)
+    rows = msgspec.msgpack.decode(state.encode())
     del rows["commits"]
     rows |= {"transactions": [["a", [3]], ["b", [5]]], "transactions_each": {"b": {0: [~2, 5]}}}
-    restored = Ledger()
+    restored = State()
 
     restored.restore(msgspec.msgpack.encode(rows), now_ms=7_000)
 

@@ -43,7 +43,7 @@ def spans(page: Page) -> list[tuple[int, int]]:
 
 def test_sealed_segments_are_told_and_the_open_file_is_not() -> None:
     bench = filled(20)
-    opened = bench.vault.log.index.open_segment
+    opened = bench.storage.log.index.open_segment
     assert opened is not None
 
     page = located(bench, 0, 20)
@@ -62,7 +62,7 @@ def test_marks_are_those_of_the_files() -> None:
 
     rows = located(bench, 0, 20).rows
 
-    reader = bench.vault.log.reader
+    reader = bench.storage.log.reader
     assert [row.mark for row in rows] == [reader.opened(row.span.segment).mark for row in rows]
     assert len({row.mark for row in rows}) == len(rows)
 
@@ -95,7 +95,7 @@ def test_a_disk_that_only_this_process_can_read_is_not_told() -> None:
 
 def test_a_segment_that_is_gone_is_left_out() -> None:
     bench = filled(20)
-    log = bench.vault.log
+    log = bench.storage.log
     span = log.index.spans(bench.topic().record.topic)[1]
     log.backend.remove(span.segment.name)
 
@@ -132,7 +132,7 @@ class TickingClock(VirtualClock):
 def test_a_page_ends_when_it_has_taken_long_enough() -> None:
     bench = filled(20)
     every = spans(located(bench, 0, 20))
-    bench.vault.clock = TickingClock()
+    bench.storage.clock = TickingClock()
 
     page = located(bench, 0, 20)
 
@@ -142,11 +142,11 @@ def test_a_page_ends_when_it_has_taken_long_enough() -> None:
 
 def test_a_page_of_what_cannot_be_read_ends_as_well() -> None:
     bench = filled(20)
-    log = bench.vault.log
+    log = bench.storage.log
     every = log.index.spans(bench.topic().record.topic)
     for span in every:
         log.backend.remove(span.segment.name)
-    bench.vault.clock = TickingClock()
+    bench.storage.clock = TickingClock()
 
     page = located(bench, 0, 20)
 

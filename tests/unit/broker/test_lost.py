@@ -11,7 +11,7 @@ from tests.unit.broker.streambench import Outcome, StreamBench
 from ister.base import EARLIEST
 from ister.base.errors import IsterError, ShardMovedError, StorageUncertainError
 from ister.broker import open_reader
-from ister.broker.storage.storage import STOPPED_MS, WATCH_OWNER_MS, Vault
+from ister.broker.storage.storage import STOPPED_MS, WATCH_OWNER_MS, Storage
 from ister.log import Buffer, CompactionPolicy, plan_compaction
 from ister.objects import LocalStore, MemoryDisk
 
@@ -66,8 +66,8 @@ def successor(old: StreamBench) -> StreamBench:
     return StreamBench(store=old.store)
 
 
-def vault_of(bench: StreamBench) -> Vault:
-    return bench.topic(TOPIC).vault
+def storage_of(bench: StreamBench) -> Storage:
+    return bench.topic(TOPIC).storage
 
 
 def objects(bench: StreamBench) -> dict[str, bytes]:
@@ -92,7 +92,7 @@ def test_every_waiting_request_is_answered_once(old: StreamBench) -> None:
     successor(old)
     sent = [old.send([b"late"], topic=TOPIC, settle=False) for _ in range(3)]
     outcome = Outcome()
-    vault_of(old).confirm(outcome)
+    storage_of(old).confirm(outcome)
     old.settle()
 
     assert all(isinstance(one.error, ShardMovedError) for one in sent)
@@ -184,27 +184,27 @@ def test_idle_owner_stays_owner(old: StreamBench) -> None:
 def test_checkpoint_that_finds_another_owner_makes_the_storage_lost(old: StreamBench) -> None:
     successor(old)
     outcome = Outcome()
-    vault_of(old).checkpoint(outcome)
+    storage_of(old).checkpoint(outcome)
     old.settle()
 
     assert isinstance(outcome.error, IsterError)
-    assert vault_of(old).committer.lost
+    assert storage_of(old).committer.lost
     before = objects(old)
     old.advance(60_000)
     assert objects(old) == before
 
 
 def test_group_that_is_stored_while_the_storage_is_lost_is_acknowledged(old: StreamBench) -> None:
-    vault = vault_of(old)
+    storage = storage_of(old)
     sent = old.send([b"in time"], topic=TOPIC, settle=False)
     old.step()  # The group is written, and nobody was told.
     new = successor(old)
     outcome = Outcome()
-    vault.checkpoint(outcome)
+    storage.checkpoint(outcome)
     old.settle()
 
     assert sent.error is None
-    assert vault.committer.lost
+    assert storage.committer.lost
     assert [m.payload for m in new.stored(TOPIC)][-1] == b"in time"
 
 
@@ -219,7 +219,7 @@ def test_storage_that_is_lost_while_it_fails_is_not_retried_any_more(old: Stream
     with capture_logs() as logs:
         old.advance(120_000)
 
-    assert vault_of(old).committer.lost
+    assert storage_of(old).committer.lost
     told = [log["event"] for log in logs if log["log_level"] in ("error", "warning")]
     assert told == ["storage_lost"]
 
@@ -246,20 +246,20 @@ def test_message_that_the_next_owner_has_is_not_reported_as_failed(
     old.advance(10_000)
 
     assert isinstance(sent.error, StorageUncertainError)
-    assert vault_of(old).committer.lost
+    assert storage_of(old).committer.lost
     assert [m.payload for m in heirs[0].stored(TOPIC)][-1] == b"5"
 
 
 def compact(bench: StreamBench) -> None:
     """Rewrite all chunks, and remove those that were rewritten."""
-    vault = vault_of(bench)
-    horizon = {t.topic: t.first_offset for t in vault.ledger.topics.values()}
+    storage = storage_of(bench)
+    horizon = {t.topic: t.first_offset for t in storage.state.topics.values()}
     policy = CompactionPolicy(chunk_count_min=4)
-    rewrite = plan_compaction(vault.log, vault.log.state(), horizon, policy)
+    rewrite = plan_compaction(storage.log, storage.log.state(), horizon, policy)
     assert rewrite is not None
     rewrite.run()
-    vault.log.rewritten(rewrite)
+    storage.log.rewritten(rewrite)
     outcome = Outcome()
-    vault.checkpoint(outcome)
+    storage.checkpoint(outcome)
     bench.settle()
     assert outcome.error is None

@@ -124,15 +124,15 @@ def slow_member() -> tuple[Slow, str]:
     return bench, last
 
 
-def test_tracks_of_very_many_topics_are_created_in_several_turns() -> None:
+def test_partitions_of_very_many_topics_are_created_in_several_turns() -> None:
     bench, _ = slow_member()
 
     member = bench.consume(WILD, start="earliest")
-    begun = len(member.durable.tracks)
+    begun = len(member.durable.partitions)
     bench.clock.advance(0)
 
     assert 0 < begun < 20 * TOPICS_PER_STEP
-    assert len(member.durable.tracks) == 20 * TOPICS_PER_STEP
+    assert len(member.durable.partitions) == 20 * TOPICS_PER_STEP
     assert member.payloads == [b"before"]
 
 
@@ -199,13 +199,13 @@ def test_messages_are_kept_for_a_subscription_that_is_still_being_created() -> N
     bench, last = slow_member()
     bench.consume(WILD, start="earliest")
 
-    assert bench.topic(last).tracks_coming == 1
+    assert bench.topic(last).partitions_coming == 1
     assert bench.broker.durables.floors(bench.topic(last)) == [0]
     bench.clock.advance(0)
-    assert bench.topic(last).tracks_coming == 0
+    assert bench.topic(last).partitions_coming == 0
 
 
-def test_a_topic_deleted_before_its_track_is_created_leaves_nothing_behind() -> None:
+def test_a_topic_deleted_before_its_partition_is_created_leaves_nothing_behind() -> None:
     bench, last = slow_member()
     member = bench.consume(WILD)
     bench.broker.delete_topic(last)
@@ -214,7 +214,7 @@ def test_a_topic_deleted_before_its_track_is_created_leaves_nothing_behind() -> 
     bench.clock.advance(0)
 
     assert not member.durable.covers(last)
-    assert len(member.durable.record.cursors) == len(member.durable.tracks)
+    assert len(member.durable.record.cursors) == len(member.durable.partitions)
 
 
 def test_deleting_another_topic_leaves_a_subscription_that_is_still_being_made() -> None:

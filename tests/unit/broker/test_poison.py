@@ -207,7 +207,7 @@ def test_a_transaction_that_acknowledges_what_blocks_ends_the_block(bench: Strea
     member = bench.consume(acks={"max_deliveries": 1, "poison": "block"}, credit=1)
     (bad,) = member.take()
     outcome = bench.commit(bench.begin(), acked=[(member, bad)], settle=False)
-    member.attachment.nack([(*bad.run, 0)], -1)
+    member.membership.nack([(*bad.run, 0)], -1)
     member.grant(10)
     bench.settle()
 
@@ -363,8 +363,8 @@ def test_a_letter_on_its_way_when_its_message_comes_to_block_ends_the_block(
     bench.publish(b"bad", b"good")
     member = bench.consume(acks={"max_deliveries": 1}, credit=1)
     (bad,) = member.take()
-    member.attachment.nack([(*bad.run, 0)], -1)
-    bench.broker.subscribers.unsubscribe(member.attachment)
+    member.membership.nack([(*bad.run, 0)], -1)
+    bench.broker.subscribers.unsubscribe(member.membership)
     bench.broker.durables.set_acks(
         TOPIC, "s", AckSettings(max_deliveries=1, poison="block"), lambda _: None
     )
@@ -388,8 +388,8 @@ def test_a_letter_on_its_way_is_not_written_again_under_other_settings(
     member = bench.consume(acks={"max_deliveries": 1}, credit=1)
     (bad,) = member.take()
     # The journal is to do: the letter, or its topic; other settings; then what follows from them.
-    member.attachment.nack([(*bad.run, 0)], -1)
-    bench.broker.subscribers.unsubscribe(member.attachment)
+    member.membership.nack([(*bad.run, 0)], -1)
+    bench.broker.subscribers.unsubscribe(member.membership)
     bench.broker.durables.set_acks(
         TOPIC, "s", AckSettings(max_deliveries=1, ack_timeout_ms=1_000), lambda _: None
     )
@@ -405,7 +405,7 @@ def test_a_letter_on_its_way_is_not_written_again_after_a_short_block(bench: Str
     member = bench.consume(acks={"max_deliveries": 1}, credit=1)
     bench.publish(b"bad", b"good")
     (bad,) = member.take()
-    member.attachment.nack([(*bad.run, 0)], -1)
+    member.membership.nack([(*bad.run, 0)], -1)
     for poison in ("block", "dead_letter"):
         acks = AckSettings(max_deliveries=1, poison=poison)
         bench.broker.durables.set_acks(TOPIC, "s", acks, lambda _: None)

@@ -60,11 +60,11 @@ def read_all(bench: StreamBench, *, credit: int = 1_000_000) -> ReaderSink:
 def lose(bench: StreamBench, start: int, end: int | None) -> None:
     """Have the index of the log forget messages of the topic, as only a bug or damage would."""
     number = bench.topic().record.topic
-    bench.vault.log.index.replace(
+    bench.storage.log.index.replace(
         number,
         [
             span
-            for span in bench.vault.log.index.spans(number)
+            for span in bench.storage.log.index.spans(number)
             if span.end_offset <= start or (end is not None and span.first_offset >= end)
         ],
     )
@@ -144,14 +144,14 @@ def test_a_seek_that_failed_is_not_found_in_a_checkpoint_after_a_restart(
     bench.create("/default/other")  # In another file, so that the first is not replayed again.
     sought, written = Outcome(), Outcome()
     bench.broker.durables.seek(TOPIC, "s", _position("latest"), sought)
-    bench.vault.checkpoint(written)
+    bench.storage.checkpoint(written)
     actions: tuple[Literal["sync"]] = ("sync",)
     bench.disk.fail(Fault(actions=actions, prefix="segments/"))
     bench.settle()
     assert isinstance(sought.result, StorageFailedError)
     bench.disk.heal()
     bench.advance(1_500)
-    assert bench.vault.committer.error is None
+    assert bench.storage.committer.error is None
 
     bench.restart()
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_beside_a_change_is_written_once_that_is_in_the_journal(
     bench.publish(b"a", b"b")
     sought, written = Outcome(), Outcome()
     bench.broker.durables.seek(TOPIC, "s", _position("latest"), sought)
-    bench.vault.checkpoint(written)
+    bench.storage.checkpoint(written)
     bench.settle()
 
     assert (sought.result, written.result) == (None, None)
@@ -177,9 +177,9 @@ def test_a_checkpoint_beside_a_change_is_written_once_that_is_in_the_journal(
 def test_a_checkpoint_syncs_the_journal_before_it_names_what_is_there(bench: StreamBench) -> None:
     bench.create(durability="os")
     bench.publish(b"a")
-    assert bench.vault.log.unsynced
+    assert bench.storage.log.unsynced
     written = Outcome()
-    bench.vault.checkpoint(written)
+    bench.storage.checkpoint(written)
     bench.settle()
 
     assert written.result is None
@@ -193,9 +193,9 @@ def test_a_reader_comes_to_the_end_of_a_compacted_topic(bench: StreamBench) -> N
     bench.publish(b"", keys=["k"])
     bench.restart(after_ms=25 * HOUR_MS)
     bench.create("/default/other")  # Rolls the file that was found.
-    bench.vault.compactor.look()
+    bench.storage.compactor.look()
     bench.settle()
-    bench.vault.checkpoint(Outcome())
+    bench.storage.checkpoint(Outcome())
     bench.settle()
 
     sink = read_all(bench)
@@ -208,18 +208,18 @@ def test_a_file_sealed_while_a_time_is_looked_for_is_looked_at_as_well(bench: St
     bench.publish(b"a")
     bench.restart()
     jobs: list[Any] = []
-    bench.vault.reading = Jobs(jobs)
+    bench.storage.reading = Jobs(jobs)
     found = Outcome()
     bench.topic().find_time(0, found)
-    spans = bench.vault.log.index.spans
+    spans = bench.storage.log.index.spans
 
     def seal_meanwhile(topic: int) -> list[Any]:
         before = list(spans(topic))
-        if len(bench.vault.log.segments) == 0:
+        if len(bench.storage.log.segments) == 0:
             bench.publish(b"b", name="q")
         return before
 
-    bench.vault.log.index.spans = seal_meanwhile  # type: ignore[method-assign]
+    bench.storage.log.index.spans = seal_meanwhile  # type: ignore[method-assign]
     call, done = jobs.pop()
     done(call())
 
@@ -230,7 +230,7 @@ def test_a_time_is_looked_for_again_where_a_file_was_removed_meanwhile(bench: St
     bench.create()
     bench.publish(b"a")
     jobs: list[Any] = []
-    bench.vault.reading = Jobs(jobs)
+    bench.storage.reading = Jobs(jobs)
     found = Outcome()
     bench.topic().find_time(0, found)
     _, done = jobs.pop()
@@ -297,7 +297,7 @@ def test_what_a_client_says_it_holds_is_not_kept_once_it_is_attached(bench: Stre
 
     member = bench.consume(held=list(range(1_000)))
 
-    assert member.attachment.consumer.held is None
+    assert member.membership.consumer.held is None
 
 
 def test_a_data_folder_that_was_filled_meanwhile_is_taken_over_with_its_topics() -> None:

@@ -21,8 +21,9 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import MIB
-from ister.broker import InlineWorker, Published, staging
+from ister.broker import InlineWorker, Published
 from ister.broker.transactions import series as module
+from ister.broker.transactions import stages
 from ister.codec import Batch
 from ister.testing import Crash, Fault, Keep
 
@@ -34,7 +35,7 @@ REPEATED = Published(repeated=True)
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even the smallest stage in a file."""
-    monkeypatch.setattr(staging, "HELD_STAGE_BYTES", 0)
+    monkeypatch.setattr(stages, "HELD_STAGE_BYTES", 0)
 
 
 @pytest.fixture(params=["in memory", "in files"])
@@ -169,7 +170,7 @@ def test_a_repetition_of_what_was_published_needs_no_stages(bench: StreamBench) 
 def test_the_mark_outlives_a_checkpoint(bench: StreamBench) -> None:
     stage(bench, "a", orders=b"0")
     publish(bench, "a")
-    bench.vault.checkpoint(lambda _: None)
+    bench.storage.checkpoint(lambda _: None)
     bench.settle()
     bench.restart("none")
 
@@ -448,7 +449,7 @@ def test_a_stage_that_cannot_be_read_back_fails_the_journal_once_at_most(
     outcome = publish(bench, "good", "bad")
     assert isinstance(outcome.result, StageNotFoundError)
     assert outcome.result.stage == "bad"
-    bench.vault.committer.check()
+    bench.storage.committer.check()
     stage(bench, "again", orders=b"1")
     assert publish(bench, "good", "again").result == Published(False, 2)
     assert stored(bench) == [b"0", b"1"]

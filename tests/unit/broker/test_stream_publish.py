@@ -135,7 +135,7 @@ def test_a_batch_sent_again_after_a_restart_is_stored_once(
 
 def test_a_checkpoint_remembers_producers(bench: StreamBench) -> None:
     bench.publish(b"0", b"1", sequence=0)
-    bench.vault.checkpoint(lambda _: None)
+    bench.storage.checkpoint(lambda _: None)
     bench.settle()
     bench.restart("none")
 
@@ -306,7 +306,7 @@ def test_ids_are_remembered_over_a_restart(bench: StreamBench) -> None:
     bench.restart("none")
     assert bench.publish(b"1", ids=["b"], name="q") == [~1]
 
-    bench.vault.checkpoint(lambda _: None)
+    bench.storage.checkpoint(lambda _: None)
     bench.settle()
     bench.restart("none")
     assert bench.publish(b"0", ids=["a"], name="r") == [~0]

@@ -129,7 +129,7 @@ def test_the_type_changes_without_consumers(bench: StreamBench, type_: str) -> N
     again = consume(bench, type=type_)
 
     assert sorted(again.offsets) == [1, 2]
-    assert again.attachment.type == type_
+    assert again.membership.type == type_
     assert again.ack(*again.messages) == []
     bench.restart()
     assert bench.report().type == type_

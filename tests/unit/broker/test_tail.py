@@ -1,6 +1,6 @@
 """The newest batches of streams in memory."""
 
-from ister.broker.streams.recent import BATCH_OVERHEAD_BYTES, Tail, TailBudget
+from ister.broker.streams.recent import BATCH_OVERHEAD_BYTES, RecentBatches, RecentBudget
 from ister.codec import Batch, encode
 
 
@@ -15,7 +15,7 @@ COST = batch(0).size_bytes + BATCH_OVERHEAD_BYTES
 
 
 def test_a_batch_is_found_by_each_of_its_offsets() -> None:
-    tail = Tail(TailBudget(10 * COST))
+    tail = RecentBatches(RecentBudget(10 * COST))
     first, second = batch(5, count=3), batch(8, count=2)
     tail.append(first)
     tail.append(second)
@@ -27,7 +27,7 @@ def test_a_batch_is_found_by_each_of_its_offsets() -> None:
 
 
 def test_what_came_while_nobody_listened_is_not_found() -> None:
-    tail = Tail(TailBudget(10 * COST))
+    tail = RecentBatches(RecentBudget(10 * COST))
     tail.append(batch(0))
     tail.append(batch(5))
 
@@ -36,8 +36,8 @@ def test_what_came_while_nobody_listened_is_not_found() -> None:
 
 
 def test_the_oldest_batch_of_all_tails_makes_room() -> None:
-    budget = TailBudget(3 * COST)
-    one, other = Tail(budget), Tail(budget)
+    budget = RecentBudget(3 * COST)
+    one, other = RecentBatches(budget), RecentBatches(budget)
     one.append(batch(0))
     other.append(batch(0))
     other.append(batch(1))
@@ -51,8 +51,8 @@ def test_the_oldest_batch_of_all_tails_makes_room() -> None:
 
 
 def test_a_thousand_tails_stay_within_the_budget_together() -> None:
-    budget = TailBudget(50 * COST)
-    tails = [Tail(budget) for _ in range(1_000)]
+    budget = RecentBudget(50 * COST)
+    tails = [RecentBatches(budget) for _ in range(1_000)]
     for turn in range(3):
         for tail in tails:
             tail.append(batch(turn))
@@ -62,7 +62,7 @@ def test_a_thousand_tails_stay_within_the_budget_together() -> None:
 
 
 def test_a_batch_larger_than_the_budget_is_kept_alone() -> None:
-    tail = Tail(TailBudget(COST))
+    tail = RecentBatches(RecentBudget(COST))
     tail.append(batch(0))
     tail.append(batch(1, size=10_000))
 
@@ -71,7 +71,7 @@ def test_a_batch_larger_than_the_budget_is_kept_alone() -> None:
 
 
 def test_dropping_many_batches_keeps_the_others_findable() -> None:
-    tail = Tail(TailBudget(10 * COST))
+    tail = RecentBatches(RecentBudget(10 * COST))
     for offset in range(1_000):
         tail.append(batch(offset))
 
@@ -79,8 +79,8 @@ def test_dropping_many_batches_keeps_the_others_findable() -> None:
 
 
 def test_the_budget_forgets_a_deleted_topic() -> None:
-    budget = TailBudget(10 * COST)
-    gone, stays = Tail(budget), Tail(budget)
+    budget = RecentBudget(10 * COST)
+    gone, stays = RecentBatches(budget), RecentBatches(budget)
     for offset in range(3):
         gone.append(batch(offset))
         stays.append(batch(offset))
@@ -97,7 +97,7 @@ def test_a_small_batch_does_not_hold_on_to_a_large_read() -> None:
     head, body = encode([b"x"])
     read = bytes(100_000) + head + body
     small = Batch(memoryview(read)[100_000:])
-    tail = Tail(TailBudget(10 * COST))
+    tail = RecentBatches(RecentBudget(10 * COST))
 
     tail.append(small)
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.broker.streambench import TOPIC, HeldWorker, StreamBench, at_time
 
-from ister.broker import InlineWorker, TailBudget, Vault, Workers, open_vault
+from ister.broker import InlineWorker, RecentBudget, Storage, Workers, open_storage
 from ister.broker.storage.compactor import LOOK_S
 from ister.log import ChunkBackend, FileBackend, LogOptions, Place
 from ister.objects import LocalStore, MemoryDisk
@@ -12,11 +12,11 @@ from ister.objects import LocalStore, MemoryDisk
 class TieredBench(StreamBench):
     """A broker that has moved the first segments of a topic to a tier, which does not answer."""
 
-    def _open(self, backend: ChunkBackend | None = None) -> Vault:
+    def _open(self, backend: ChunkBackend | None = None) -> Storage:
         assert backend is None
         worker = InlineWorker(self._call_soon)
         self.tier_reads = HeldWorker(self._call_soon)
-        return open_vault(
+        return open_storage(
             FileBackend(self.disk),
             LogOptions(
                 now_ms=self.clock.now_ms,
@@ -30,13 +30,13 @@ class TieredBench(StreamBench):
                 reading_remote=self.tier_reads,
             ),
             clock=self.clock,
-            budget=TailBudget(1),
+            budget=RecentBudget(1),
             call_soon=self._call_soon,
             upload_after_ms=1_000,
         )
 
     def places(self) -> set[Place]:
-        return {row.place for row in self.vault.log.segments}
+        return {row.place for row in self.storage.log.segments}
 
 
 @pytest.fixture

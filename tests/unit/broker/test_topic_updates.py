@@ -99,7 +99,7 @@ def test_changes_are_kept_over_restarts(bench: StreamBench, keep: Any, checkpoin
     update(bench, max_messages=0, max_age_ms=60_000, durability="memory")
     update(bench, durability="fsync")
     if checkpoint:
-        bench.vault.checkpoint(lambda _: None)
+        bench.storage.checkpoint(lambda _: None)
         bench.settle()
 
     bench.restart(keep)
@@ -113,14 +113,14 @@ def test_a_replay_of_old_entries_over_a_newer_snapshot_ends_with_the_new_setting
 ) -> None:
     bench.create(max_messages=3)
     # A snapshot that is written bit by bit has what was changed meanwhile.
-    ledger, record = bench.vault.ledger, bench.topic().record
+    state, record = bench.storage.state, bench.topic().record
     update(bench, max_messages=9)
 
     for count in (3, 9):
-        ledger.on_changes([TopicCreated(record.topic, TOPIC, StreamSettings(max_messages=count))])
+        state.on_changes([TopicCreated(record.topic, TOPIC, StreamSettings(max_messages=count))])
 
     assert record.settings.max_messages == 9
-    assert len(ledger.topics) == 1
+    assert len(state.topics) == 1
 
 
 def test_every_partition_changes_and_new_ones_are_like_them(bench: StreamBench) -> None:

@@ -328,7 +328,7 @@ def test_a_commit_is_recognised_after_very_many_of_other_clients(bench: StreamBe
     transaction = bench.begin("first")
     bench.stage(transaction, 0, b"a")
     bench.commit(transaction, [OUT])
-    commits = bench.vault.ledger.commits
+    commits = bench.storage.state.commits
     for number in range(10_001):
         time_ms = commits.stamp(bench.clock.monotonic_ms())
         commits.add("busy", f"{number}", time_ms, [0], {})
@@ -368,14 +368,14 @@ def test_a_commit_is_forgotten_in_time_though_the_wall_clock_was_set_back(
     for number in range(PART_COUNT):
         commit_one(bench, f"other-{number}")
 
-    assert "first" not in bench.vault.ledger.commits
+    assert "first" not in bench.storage.state.commits
 
 
 def test_words_are_remembered_by_a_checkpoint(bench: StreamBench) -> None:
     transaction = bench.begin()
     bench.stage(transaction, 0, b"a")
     bench.commit(transaction, [OUT])
-    bench.vault.checkpoint(lambda _: None)
+    bench.storage.checkpoint(lambda _: None)
     bench.settle()
     bench.restart("none")
     transaction = bench.begin()

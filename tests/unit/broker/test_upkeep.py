@@ -123,7 +123,7 @@ def test_a_store_that_does_not_answer_is_asked_once_for_each_topic() -> None:
     bench.create(max_age_ms=1_000)
     bench.publish(b"old")
     # As with a tier that has the footer of the segment, and is away.
-    reading = bench.vault.reading = HeldWorker(bench._call_soon)
+    reading = bench.storage.reading = HeldWorker(bench._call_soon)
     reading.holding = True
     bench.advance(60_000)
 

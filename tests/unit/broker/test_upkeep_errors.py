@@ -5,11 +5,11 @@ from structlog.testing import capture_logs
 from tests.unit.broker.streambench import StreamBench
 
 from ister.base.errors import ConfigError, TopicExistsError
-from ister.broker.state.message_ids import IdWindow
+from ister.broker.state.message_ids import MessageIds
 from ister.broker.state.shared_budget import SharedBudget
 
 
-class BrokenIds(IdWindow):
+class BrokenIds(MessageIds):
     """Ids that raise when retention reads them."""
 
     def __init__(self) -> None:
@@ -46,16 +46,16 @@ def test_retention_continues_after_it_failed_for_one_topic(bench: StreamBench) -
     assert [log["where"] for log in told] == ["/default/b"] * 3
 
 
-def test_checkpoints_continue_after_upkeep_of_a_vault_failed(bench: StreamBench) -> None:
+def test_checkpoints_continue_after_upkeep_of_a_storage_failed(bench: StreamBench) -> None:
     bench.create()
-    vault = bench.vault
+    storage = bench.storage
     calls: list[int] = []
 
     def tend() -> None:
         calls.append(1)
         raise ZeroDivisionError
 
-    vault.tend = tend  # type: ignore[method-assign]
+    storage.tend = tend  # type: ignore[method-assign]
     bench.advance(3_000)
 
     assert len(calls) == 3

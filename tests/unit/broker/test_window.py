@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from ister.broker.streams.read_ahead import READ_BYTES_MIN, ReadAhead, Window, cut
+from ister.broker.streams.read_ahead import READ_BYTES_MIN, ReadAhead, ReadAheadBudget, cut
 from ister.broker.streams.stream import READ_BYTES, StreamTopic
 from ister.codec import Batch, encode
 
@@ -44,10 +44,12 @@ class FakeTopic:
 
 
 class Walk:
-    def __init__(self, topic: FakeTopic, shared: ReadAhead | None = None) -> None:
+    def __init__(self, topic: FakeTopic, shared: ReadAheadBudget | None = None) -> None:
         self.topic = topic
         self.told: list[Exception | None] = []
-        self.window = Window(cast("StreamTopic", topic), shared or ReadAhead(), self.told.append)
+        self.window = ReadAhead(
+            cast("StreamTopic", topic), shared or ReadAheadBudget(), self.told.append
+        )
 
 
 def test_what_is_in_memory_is_never_read() -> None:
@@ -123,7 +125,7 @@ def test_a_failed_read_is_told_and_may_be_tried_again() -> None:
 
 
 def test_many_windows_read_less_each() -> None:
-    shared = ReadAhead()
+    shared = ReadAheadBudget()
     assert shared.read_bytes == READ_BYTES
     walks = [Walk(FakeTopic(), shared) for _ in range(1_000)]
     for walk in walks:

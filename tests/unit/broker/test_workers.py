@@ -1,4 +1,4 @@
-"""Threads are started on demand, and several vaults share them."""
+"""Threads are started on demand, and several storages share them."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -40,7 +40,7 @@ def test_a_move_says_what_it_has_done_and_once_more_that_it_is_done(folder: Path
         ("/default/orders", url, False),
     ]
     there = StoppedLog(ChunkBackend(open_store(url)), LogOptions())
-    assert [one.settings.durability for one in there.ledger.topics.values()] == ["object"]
+    assert [one.settings.durability for one in there.state.topics.values()] == ["object"]
 
 
 def test_an_unknown_stream_is_not_moved(folder: Path) -> None:

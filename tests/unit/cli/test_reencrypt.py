@@ -62,7 +62,7 @@ def test_a_key_is_rotated_retired_and_removed(shell: Shell) -> None:
     stopped = StoppedLog(
         FileBackend(LocalDisk(shell.data)), LogOptions(ciphers=FileKeyring.open(shell.keys))
     )
-    assert stopped.ledger.names() == {"/default/orders"}
+    assert stopped.state.names() == {"/default/orders"}
 
 
 def test_streams_in_an_object_store_are_re_encrypted(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ister.server.serve import Addresses
 from ister.server.storage import (
     PROGRESS_MS,
     Replaying,
-    Storage,
+    Storages,
     blamed_on,
     in_thread,
     verify_tier,
@@ -123,7 +123,7 @@ def test_the_banner_tells_that_a_folder_is_not_made_yet(
 async def test_idle_storage_has_no_threads_of_its_own(tmp_path: Path) -> None:
     kept = StorageConfig(object_store="memory://")
     clock = SystemClock(asyncio.get_running_loop().call_later)
-    storage = Storage(ServerConfig(data=tmp_path, storage=kept), clock, environment={})
+    storage = Storages(ServerConfig(data=tmp_path, storage=kept), clock, environment={})
     broker = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
     await storage.open(broker)
     await storage.take_over(broker)
@@ -249,7 +249,7 @@ async def test_a_first_stream_asks_nothing_of_the_tier(
     monkeypatch.setattr(module, "open_store", lambda *_: LocalStore(Asked()))
     clock = SystemClock(asyncio.get_running_loop().call_later)
     config = ServerConfig(storage=StorageConfig(tier="memory://"))
-    storage = Storage(config, clock, environment={})
+    storage = Storages(config, clock, environment={})
     broker = Broker(
         name="b",
         limits=Limits(),
@@ -274,7 +274,7 @@ async def test_a_store_that_does_not_answer_holds_up_the_end_for_a_bounded_time(
 ) -> None:
     clock = SystemClock(asyncio.get_running_loop().call_later)
     config = ServerConfig(data=tmp_path)
-    storage = Storage(config, clock, environment={}, closing_s=0.05)
+    storage = Storages(config, clock, environment={}, closing_s=0.05)
     broker = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
     await storage.open(broker)
     await storage.take_over(broker)
@@ -287,8 +287,8 @@ async def test_a_store_that_does_not_answer_holds_up_the_end_for_a_bounded_time(
         begun.set()
         answer.wait()
 
-    [vault] = broker.streams.vaults
-    getattr(vault.workers, work).run(ask_the_store, lambda _: None)
+    [kept] = broker.streams.storages
+    getattr(kept.workers, work).run(ask_the_store, lambda _: None)
     try:
         await in_thread(begun.wait)
         with capture_logs() as logs:
@@ -297,7 +297,7 @@ async def test_a_store_that_does_not_answer_holds_up_the_end_for_a_bounded_time(
         answer.set()
 
     assert "upkeep_abandoned" in [line["event"] for line in logs]
-    again = Storage(config, clock, environment={})
+    again = Storages(config, clock, environment={})
     other = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
     await again.open(other)
     await again.take_over(other)
@@ -308,7 +308,7 @@ async def test_a_store_that_does_not_answer_holds_up_the_end_for_a_bounded_time(
 async def test_a_folder_whose_restore_was_cut_short_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "restoring").touch()
     clock = SystemClock(asyncio.get_running_loop().call_later)
-    storage = Storage(ServerConfig(data=tmp_path), clock, environment={})
+    storage = Storages(ServerConfig(data=tmp_path), clock, environment={})
     broker = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
     with pytest.raises(ConfigError, match="its restore was not finished"):
         await storage.open(broker)
@@ -318,7 +318,7 @@ async def test_a_folder_whose_restore_was_cut_short_is_not_opened(tmp_path: Path
 async def test_streams_in_an_object_store_cannot_be_backed_up(tmp_path: Path) -> None:
     kept = StorageConfig(object_store="s3://bucket/ister")
     clock = SystemClock(asyncio.get_running_loop().call_later)
-    storage = Storage(ServerConfig(data=tmp_path, storage=kept), clock, environment={})
+    storage = Storages(ServerConfig(data=tmp_path, storage=kept), clock, environment={})
     with pytest.raises(BadRequestError, match="streams in s3://bucket/ister, which a backup"):
         storage.sources()
     await storage.close()
@@ -326,7 +326,7 @@ async def test_streams_in_an_object_store_cannot_be_backed_up(tmp_path: Path) ->
 
 async def test_a_backup_has_what_was_committed_and_its_folder(tmp_path: Path) -> None:
     clock = SystemClock(asyncio.get_running_loop().call_later)
-    storage = Storage(ServerConfig(data=tmp_path), clock, environment={})
+    storage = Storages(ServerConfig(data=tmp_path), clock, environment={})
     broker = Broker(name="b", limits=Limits(), clock=clock, random_slot=lambda _: 0)
     await storage.open(broker)
     await storage.take_over(broker)

@@ -53,9 +53,9 @@ from ister.broker.live.topic import AnyTopic, Topic
 from ister.broker.scheduling.chores import Steps
 from ister.broker.schema_checks import GuardOf, no_guard
 from ister.broker.state.changes import NamespaceCreated
-from ister.broker.state.state import Ledger
+from ister.broker.state.state import State
 from ister.broker.storage.committer import Done, ignore
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.streams import Streams
 from ister.broker.timelines import Timelines
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from ister.broker.catalog.subscribers import Subscribers
     from ister.broker.live.subscription import Subscription
 
-# Of these, every vault knows without having been told.
+# Of these, every storage knows without having been told.
 ALWAYS_THERE = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
 
 # Of names that two topics have, so many are listed.
@@ -97,7 +97,7 @@ class Catalog:
         self.namespaces = Namespaces(
             always=ALWAYS_THERE,
             namespaces_max=limits.namespaces_max,
-            vaults=streams.vaults,
+            storages=streams.storages,
             find_use=self._find_use,
         )
         self._limits = limits
@@ -108,12 +108,12 @@ class Catalog:
         # On their way out, with what is to be done then.
         self._deleting: dict[str, list[Callable[[], object]]] = {}
 
-    def check_adoptable(self, ledger: Ledger) -> None:
-        """Raise `ConfigError` when a ledger has topics whose names are taken.
+    def check_adoptable(self, state: State) -> None:
+        """Raise `ConfigError` when a state has topics whose names are taken.
 
         One of the two would hide the other, with all its messages.
         """
-        taken = sorted(name for name in ledger.names() if self.is_taken(name))
+        taken = sorted(name for name in state.names() if self.is_taken(name))
         if taken:
             listed = ", ".join(map(repr, taken[:CLASHES_SHOWN]))
             more = f" and {len(taken) - CLASHES_SHOWN} more" if len(taken) > CLASHES_SHOWN else ""
@@ -124,13 +124,13 @@ class Catalog:
             )
             raise ConfigError([mistake])
 
-    def adopt(self, vault: Vault) -> None:
-        """Take over what the ledger of a vault knows."""
-        self.namespaces.adopt(vault.ledger.namespaces)
-        for topic in vault.topics.values():
+    def adopt(self, storage: Storage) -> None:
+        """Take over what the state of a storage knows."""
+        self.namespaces.adopt(storage.state.namespaces)
+        for topic in storage.topics.values():
             self._add(topic)
             topic.guard = self.guard_of(topic.name)
-        for name, partitions in vault.ledger.partitioned.items():
+        for name, partitions in storage.state.partitioned.items():
             self._partitioned[name] = [
                 self.topics[partition_name(name, n)] for n in range(partitions)
             ]
@@ -232,7 +232,7 @@ class Catalog:
         streams = [t for t in self.get(name, "stream") if isinstance(t, StreamTopic)]
         if not streams:
             raise WrongKindError(name, "live", "this works on kind 'stream' only")
-        streams[0].vault.committer.check_owned()
+        streams[0].storage.committer.check_owned()
         return streams
 
     def plain_stream(self, name: str) -> StreamTopic:
@@ -403,15 +403,15 @@ class Catalog:
         """Make a stream, or partitions of one."""
         partitioned = names != [topic]
         known = topic in self._partitioned
-        vault = self._streams.vault_for(settings.durability)
+        storage = self._streams.storage_for(settings.durability)
         if not known and (topic in self._partitioned or topic in self.topics):
             # It was in the data folder, which was opened only now: somebody else has filled it.
             self._check_same(topic, "stream", len(names) if partitioned else 0, settings)
             self._tell_when_safe(topic, done)
             return
         namespace = namespace_of(topic)
-        if namespace not in ALWAYS_THERE and namespace not in vault.ledger.namespaces:
-            vault.record([NamespaceCreated(namespace)], ignore)
+        if namespace not in ALWAYS_THERE and namespace not in storage.state.namespaces:
+            storage.record([NamespaceCreated(namespace)], ignore)
         made: list[StreamTopic] = []
 
         def on_done(error: IsterError | None) -> None:
@@ -461,7 +461,7 @@ class Catalog:
         """Tell who finds a topic there: whoever made it may still wait for the journal."""
         part = self.get(topic)[-1]
         if isinstance(part, StreamTopic):
-            part.vault.committer.after(done)
+            part.storage.committer.after(done)
         else:
             done(None)
 

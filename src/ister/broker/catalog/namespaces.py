@@ -19,7 +19,7 @@ from ister.base.errors import (
 )
 from ister.broker.state.changes import NamespaceCreated, NamespaceDeleted
 from ister.broker.storage.committer import Done, after_all
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 
 
 class Namespaces:
@@ -30,12 +30,12 @@ class Namespaces:
         *,
         always: frozenset[str],
         namespaces_max: int,
-        vaults: Sequence[Vault],
+        storages: Sequence[Storage],
         find_use: Callable[[str], str],
     ) -> None:
         self._always = always
         self._max = namespaces_max
-        self._vaults = vaults
+        self._storages = storages
         self._find_use = find_use
         # Those of users: the limit is for them.
         self._own: set[str] = set()
@@ -52,7 +52,7 @@ class Namespaces:
         return sorted(self._own | self._always)
 
     def adopt(self, namespaces: Iterable[str]) -> None:
-        """Take over those that a ledger knows."""
+        """Take over those that a state knows."""
         self._own |= set(namespaces) - self._always
 
     def create(self, namespace: str, done: Done) -> None:
@@ -73,8 +73,8 @@ class Namespaces:
                 self._own.discard(namespace)
             done(error)
 
-        if self._vaults:
-            self._vaults[0].record([NamespaceCreated(namespace)], on_done)
+        if self._storages:
+            self._storages[0].record([NamespaceCreated(namespace)], on_done)
             self._own.add(namespace)
         else:
             self._own.add(namespace)
@@ -92,8 +92,8 @@ class Namespaces:
         use = self._find_use(namespace)
         if use:
             raise NamespaceNotEmptyError(namespace, use)
-        for vault in self._vaults:
-            vault.committer.check()
+        for storage in self._storages:
+            storage.committer.check()
         self._going[namespace] = [done]
 
         def on_done(error: IsterError | None) -> None:
@@ -104,6 +104,6 @@ class Namespaces:
                 told(error)
 
         # Each of them may know it: it is told of a namespace with the first topic in it.
-        each = after_all(len(self._vaults), on_done)
-        for vault in self._vaults:
-            vault.record([NamespaceDeleted(namespace)], each)
+        each = after_all(len(self._storages), on_done)
+        for storage in self._storages:
+            storage.record([NamespaceDeleted(namespace)], each)

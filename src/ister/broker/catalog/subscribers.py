@@ -30,8 +30,8 @@ from ister.base.errors import (
     NamespaceNotFoundError,
 )
 from ister.base.limits import Limits
-from ister.broker.catalog.attachments import Attachment, SubscribeOptions
 from ister.broker.catalog.catalog import Catalog
+from ister.broker.catalog.memberships import Membership, SubscribeOptions
 from ister.broker.consumers.consumer import Consumer, QueueBudget, Sink, nothing
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.durable.subscriptions import Durables
@@ -41,12 +41,12 @@ from ister.broker.live.topic import Topic
 from ister.broker.scheduling.chores import Steps
 from ister.broker.state.changes import SubscriptionCreated
 from ister.broker.storage.committer import Done
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
 SubscriptionKey = tuple[Pattern, str]
-OnAttached = Callable[[Attachment | IsterError], object]
+OnAttached = Callable[[Membership | IsterError], object]
 
 
 class Subscribers:
@@ -103,21 +103,21 @@ class Subscribers:
         )
         if options.held is not None:
             consumer.held = frozenset(options.held)
-        attachment = Attachment(consumer)
-        consumer.on_closed = lambda: self.unsubscribe(attachment)
-        consumer.on_void = attachment.on_void
+        membership = Membership(consumer)
+        consumer.on_closed = lambda: self.unsubscribe(membership)
+        consumer.on_void = membership.on_void
         if not is_wildcard(pattern):
             self._catalog.partitions(pattern, known=options.partitions, kind=options.kind)
         found = self._catalog.find(pattern)
         streams = [topic for topic in found if isinstance(topic, StreamTopic)]
         streams = self._durables.covered_of(wanted, streams)
         if is_wildcard(pattern) or not streams:
-            self._attach_live(attachment, wanted, known=options.partitions)
+            self._attach_live(membership, wanted, known=options.partitions)
         if not streams:
             consumer.held = None
-            done(attachment)
+            done(membership)
             return
-        self._attach_durable(attachment, wanted, streams, done)
+        self._attach_durable(membership, wanted, streams, done)
 
     def update(self, options: SubscribeOptions, done: Done) -> None:
         """Give a durable subscription the settings that are given, consumers or not."""
@@ -157,16 +157,16 @@ class Subscribers:
         live = self._subscriptions.get((pattern, name))
         return live.type if live is not None else self._durables.find_type(pattern, name)
 
-    def unsubscribe(self, attachment: Attachment, *, graceful: bool = True) -> None:
+    def unsubscribe(self, membership: Membership, *, graceful: bool = True) -> None:
         """Detach a consumer; a live subscription without consumers ends, a durable one stays."""
-        attachment.left = True
-        for durable in attachment.durables:
-            durable.detach(attachment.consumer, graceful=graceful)
+        membership.left = True
+        for durable in membership.durables:
+            durable.detach(membership.consumer, graceful=graceful)
             self._durables.expiry.on_left(durable, graceful=graceful)
-        subscription = attachment.live
+        subscription = membership.live
         if subscription is None:
             return
-        subscription.detach(attachment.consumer)
+        subscription.detach(membership.consumer)
         key = (subscription.pattern, subscription.name)
         if not subscription.consumers and self._subscriptions.get(key) is subscription:
             self._remove_subscription(key)
@@ -220,17 +220,17 @@ class Subscribers:
 
         Have those by pattern that had only live topics so far get it.
         """
-        vault = topics[0].vault
+        storage = topics[0].storage
         matching = [
             key
             for key in self._wildcards
-            if matches(key[0], topics[0].name) and self._durables.find(*key, vault) is None
+            if matches(key[0], topics[0].name) and self._durables.find(*key, storage) is None
         ]
         # A work queue may go to another subscription meanwhile, and keeps everything until then.
         coming = [topic for topic in topics if not topic.is_work_queue]
         if matching:
             for topic in coming:
-                topic.tracks_coming += 1
+                topic.partitions_coming += 1
             self._durables.do(self._cover(matching, topics, coming))
 
     def _cover(
@@ -250,18 +250,18 @@ class Subscribers:
                 yield
         finally:
             for topic in coming:
-                topic.tracks_coming -= 1
+                topic.partitions_coming -= 1
 
     def _cover_by(self, key: SubscriptionKey, topics: Sequence[StreamTopic]) -> Steps:
-        vault = topics[0].vault
-        for attachment in list(self._wildcards[key].attachments.values()):
-            if attachment.left:
+        storage = topics[0].storage
+        for membership in list(self._wildcards[key].memberships.values()):
+            if membership.left:
                 continue
-            wanted, late = attachment.wanted_anew(), _on_late(attachment)
+            wanted, late = membership.wanted_anew(), _on_late(membership)
             covered = self._coverable(wanted, [t for t in topics if not t.deleted])
-            durable = self._durables.find(*key, vault)
-            if covered and vault not in attachment.asked:
-                self._attach_durable(attachment, wanted, covered, late)
+            durable = self._durables.find(*key, storage)
+            if covered and storage not in membership.asked:
+                self._attach_durable(membership, wanted, covered, late)
             elif durable is not None:
                 # It was made meanwhile, for other topics.
                 try:
@@ -308,12 +308,12 @@ class Subscribers:
 
     # Inner workings
 
-    def _attach_live(self, attachment: Attachment, wanted: Wanted, *, known: int) -> None:
+    def _attach_live(self, membership: Membership, wanted: Wanted, *, known: int) -> None:
         pattern = Pattern(wanted.pattern)
         filter_ = Filter(wanted.filters, wanted.key_filters)
         subscription = self._subscriptions.get((pattern, wanted.name))
         if subscription is not None:
-            _adapt(subscription, wanted, partial(self._admit, subscription, attachment.consumer))
+            _adapt(subscription, wanted, partial(self._admit, subscription, membership.consumer))
         else:
             subscription = self._add_subscription(
                 Subscription(
@@ -328,65 +328,65 @@ class Subscribers:
                 known=known,
             )
         subscription.attach(
-            attachment.consumer, consumers_max=self._limits.consumers_per_subscription_max
+            membership.consumer, consumers_max=self._limits.consumers_per_subscription_max
         )
-        attachment.live = subscription
-        attachment.wanted = wanted
-        subscription.attachments[attachment.consumer] = attachment
+        membership.live = subscription
+        membership.wanted = wanted
+        subscription.memberships[membership.consumer] = membership
 
     def _attach_durable(
         self,
-        attachment: Attachment,
+        membership: Membership,
         wanted: Wanted,
         topics: list[StreamTopic],
         done: OnAttached,
     ) -> None:
-        """Attach a consumer to the durable subscription of each vault, one after the other."""
-        vault = topics[0].vault
-        attachment.asked.update(topic.vault for topic in topics)
-        here = [t for t in topics if t.vault is vault]
-        rest = [t for t in topics if t.vault is not vault]
+        """Attach a consumer to the durable subscription of each storage, one after the other."""
+        storage = topics[0].storage
+        membership.asked.update(topic.storage for topic in topics)
+        here = [t for t in topics if t.storage is storage]
+        rest = [t for t in topics if t.storage is not storage]
         at_once = True
 
         def on_found(found: DurableSubscription | IsterError) -> None:
             if not isinstance(found, IsterError):
-                # Streams may have appeared while a time was looked up, or another vault was asked.
+                # Streams may have appeared while a time was looked up or another storage asked.
                 waited = wanted.start.origin == Origin.TIME and not at_once
-                looks_again = waited or bool(attachment.durables)
-                found = self._join(found, attachment, wanted if looks_again else None)
-            if attachment.left:
-                done(attachment)
+                looks_again = waited or bool(membership.durables)
+                found = self._join(found, membership, wanted if looks_again else None)
+            if membership.left:
+                done(membership)
                 return
             if isinstance(found, IsterError):
-                self.unsubscribe(attachment)
+                self.unsubscribe(membership)
                 done(found)
                 return
-            attachment.durables.append(found)
+            membership.durables.append(found)
             if rest:
-                self._attach_durable(attachment, wanted, rest, done)
+                self._attach_durable(membership, wanted, rest, done)
                 return
             # Everybody who could know them was asked; a client may name very many.
-            attachment.consumer.held = None
-            done(attachment)
+            membership.consumer.held = None
+            done(membership)
 
         def admit(found: DurableSubscription) -> None:
-            self._admit(found, attachment.consumer)
+            self._admit(found, membership.consumer)
 
         try:
             self._durables.open(wanted, here, on_found, admit)
         except IsterError as error:
-            self.unsubscribe(attachment)
+            self.unsubscribe(membership)
             done(error)
         at_once = False
 
-    def _streams_for(self, wanted: Wanted, vault: Vault) -> list[StreamTopic]:
-        """Return the streams of a vault that a subscription covers."""
+    def _streams_for(self, wanted: Wanted, storage: Storage) -> list[StreamTopic]:
+        """Return the streams of a storage that a subscription covers."""
         found = self._catalog.find(Pattern(wanted.pattern))
-        here = [t for t in found if isinstance(t, StreamTopic) and t.vault is vault]
+        here = [t for t in found if isinstance(t, StreamTopic) and t.storage is storage]
         return self._coverable(wanted, here)
 
     def _coverable(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
-        """Return the streams of one vault that a subscription covers, or can.
+        """Return the streams of one storage that a subscription covers, or can.
 
         A work queue that has appeared meanwhile may have gone to another subscription.
         """
@@ -394,7 +394,7 @@ class Subscribers:
         covered = durables.covered_of(wanted, topics)
         if not covered:
             return []
-        own = durables.find(wanted.pattern, wanted.name, covered[0].vault)
+        own = durables.find(wanted.pattern, wanted.name, covered[0].storage)
         return [
             topic
             for topic in covered
@@ -402,16 +402,16 @@ class Subscribers:
         ]
 
     def _join(
-        self, found: DurableSubscription, attachment: Attachment, again: Wanted | None
+        self, found: DurableSubscription, membership: Membership, again: Wanted | None
     ) -> DurableSubscription | IsterError:
         """Attach a consumer; with `again`, look first for streams that have appeared meanwhile."""
         try:
-            if not attachment.left:
+            if not membership.left:
                 if again is not None:
-                    vault = found.vault
-                    self._durables.cover_missing(found, self._streams_for(again, vault))
+                    storage = found.storage
+                    self._durables.cover_missing(found, self._streams_for(again, storage))
                 most = self._limits.consumers_per_subscription_max
-                found.attach(attachment.consumer, consumers_max=most)
+                found.attach(membership.consumer, consumers_max=most)
                 self._durables.expiry.on_joined(found)
             return found
         except IsterError as error:
@@ -423,7 +423,7 @@ class Subscribers:
     def _admit(self, to: Subscription | DurableSubscription, consumer: Consumer) -> None:
         """Raise why a consumer cannot join a subscription."""
         most = self._limits.consumers_per_subscription_max
-        to.roster.check(consumer, of=(to.pattern, to.name), consumers_max=most)
+        to.members.check(consumer, of=(to.pattern, to.name), consumers_max=most)
 
     def _add_subscription(self, subscription: Subscription, *, known: int) -> Subscription:
         pattern = subscription.pattern
@@ -490,16 +490,16 @@ def _attach(subscription: Subscription, topic: Topic) -> None:
     subscription.topics.append(topic)
 
 
-def _on_late(attachment: Attachment) -> OnAttached:
+def _on_late(membership: Membership) -> OnAttached:
     """For a consumer that asked for nothing: it is attached because a topic has appeared."""
-    consumer = attachment.consumer
+    consumer = membership.consumer
 
-    def done(found: Attachment | IsterError) -> None:
+    def done(found: Membership | IsterError) -> None:
         if isinstance(found, IsterError):
             consumer.close(f"a topic has appeared that it cannot have: {found}")
-        elif not attachment.left:
+        elif not membership.left:
             # What its leases belong to, now that it can have some; and it has credit already.
-            attachment.on_void()
+            membership.on_void()
             consumer.resume()
 
     return done

@@ -16,7 +16,7 @@ from ister.broker.consumers.consumer import Consumer
 from ister.subscriptions import Ring, SubscriptionType
 
 
-class Roster:
+class Members:
     """See the module."""
 
     __slots__ = ("by_name", "consumers", "ring", "type")

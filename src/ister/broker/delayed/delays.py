@@ -380,7 +380,7 @@ def _puts(producer: "Producer", delayed: DelayedBatch) -> list[Put]:
     count, topic, stream = batch.count, producer.topic.name, producer.stream
     none = [None] * count
     keys, ids, attributes = batch.keys or none, batch.ids or none, batch.attributes or none
-    number, journal = (0, "") if stream is None else (stream.record.topic, stream.vault.name)
+    number, journal = (0, "") if stream is None else (stream.record.topic, stream.storage.name)
     schema = batch.schema or NO_SCHEMA
     puts: list[Put] = []
     for slot, payload in enumerate(batch.payloads):

@@ -35,7 +35,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def is_for(self, stream: StreamTopic) -> bool:
         """Return whether a stream is the very one, and not one of its name made since."""
-        is_there = self.journal in ("", stream.vault.name)
+        is_there = self.journal in ("", stream.storage.name)
         return is_there and self.number == stream.record.topic
 
 

@@ -87,7 +87,7 @@ class Outlet:
         self._pump()
 
     def _pump(self) -> None:
-        committer = self.stream.vault.committer
+        committer = self.stream.storage.committer
         is_known = bool(self._uncertain) and committer.error is None
         if self._busy or not (self._waiting or is_known):
             return
@@ -115,8 +115,8 @@ class Outlet:
         return taken
 
     def _store(self, letters: list[Letter]) -> None:
-        stream, vault = self.stream, self.stream.vault
-        vault.committer.check_room()
+        stream, storage = self.stream, self.stream.storage
+        storage.committer.check_room()
         first, last = letters[0].row.version, letters[-1].row.version
         noted = Sequenced(stream.record.topic, self._word, first, last - first + 1)
         stored: list[Batch] = []
@@ -129,18 +129,18 @@ class Outlet:
                 stored.append(new)
         changes = encode_changes([noted])
         if stored:
-            vault.log.append_transaction([stream.part(batch) for batch in stored], changes)
+            storage.log.append_transaction([stream.part(batch) for batch in stored], changes)
         else:
-            vault.log.append(Kind.CHANGES, 0, (changes,), sync=True)
+            storage.log.append(Kind.CHANGES, 0, (changes,), sync=True)
 
         def on_done(error: IsterError | None) -> None:
             if error is None:
-                vault.ledger.on_changes([noted])
+                storage.state.on_changes([noted])
                 for batch in stored:
                     stream.on_committed(batch, sequenced=False)
             self._on_stored(letters, error)
 
-        vault.committer.add(on_done)
+        storage.committer.add(on_done)
 
     def _on_stored(self, letters: list[Letter], error: IsterError | None) -> None:
         if error is None:
@@ -169,7 +169,7 @@ class Outlet:
         self._release(letters)
 
     def _repeat_later(self) -> None:
-        self.stream.vault.clock.call_later(RETRY_S, self._repeat)
+        self.stream.storage.clock.call_later(RETRY_S, self._repeat)
 
     def _repeat(self) -> None:
         self._pump()

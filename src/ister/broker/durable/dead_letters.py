@@ -2,7 +2,7 @@
 
 Always true:
 - the dead letter and the acknowledgement of its original are one entry of the journal, when both
-  topics are in one vault; else the dead letter comes first, so that nothing is lost;
+  topics are in one storage; else the dead letter comes first, so that nothing is lost;
 - a subscription by pattern does not cover the topics of its own dead letters, which would go
   round for ever.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
 from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
-from ister.broker.durable.partition import Again, Track
+from ister.broker.durable.partition import Again, Partition
 from ister.broker.durable.selection import TTL_ATTRIBUTE, runs_of, slots_of
 from ister.broker.state.changes import Acked, Change, encode_changes
 from ister.broker.streams.stream import StreamTopic
@@ -46,17 +46,17 @@ class DeadLetters:
         self._broker = broker
         self._find_topic = find_topic
 
-    def bury(self, track: Track) -> None:
+    def bury(self, partition: Partition) -> None:
         """Put what was delivered too often among the dead letters; tells the subscription.
 
         What has to be read first is left: call again when it is there.
         """
-        dead = track.deliveries.exhausted(LETTERS_AT_ONCE)
-        waiting = [letter for letter in dead if letter[0] not in track.burying]
+        dead = partition.deliveries.exhausted(LETTERS_AT_ONCE)
+        waiting = [letter for letter in dead if letter[0] not in partition.burying]
         while waiting:
-            batch = track.old_batch(waiting[0][0], Again.DEAD_LETTER)
-            if batch is None and track.is_gone(Again.DEAD_LETTER):
-                track.subscription.quarantine.on_gone(track, [waiting.pop(0)[0]])
+            batch = partition.old_batch(waiting[0][0], Again.DEAD_LETTER)
+            if batch is None and partition.is_gone(Again.DEAD_LETTER):
+                partition.subscription.quarantine.on_gone(partition, [waiting.pop(0)[0]])
                 continue
             if batch is None:
                 return
@@ -64,43 +64,45 @@ class DeadLetters:
             here = {offset: failures for offset, failures in waiting if offset < end}
             waiting = waiting[len(here) :]
             slots = slots_of(batch, list(here))
-            if track.held_back and track.gate is not None:
+            if partition.held_back and partition.gate is not None:
                 keys = keys_of(batch)
-                track.gate.admit([keys[s] for s in slots], [batch.offsets[s] for s in slots])
+                partition.gate.admit([keys[s] for s in slots], [batch.offsets[s] for s in slots])
             gone = sorted(here.keys() - {batch.offsets[s] for s in slots})
             if gone:
-                track.subscription.quarantine.on_gone(track, gone)
+                partition.subscription.quarantine.on_gone(partition, gone)
             for some in _bundles(batch, slots):
-                self._bury(track, batch, some, [here[batch.offsets[s]] for s in some])
+                self._bury(partition, batch, some, [here[batch.offsets[s]] for s in some])
             batch.forget_columns()
-        track.end_reading(Again.DEAD_LETTER)
+        partition.end_reading(Again.DEAD_LETTER)
         if len(dead) < LETTERS_AT_ONCE:
-            track.held_back = False
+            partition.held_back = False
 
-    def _bury(self, track: Track, batch: Batch, slots: list[int], failures: list[int]) -> None:
-        subscription, cursor = track.subscription, track.cursor
+    def _bury(
+        self, partition: Partition, batch: Batch, slots: list[int], failures: list[int]
+    ) -> None:
+        subscription, cursor = partition.subscription, partition.cursor
         offsets = [batch.offsets[s] for s in slots]
-        letters = dead_letters(track, batch, slots, failures, broker=self._broker)
+        letters = dead_letters(partition, batch, slots, failures, broker=self._broker)
         for run in runs_of(offsets):
-            track.burying.add(*run)
+            partition.burying.add(*run)
 
         def done(error: IsterError | None) -> None:
-            subscription.quarantine.on_buried(track, cursor, offsets, error)
+            subscription.quarantine.on_buried(partition, cursor, offsets, error)
 
         def on_topic(topic: StreamTopic | IsterError) -> None:
             if isinstance(topic, IsterError):
                 done(topic)
                 return
-            if cursor is not track.cursor or track.topic.deleted:
+            if cursor is not partition.cursor or partition.topic.deleted:
                 return  # The subscription was moved meanwhile: the message is not dead any more.
             try:
-                _store(track, topic, letters, offsets, done)
+                _store(partition, topic, letters, offsets, done)
             except IsterError as error:
                 done(error)
 
         try:
-            name = parse_topic(dead_letter_topic(track))
-            settings = StreamSettings(durability=track.topic.record.settings.durability)
+            name = parse_topic(dead_letter_topic(partition))
+            settings = StreamSettings(durability=partition.topic.record.settings.durability)
             self._find_topic(name, settings, on_topic)
         except IsterError as error:
             done(error)
@@ -122,35 +124,35 @@ def _bundles(batch: Batch, slots: Sequence[int]) -> list[list[int]]:
 
 
 def _store(
-    track: Track,
+    partition: Partition,
     topic: StreamTopic,
     letters: Batch,
     offsets: list[int],
     done: Callable[[IsterError | None], object],
 ) -> None:
-    vault = topic.vault
-    vault.committer.check_room()
+    storage = topic.storage
+    storage.committer.check_room()
     topic.stamp(letters)
     changes: list[Change] = []
-    if vault is track.topic.vault:
-        changes.append(Acked(*track.numbers, runs_of(offsets)))
+    if storage is partition.topic.storage:
+        changes.append(Acked(*partition.numbers, runs_of(offsets)))
     # Not published as by a producer: two topics may have messages with one id, which are two.
-    vault.log.append_transaction([topic.part(letters)], encode_changes(changes))
+    storage.log.append_transaction([topic.part(letters)], encode_changes(changes))
 
     def on_done(error: IsterError | None) -> None:
         if error is None:
             topic.on_committed(letters, sequenced=False)
         done(error)
 
-    vault.committer.add(on_done)
+    storage.committer.add(on_done)
 
 
-def dead_letter_topic(track: Track) -> str:
+def dead_letter_topic(partition: Partition) -> str:
     """Return the name of the topic that a subscription's dead letters go to."""
-    subscription = track.subscription
+    subscription = partition.subscription
     if subscription.acks.dead_letter_topic:
         return subscription.acks.dead_letter_topic
-    return default_dead_letter_topic(track.topic.name, subscription.name)
+    return default_dead_letter_topic(partition.topic.name, subscription.name)
 
 
 def letters_of(topic: str, subscription: str) -> str:
@@ -189,22 +191,27 @@ def _ending(subscription: str) -> str:
 
 
 def dead_letters(
-    track: Track, batch: Batch, slots: Sequence[int], failures: Sequence[int], *, broker: str
+    partition: Partition,
+    batch: Batch,
+    slots: Sequence[int],
+    failures: Sequence[int],
+    *,
+    broker: str,
 ) -> Batch:
     """Return messages as dead letters: as they were, with where they come from and why."""
     rows = batch.attributes or [{}] * batch.count
-    quarantine = track.subscription.quarantine
+    quarantine = partition.subscription.quarantine
     attributes = []
     for slot, attempts in zip(slots, failures, strict=True):
         added = {
-            "x-original-topic": track.topic.name,
-            "x-original-subscription": track.subscription.name,
+            "x-original-topic": partition.topic.name,
+            "x-original-subscription": partition.subscription.name,
             "x-original-topic-offset": str(batch.offsets[slot]),
             "x-original-producer": batch.producer,
             "x-original-producer-id": str(batch.producer_id),
             "x-original-broker-addr": broker,
             "x-delivery-attempt": str(attempts),
-            "x-failure-reason": quarantine.reason_of(track, batch.offsets[slot], attempts),
+            "x-failure-reason": quarantine.reason_of(partition, batch.offsets[slot], attempts),
             "x-poison-policy": "dead_letter",
         }
         # A message may be a dead letter for the second time, and has them already. A limit of its

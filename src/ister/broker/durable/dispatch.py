@@ -1,7 +1,7 @@
 """Hands out what a durable subscription has for its consumers.
 
 Always true:
-- every track with something to hand out is in `_new` or `_again`, unless it waits for a read, a
+- every partition with something to hand out is in `_new` or `_again`, unless it waits for a read, a
   time, or room among what is parked; so nobody looks at thousands of topics that rest;
 - redeliveries go before new messages;
 - nothing is sent without the consumer's credit, nor beyond the limits of what may be in flight.
@@ -18,7 +18,7 @@ from ister.broker.durable.deadlines import Alarm
 from ister.broker.durable.holders import Holders
 from ister.broker.durable.in_flight import Flight
 from ister.broker.durable.key_queues import Parking
-from ister.broker.durable.partition import Again, Track
+from ister.broker.durable.partition import Again, Partition
 from ister.broker.durable.selection import fresh, runs_between, slots_between, slots_of
 from ister.broker.scheduling.turns import Turns
 from ister.codec import Batch, Column
@@ -63,9 +63,9 @@ class Dispatch:
         self._random_slot = random_slot
         self._alarm = alarm
         self._flight = flight
-        # Tracks that may have messages never handed out, and those with some that came back.
-        self._new: dict[Track, None] = {}
-        self._again: dict[Track, None] = {}
+        # Partitions that may have messages never handed out, and those with some that came back.
+        self._new: dict[Partition, None] = {}
+        self._again: dict[Partition, None] = {}
         self.holders = Holders()
         self._pumping = False
         # Whether the last attempt to hand out was stopped by what is in flight.
@@ -78,31 +78,31 @@ class Dispatch:
     def on_type(self) -> None:
         """The subscription has a type, or another one."""
         subscription = self._subscription
-        self._consumers = subscription.roster.consumers
+        self._consumers = subscription.members.consumers
         # Whether the first consumer gets everything.
-        self._single = subscription.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self._single = subscription.type.has_one_active
         self.parking = None
         if subscription.type is SubscriptionType.KEY_SHARED:
-            self.parking = Parking(subscription.roster, give=self._give_room, skip=self._skip)
+            self.parking = Parking(subscription.members, give=self._give_room, skip=self._skip)
 
     # What there is to hand out
 
-    def on_new(self, track: Track) -> None:
+    def on_new(self, partition: Partition) -> None:
         """A topic has new messages."""
-        self._new[track] = None
+        self._new[partition] = None
         self.pump()
 
-    def add(self, track: Track) -> None:
-        """Look at a track when handing out next."""
-        self._new[track] = None
-        self._again[track] = None
+    def add(self, partition: Partition) -> None:
+        """Look at a partition when handing out next."""
+        self._new[partition] = None
+        self._again[partition] = None
 
-    def forget(self, track: Track) -> None:
-        """A track starts over, or is gone."""
-        self._new.pop(track, None)
-        self._again.pop(track, None)
+    def forget(self, partition: Partition) -> None:
+        """A partition starts over, or is gone."""
+        self._new.pop(partition, None)
+        self._again.pop(partition, None)
         if self.parking is not None:
-            self.parking.forget(track)
+            self.parking.forget(partition)
 
     def on_settled(self) -> None:
         """Messages were settled: hand out what had to wait for them."""
@@ -162,8 +162,8 @@ class Dispatch:
             # Or what is parked here and there would be read over and over, for nothing.
             self._limited = True
             return
-        for track in parking.unpark(self._clock.now_ms(), self._is_over):
-            self.add(track)
+        for partition in parking.unpark(self._clock.now_ms(), self._is_over):
+            self.add(partition)
         if self._again:
             self._pump_again()
 
@@ -173,9 +173,9 @@ class Dispatch:
             if self._flight.full:
                 self._limited = True
                 return
-            track = next(iter(again))
-            if not self._repeat(track):
-                again.pop(track, None)
+            partition = next(iter(again))
+            if not self._repeat(partition):
+                again.pop(partition, None)
             elif self._is_over():
                 return
 
@@ -186,45 +186,45 @@ class Dispatch:
             if room <= 0:
                 self._limited = True
                 break
-            track = next(iter(new))
-            if not self._hand_out_new(track, room):
-                new.pop(track, None)
+            partition = next(iter(new))
+            if not self._hand_out_new(partition, room):
+                new.pop(partition, None)
                 if not new:
                     return
             elif self._is_over():
                 break
         if len(new) > 1:
             # Another one first when there is room again: a busy topic must not starve the others.
-            track = next(iter(new))
-            del new[track]
-            new[track] = None
+            partition = next(iter(new))
+            del new[partition]
+            new[partition] = None
 
     def _anybody_ready(self) -> bool:
         if self._single:
             return self._consumers[0].ready
         return any(consumer.ready for consumer in self._consumers)
 
-    def _hand_out_new(self, track: Track, room: int) -> bool:
+    def _hand_out_new(self, partition: Partition, room: int) -> bool:
         """Hand out messages for the first time, of one batch; return whether to go on."""
-        deliveries, record = track.deliveries, track.topic.record
-        if track.held_back and not deliveries.any_exhausted:
+        deliveries, record = partition.deliveries, partition.topic.record
+        if partition.held_back and not deliveries.any_exhausted:
             # The last of them is among the dead letters by now, or retention has removed it.
-            track.held_back = False
-        if track.held_up or track.held_back:
+            partition.held_back = False
+        if partition.held_up or partition.held_back:
             return False
         runs = deliveries.next_new(record.next_offset, runs_max=1)
         if not runs:
             return False
         start, end, attempt = runs[0]
-        batch = track.new_batch(start)
+        batch = partition.new_batch(start)
         if batch is None:
-            if track.is_gone():
+            if partition.is_gone():
                 # Compaction has left nothing up to the end.
-                self._skip(track, start, record.next_offset)
+                self._skip(partition, start, record.next_offset)
             return False
         if self._single and self._is_whole(batch, runs[0], record.settings.ttl_ms, room):
             # What most batches are: one consumer takes all of it, as it is.
-            self._lease(self._consumers[0], track, batch, attempt)
+            self._lease(self._consumers[0], partition, batch, attempt)
             return deliveries.position < record.next_offset
         batch_end = batch.offsets[-1] + 1
         slots: Sequence[int]
@@ -237,7 +237,7 @@ class Dispatch:
             runs = list(takewhile(lambda run: run.attempt == attempt, more))
             slots = [s for run in runs for s in slots_between(batch, run.start, run.end)]
             end = runs[-1].end
-        wanted, looked = track.sieve.choose(
+        wanted, looked = partition.sieve.choose(
             batch,
             slots,
             ttl_ms=record.settings.ttl_ms,
@@ -251,8 +251,8 @@ class Dispatch:
         chosen = wanted[: min(room, self._credit())]
         if len(wanted) != end - start:
             cut = end if len(chosen) == len(wanted) else batch.offsets[chosen[-1]] + 1
-            self._pass_over(track, runs, cut, [batch.offsets[s] for s in chosen])
-        if chosen and not self._hand_out(track, batch, chosen, attempt):
+            self._pass_over(partition, runs, cut, [batch.offsets[s] for s in chosen])
+        if chosen and not self._hand_out(partition, batch, chosen, attempt):
             return False
         position = deliveries.position
         if position >= batch_end:
@@ -273,7 +273,7 @@ class Dispatch:
         )
 
     def _pass_over(
-        self, track: Track, runs: Sequence[NewRun], cut: int, offsets: Sequence[int]
+        self, partition: Partition, runs: Sequence[NewRun], cut: int, offsets: Sequence[int]
     ) -> None:
         """Count as done what is in `runs` below `cut` but not among `offsets` (rising)."""
         for start, run_end, _ in runs:
@@ -282,26 +282,26 @@ class Dispatch:
                 break
             within = offsets[bisect_left(offsets, start) : bisect_left(offsets, end)]
             for passed in runs_between(start, end, within):
-                track.deliveries.skip(*passed)
-        self._subscription.vault.on_acked(track)
-        self._flight.touch(track)
+                partition.deliveries.skip(*passed)
+        self._subscription.storage.on_acked(partition)
+        self._flight.touch(partition)
 
-    def _repeat(self, track: Track) -> bool:
+    def _repeat(self, partition: Partition) -> bool:
         """Hand out messages of one batch that came back; return whether to go on."""
-        deliveries = track.deliveries
+        deliveries = partition.deliveries
         now_ms = self._clock.monotonic_ms()
         first = deliveries.due(now_ms, 1)
         if not first:
-            track.end_reading(Again.REDELIVERY)
-            track.held_up = False
+            partition.end_reading(Again.REDELIVERY)
+            partition.held_up = False
             return False
         offset = first[0].offsets[0]
-        batch = track.old_batch(offset, Again.REDELIVERY)
-        if batch is None and track.is_gone(Again.REDELIVERY):
-            self._skip(track, offset, offset + 1)
+        batch = partition.old_batch(offset, Again.REDELIVERY)
+        if batch is None and partition.is_gone(Again.REDELIVERY):
+            self._skip(partition, offset, offset + 1)
             return True
         # While it is read nothing that lies behind it may go, when order is all that counts.
-        track.held_up = batch is None and self._single
+        partition.held_up = batch is None and self._single
         if batch is None:
             return False
         end = batch.offsets[-1] + 1
@@ -309,27 +309,27 @@ class Dispatch:
         slots = fresh(
             batch,
             slots_of(batch, offsets),
-            ttl_ms=track.topic.record.settings.ttl_ms,
+            ttl_ms=partition.topic.record.settings.ttl_ms,
             now_ms=self._clock.now_ms(),
         )
         if len(slots) < len(offsets):
             # Gone in the meantime, by retention, compaction or age.
             left = [batch.offsets[s] for s in slots]
             for offset in sorted(set(offsets).difference(left)):
-                self._skip(track, offset, offset + 1)
+                self._skip(partition, offset, offset + 1)
             if not slots:
                 return True
-        moved = self._hand_out(track, batch, slots, attempt)
+        moved = self._hand_out(partition, batch, slots, attempt)
         batch.forget_columns()
         return moved
 
-    def _skip(self, track: Track, start: int, end: int) -> None:
+    def _skip(self, partition: Partition, start: int, end: int) -> None:
         """Count messages as done that were handed out before, or were to be."""
-        track.deliveries.skip(start, end)
-        self._subscription.vault.on_acked(track)
-        self._flight.touch(track)
+        partition.deliveries.skip(start, end)
+        self._subscription.storage.on_acked(partition)
+        self._flight.touch(partition)
         if self.parking is not None:
-            self.parking.on_done(track, start, end)
+            self.parking.on_done(partition, start, end)
 
     # To whom
 
@@ -341,22 +341,24 @@ class Dispatch:
             return KEYED_AT_ONCE
         return sum(consumer.credit_count for consumer in self._consumers if consumer.ready)
 
-    def _hand_out(self, track: Track, batch: Batch, slots: Sequence[int], attempt: int) -> bool:
+    def _hand_out(
+        self, partition: Partition, batch: Batch, slots: Sequence[int], attempt: int
+    ) -> bool:
         """Give the messages at `slots` to consumers, as far as there is room."""
         if self._single:
-            return self._give(self._consumers[0], track, batch, slots, attempt) > 0
+            return self._give(self._consumers[0], partition, batch, slots, attempt) > 0
         if self.parking is not None:
             # What is parked counts as well.
-            self._flight.touch(track)
-            weight = OWNER_WEIGHT + self._subscription.roster.ring.globs
+            self._flight.touch(partition)
+            weight = OWNER_WEIGHT + self._subscription.members.ring.globs
             end = piece_end(batch, slots[0], weight=weight, work_us=KEYED_US)
             slots = slots[: bisect_left(slots, end)]
-            return self.parking.hand_out(track, batch, slots, attempt)
+            return self.parking.hand_out(partition, batch, slots, attempt)
         ready = [consumer for consumer in self._consumers if consumer.ready]
         count = min(len(slots), sum(consumer.credit_count for consumer in ready))
         given = 0
         for consumer, share in self._shares(count, ready):
-            given += self._give(consumer, track, batch, slots[given : given + share], attempt)
+            given += self._give(consumer, partition, batch, slots[given : given + share], attempt)
         return given > 0
 
     def _shares(self, count: int, ready: list[Consumer]) -> list[tuple[Consumer, int]]:
@@ -375,7 +377,12 @@ class Dispatch:
         return [(ready[slot], end - start) for slot, start, end in shares]
 
     def _give_room(
-        self, consumer: Consumer, track: Track, batch: Batch, slots: Sequence[int], attempt: int
+        self,
+        consumer: Consumer,
+        partition: Partition,
+        batch: Batch,
+        slots: Sequence[int],
+        attempt: int,
     ) -> int:
         """As `_give`, as far as there is room in flight: what is parked does not count there."""
         room = self._flight.room
@@ -384,10 +391,15 @@ class Dispatch:
             if room <= 0:
                 return 0
             slots = slots[:room]
-        return self._give(consumer, track, batch, slots, attempt)
+        return self._give(consumer, partition, batch, slots, attempt)
 
     def _give(
-        self, consumer: Consumer, track: Track, batch: Batch, slots: Sequence[int], attempt: int
+        self,
+        consumer: Consumer,
+        partition: Partition,
+        batch: Batch,
+        slots: Sequence[int],
+        attempt: int,
     ) -> int:
         """Lease and send messages to one consumer, as many as it has credit for."""
         count = min(len(slots), consumer.credit_count)
@@ -399,11 +411,11 @@ class Dispatch:
             part = batch.slice(slots.start, slots.start + count)
         else:
             part = batch.select(slots[:count])
-        self._lease(consumer, track, part, attempt)
+        self._lease(consumer, partition, part, attempt)
         return count
 
-    def _lease(self, consumer: Consumer, track: Track, part: Batch, attempt: int) -> None:
-        lease = track.deliveries.lease(
+    def _lease(self, consumer: Consumer, partition: Partition, part: Batch, attempt: int) -> None:
+        lease = partition.deliveries.lease(
             part.offsets,
             consumer=consumer.identity,
             now_ms=self._clock.monotonic_ms(),
@@ -412,12 +424,12 @@ class Dispatch:
         )
         if attempt > 1:
             self._subscription.record.redelivered += part.count
-        self.holders.add(consumer.identity, track)
-        self._flight.touch(track)
-        if lease.deadline_ms < track.watched_ms:
-            self._alarm.watch(track, lease.deadline_ms)
+        self.holders.add(consumer.identity, partition)
+        self._flight.touch(partition)
+        if lease.deadline_ms < partition.watched_ms:
+            self._alarm.watch(partition, lease.deadline_ms)
         timeout_ms = self._subscription.acks.ack_timeout_ms
-        consumer.send_leased(track.topic, part, lease.number, attempt, timeout_ms)
+        consumer.send_leased(partition.topic, part, lease.number, attempt, timeout_ms)
 
 
 # Columns that tell which messages are handed out, or that there are holes between their offsets.

@@ -84,7 +84,7 @@ class Expiry:
         if (
             created.expire_after_ms
             and not created.idle_since_ms
-            and not durable.vault.committer.error
+            and not durable.storage.committer.error
         ):
             idle = replace(created, idle_since_ms=self._clock.now_ms())
             self._settings.change(durable, idle, lambda _: None)
@@ -92,7 +92,7 @@ class Expiry:
     def _end(self, durable: DurableSubscription) -> None:
         if durable.consumers or self.is_ending(durable):
             return
-        if self._settings.is_waiting(durable) or durable.vault.committer.error is not None:
+        if self._settings.is_waiting(durable) or durable.storage.committer.error is not None:
             self._deadlines.postpone(durable, AGAIN_MS)
             return
 
@@ -106,7 +106,7 @@ class Expiry:
 
         self._ending.add(durable)
         self._settings.hold(durable)
-        durable.vault.record([SubscriptionDeleted(durable.number)], on_done)
+        durable.storage.record([SubscriptionDeleted(durable.number)], on_done)
 
 
 class Deadlines:

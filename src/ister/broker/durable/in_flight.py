@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from ister.base import AckSettings
 
 if TYPE_CHECKING:
-    from ister.broker.durable.partition import Track
+    from ister.broker.durable.partition import Partition
 
 
 class Flight:
-    """See the module. Whoever changes the deliveries of a track touches it."""
+    """See the module. Whoever changes the deliveries of a partition touches it."""
 
     __slots__ = ("_count", "_settings", "_size_bytes", "_touched")
 
@@ -22,15 +22,15 @@ class Flight:
         # Handed out and not settled; their bytes only while they are leased.
         self._count = 0
         self._size_bytes = 0
-        self._touched: dict[Track, None] = {}
+        self._touched: dict[Partition, None] = {}
 
     def set_limits(self, settings: AckSettings) -> None:
         """Have other limits from now on."""
         self._settings = settings
 
-    def touch(self, track: "Track") -> None:
-        """Have a track counted anew."""
-        self._touched[track] = None
+    def touch(self, partition: "Partition") -> None:
+        """Have a partition counted anew."""
+        self._touched[partition] = None
 
     @property
     def full(self) -> bool:
@@ -49,12 +49,12 @@ class Flight:
         return self._settings.in_flight_max - self._count
 
     def _recount(self) -> None:
-        for track in self._touched:
-            deliveries = track.deliveries
+        for partition in self._touched:
+            deliveries = partition.deliveries
             count = deliveries.unsettled - deliveries.aside
             size_bytes = deliveries.in_flight_bytes
-            counted, counted_bytes = track.counted
+            counted, counted_bytes = partition.counted
             self._count += count - counted
             self._size_bytes += size_bytes - counted_bytes
-            track.counted = (count, size_bytes)
+            partition.counted = (count, size_bytes)
         self._touched.clear()

@@ -1,6 +1,6 @@
-"""Numbers of leases: which track one belongs to can be told, and none is used twice.
+"""Numbers of leases: which partition one belongs to can be told, and none is used twice.
 
-    start of the log     counting up     journal     slot of the track in its subscription
+    start of the log     counting up     journal     slot of the partition in its subscription
     15 bits              30 bits         1 bit       17 bits
 
 The high bits are the last ones of the log's epoch, which rises with every start whatever the clock
@@ -17,23 +17,23 @@ COUNT_BITS = 63 - EPOCH_BITS - TRACK_BITS
 
 # Topics of one subscription in one journal.
 SLOTS_MAX = 1 << SLOT_BITS
-# Leases of a track before their numbers come again.
+# Leases of a partition before their numbers come again.
 COUNT_MAX = 1 << COUNT_BITS
 
 
 def lease_numbers(*, epoch: int, journal: int, slot: int) -> Iterator[int]:
-    """Yield the numbers for the leases of one track, rising."""
+    """Yield the numbers for the leases of one partition, rising."""
     start = (epoch % (1 << EPOCH_BITS)) << COUNT_BITS
-    track = (journal << SLOT_BITS) + slot
-    first = (start << TRACK_BITS) + track
+    partition = (journal << SLOT_BITS) + slot
+    first = (start << TRACK_BITS) + partition
     while True:
         yield from range(first, first + (COUNT_MAX << TRACK_BITS), 1 << TRACK_BITS)
 
 
 def slot_of(number: int) -> tuple[int, int]:
     """Return the journal and the slot that a number belongs to."""
-    track = number & ((1 << TRACK_BITS) - 1)
-    return track >> SLOT_BITS, track & (SLOTS_MAX - 1)
+    partition = number & ((1 << TRACK_BITS) - 1)
+    return partition >> SLOT_BITS, partition & (SLOTS_MAX - 1)
 
 
 def is_of_epoch(number: int, epoch: int) -> bool:

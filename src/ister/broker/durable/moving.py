@@ -12,7 +12,7 @@ Always true:
 from collections.abc import Callable, Sequence
 
 from ister.base.errors import IsterError, SubscriptionNotFoundError
-from ister.broker.durable.partition import Track
+from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.scheduling.chores import Steps
 from ister.broker.state.changes import Acked, Change, CursorMoved
@@ -27,13 +27,13 @@ RUNS_PER_TOPIC = 128
 
 def move(
     durable: DurableSubscription,
-    tracks: Sequence[Track],
-    cursor_of: Callable[[Track], Cursor | None],
+    partitions: Sequence[Partition],
+    cursor_of: Callable[[Partition], Cursor | None],
     done: Done,
 ) -> Steps:
     """Have a subscription go on from other cursors; `None` leaves a topic where it is."""
     try:
-        durable.vault.committer.check()
+        durable.storage.committer.check()
     except IsterError as error:
         done(error)
         return
@@ -52,20 +52,20 @@ def move(
             durable.end_move()
 
     durable.begin_move()
-    part: list[tuple[Track, Cursor]] = []
+    part: list[tuple[Partition, Cursor]] = []
     changes: list[Change] = []
     work = 0
-    for track in tracks:
+    for partition in partitions:
         # Gone, together with the subscription or alone.
-        cursor = cursor_of(track) if track in track.topic.followers else None
+        cursor = cursor_of(partition) if partition in partition.topic.followers else None
         if cursor is None:
             continue
-        cursor.trim(track.topic.first_offset)
-        part.append((track, cursor))
-        changes.append(CursorMoved(*track.numbers, cursor.floor))
+        cursor.trim(partition.topic.first_offset)
+        part.append((partition, cursor))
+        changes.append(CursorMoved(*partition.numbers, cursor.floor))
         if cursor.acked:
             runs = cursor.acked.runs()
-            changes.append(Acked(*track.numbers, runs))
+            changes.append(Acked(*partition.numbers, runs))
             work += len(runs) // RUNS_PER_TOPIC
         work += 1
         if work >= TOPICS_PER_STEP:
@@ -83,7 +83,7 @@ def move(
 
 def _move_part(
     durable: DurableSubscription,
-    part: Sequence[tuple[Track, Cursor]],
+    part: Sequence[tuple[Partition, Cursor]],
     changes: Sequence[Change],
     done: Done,
 ) -> None:
@@ -93,8 +93,8 @@ def _move_part(
         done(error)
 
     try:
-        # Not applied by the ledger, whose cursors these are: moving does that.
-        durable.vault.record(changes, on_done, apply=False)
+        # Not applied by the state, whose cursors these are: moving does that.
+        durable.storage.record(changes, on_done, apply=False)
     except IsterError as error:
         done(error)
         return

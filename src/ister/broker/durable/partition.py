@@ -9,7 +9,7 @@ from ister.base.errors import ShardMovedError
 from ister.broker.durable.deadlines import NEVER_MS
 from ister.broker.durable.selection import Sieve
 from ister.broker.state.changes import FailedRuns, Runs
-from ister.broker.streams.read_ahead import ReadAhead, Window
+from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget
 from ister.broker.streams.stream import StreamTopic
 from ister.codec import Batch
 from ister.subscriptions import Cursor, Deliveries, KeyGate, OffsetSet
@@ -26,7 +26,7 @@ class Again(Enum):
     DEAD_LETTER = auto()
 
 
-class Track:
+class Partition:
     """See the module."""
 
     __slots__ = (
@@ -62,9 +62,9 @@ class Track:
         *,
         slot: int,
         leases: Iterator[int],
-        shared: ReadAhead,
+        shared: ReadAheadBudget,
     ) -> None:
-        """`slot` is its place among the tracks of the subscription, `leases` numbers its leases."""
+        """`slot` is its place among the subscription's partitions, `leases` numbers its leases."""
         self.subscription = subscription
         self.topic = topic
         self.cursor = cursor
@@ -97,11 +97,11 @@ class Track:
         self.watched_ms = NEVER_MS
         self._shared = shared
         # Made when something is not in memory any more: a subscription may have a hundred thousand
-        # tracks, of which most keep up.
-        self._window: Window | None = None
+        # partitions, of which most keep up.
+        self._window: ReadAhead | None = None
         # For going back. One for each purpose: two that take turns in different places would each
         # throw away what the other has read.
-        self._windows: dict[Again, Window] = {}
+        self._windows: dict[Again, ReadAhead] = {}
 
     def new_batch(self, offset: int) -> Batch | None:
         """Return the batch with the next message to hand out; `None` while it is read."""
@@ -110,7 +110,7 @@ class Track:
             batch = self.topic.find(offset)
             if batch is not None:
                 return batch
-            window = self._window = Window(self.topic, self._shared, self._on_loaded)
+            window = self._window = ReadAhead(self.topic, self._shared, self._on_loaded)
         return window.batch_at(offset)
 
     def old_batch(self, offset: int, purpose: Again) -> Batch | None:
@@ -124,7 +124,7 @@ class Track:
             batch = self.topic.find(offset)
             if batch is not None:
                 return batch
-            window = self._windows[purpose] = Window(self.topic, self._shared, self._on_loaded)
+            window = self._windows[purpose] = ReadAhead(self.topic, self._shared, self._on_loaded)
         return window.batch_at(offset)
 
     def is_gone(self, purpose: Again | None = None) -> bool:
@@ -167,7 +167,7 @@ class Track:
     def put_back(self, cursor: Cursor, runs: Runs, failed: FailedRuns) -> None:
         """The journal did not take these, which were of that cursor."""
         cursor.put_back(runs, failed)
-        self.topic.vault.on_acked(self)
+        self.topic.storage.on_acked(self)
 
     @property
     def is_durable(self) -> bool:

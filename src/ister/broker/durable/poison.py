@@ -6,7 +6,7 @@
                  the subscription otherwise. Where keys are shared, only the keys of such messages
                  wait, behind them in the gate
 
-Always true: a message that is not done stays among the exhausted of its track, and is neither
+Always true: a message that is not done stays among the exhausted of its partition, and is neither
 handed out nor forgotten.
 """
 
@@ -20,7 +20,7 @@ from ister.base import Clock, Poison
 from ister.base.errors import IsterError, StorageFailedError, StorageUncertainError
 from ister.base.limits import NACK_REASON_BYTES_MAX, NACK_REASONS_MAX
 from ister.broker.durable.deadlines import Alarm
-from ister.broker.durable.partition import Again, Track
+from ister.broker.durable.partition import Again, Partition
 from ister.broker.durable.selection import runs_of, slots_of
 from ister.subscriptions import Cursor, keys_of
 from ister.telemetry import Occasions
@@ -39,7 +39,7 @@ SHOWN_AT_ONCE = 1_024
 class Undertaker(Protocol):
     """Takes messages that were delivered too often."""
 
-    def bury(self, track: Track) -> None:
+    def bury(self, partition: Partition) -> None:
         """Put them among the dead letters; `on_buried` is told, and `on_gone`."""
 
 
@@ -75,19 +75,19 @@ class Quarantine:
         self._undertaker = undertaker
         self._told = told
         self._logger: Any = structlog.get_logger("subscription")
-        # Why messages were given back, by track and offset, the oldest first.
-        self._reasons: OrderedDict[tuple[Track, int], str] = OrderedDict()
-        # Tracks that may have messages which hold up everything.
-        self._stuck: dict[Track, None] = {}
+        # Why messages were given back, by partition and offset, the oldest first.
+        self._reasons: OrderedDict[tuple[Partition, int], str] = OrderedDict()
+        # Partitions that may have messages which hold up everything.
+        self._stuck: dict[Partition, None] = {}
 
     @property
     def blocks(self) -> bool:
         """Whether nothing may be handed out."""
         while self._stuck:
-            track = next(iter(self._stuck))
-            if track.deliveries.any_exhausted:
+            partition = next(iter(self._stuck))
+            if partition.deliveries.any_exhausted:
                 return True
-            del self._stuck[track]
+            del self._stuck[partition]
         return False
 
     @property
@@ -95,80 +95,88 @@ class Quarantine:
         """Whether something waits for somebody to see to it: all of it, or some keys."""
         if self._subscription.acks.poison != Poison.BLOCK:
             return False
-        return any(track.deliveries.any_exhausted for track in self._subscription.tracks)
+        return any(
+            partition.deliveries.any_exhausted for partition in self._subscription.partitions
+        )
 
-    def on_reason(self, track: Track, offsets: range, reason: str) -> None:
+    def on_reason(self, partition: Partition, offsets: range, reason: str) -> None:
         """A consumer has said why it gave messages back. A restart forgets that."""
         reason = reason.encode(errors="replace")[:NACK_REASON_BYTES_MAX].decode(errors="ignore")
         for offset in offsets[:NACK_REASONS_MAX]:
-            self._reasons.pop((track, offset), None)
-            self._reasons[track, offset] = reason
+            self._reasons.pop((partition, offset), None)
+            self._reasons[partition, offset] = reason
             if len(self._reasons) > NACK_REASONS_MAX:
                 self._reasons.popitem(last=False)
 
-    def reason_of(self, track: Track, offset: int, failures: int) -> str:
+    def reason_of(self, partition: Partition, offset: int, failures: int) -> str:
         """Return why a message is dead, as its letter says."""
         default = f"not acknowledged in {failures} deliveries"
-        return self._reasons.get((track, offset), default)
+        return self._reasons.get((partition, offset), default)
 
-    def forget(self, track: Track) -> bool:
-        """A track is gone, or starts over; return whether it may have held up the others."""
-        for place in [place for place in self._reasons if place[0] is track]:
+    def forget(self, partition: Partition) -> bool:
+        """A partition is gone, or starts over; return whether it may have held up the others."""
+        for place in [place for place in self._reasons if place[0] is partition]:
             del self._reasons[place]
-        return self._stuck.pop(track, track) is None
+        return self._stuck.pop(partition, partition) is None
 
-    def on_begun(self, track: Track) -> None:
-        """A track begins, maybe with messages that went wrong in a former life of the broker."""
-        if not track.deliveries.any_exhausted:
+    def on_begun(self, partition: Partition) -> None:
+        """A partition begins, maybe with messages that failed before the broker was restarted."""
+        if not partition.deliveries.any_exhausted:
             return
         if self._subscription.acks.poison == Poison.BLOCK:
-            self._block(track)
+            self._block(partition)
         # Not at once: at the start of a broker, not all of it is there yet.
-        self._alarm.watch(track, self._clock.monotonic_ms())
+        self._alarm.watch(partition, self._clock.monotonic_ms())
 
-    def on_set(self, track: Track) -> None:
+    def on_set(self, partition: Partition) -> None:
         """The subscription is set otherwise."""
-        self._stuck.pop(track, None)
-        track.deliveries.change(self._subscription.acks, besides=track.burying)
-        track.bury_again_ms = 0
-        track.held_back = track.held_back and track.deliveries.any_exhausted
-        self.treat(track)
+        self._stuck.pop(partition, None)
+        partition.deliveries.change(self._subscription.acks, besides=partition.burying)
+        partition.bury_again_ms = 0
+        partition.held_back = partition.held_back and partition.deliveries.any_exhausted
+        self.treat(partition)
 
-    def treat(self, track: Track) -> None:
-        """Do with a track's messages what is to be done, unless that failed just now."""
-        if not track.deliveries.any_exhausted or self._clock.monotonic_ms() < track.bury_again_ms:
+    def treat(self, partition: Partition) -> None:
+        """Do with a partition's messages what is to be done, unless that failed just now."""
+        if (
+            not partition.deliveries.any_exhausted
+            or self._clock.monotonic_ms() < partition.bury_again_ms
+        ):
             return
         poison = self._subscription.acks.poison
         if poison == Poison.BLOCK:
-            self._block(track)
+            self._block(partition)
         elif poison == Poison.DROP:
-            self._drop(track)
+            self._drop(partition)
         else:
-            self._undertaker.bury(track)
+            self._undertaker.bury(partition)
 
-    def watch(self, track: Track) -> None:
-        """Look at a track when dead letters are to be tried again."""
-        if track.deliveries.any_exhausted and track.bury_again_ms > self._clock.monotonic_ms():
-            self._alarm.watch(track, track.bury_again_ms)
+    def watch(self, partition: Partition) -> None:
+        """Look at a partition when dead letters are to be tried again."""
+        if (
+            partition.deliveries.any_exhausted
+            and partition.bury_again_ms > self._clock.monotonic_ms()
+        ):
+            self._alarm.watch(partition, partition.bury_again_ms)
 
     # Dead letters
 
-    def on_gone(self, track: Track, offsets: Sequence[int]) -> None:
+    def on_gone(self, partition: Partition, offsets: Sequence[int]) -> None:
         """Messages that were delivered too often are not there any more."""
-        self._settle(track, runs_of(offsets))
+        self._settle(partition, runs_of(offsets))
 
     def on_buried(
-        self, track: Track, cursor: Cursor, offsets: Sequence[int], error: IsterError | None
+        self, partition: Partition, cursor: Cursor, offsets: Sequence[int], error: IsterError | None
     ) -> None:
         """Messages are among the dead letters, or could not be put there."""
         subscription = self._subscription
         runs = runs_of(offsets)
         if error is None:
             self._subscription.record.dead_lettered += len(offsets)
-        if subscription.was_moved(track, cursor, runs if error is None else ()):
+        if subscription.was_moved(partition, cursor, runs if error is None else ()):
             return
         for run in runs:
-            track.burying.discard(*run)
+            partition.burying.discard(*run)
         now_ms = self._clock.monotonic_ms()
         if error is not None:
             # They wait, and nothing is lost.
@@ -179,65 +187,67 @@ class Quarantine:
                 if times := self._told.times("not_buried"):
                     self._logger.warning(
                         "not_buried",
-                        topic=track.topic.name,
+                        topic=partition.topic.name,
                         subscription=subscription.name,
                         reason=str(error),
                         times=times,
                     )
-            track.bury_again_ms = now_ms + delay_ms
-            subscription.watch(track)
+            partition.bury_again_ms = now_ms + delay_ms
+            subscription.watch(partition)
             return
-        self._settle(track, runs)
-        if track.deliveries.any_exhausted:
+        self._settle(partition, runs)
+        if partition.deliveries.any_exhausted:
             # In another turn: when none can be buried, each would tell of the next.
-            self._alarm.watch(track, now_ms)
-        subscription.dispatch.add(track)
+            self._alarm.watch(partition, now_ms)
+        subscription.dispatch.add(partition)
         subscription.dispatch.pump()
 
-    def _settle(self, track: Track, runs: Sequence[tuple[int, int]]) -> None:
+    def _settle(self, partition: Partition, runs: Sequence[tuple[int, int]]) -> None:
         for start, end in runs:
-            track.deliveries.skip(start, end)
-            self._subscription.on_acked(track, start, end)
+            partition.deliveries.skip(start, end)
+            self._subscription.on_acked(partition, start, end)
 
     # Dropping, blocking
 
-    def _drop(self, track: Track) -> None:
+    def _drop(self, partition: Partition) -> None:
         # What is among the letters as good as now is not dropped.
-        dead = track.deliveries.exhausted_besides(track.burying)
+        dead = partition.deliveries.exhausted_besides(partition.burying)
         self.dropped += dead.count
-        track.held_back = False
-        self._settle(track, dead.runs())
+        partition.held_back = False
+        self._settle(partition, dead.runs())
 
-    def _block(self, track: Track) -> None:
-        if track.gate is not None:
-            if track.held_back:
-                self._show_gate(track)
+    def _block(self, partition: Partition) -> None:
+        if partition.gate is not None:
+            if partition.held_back:
+                self._show_gate(partition)
             return
-        dead = track.deliveries.exhausted(1)
-        if dead and track not in self._stuck:
-            self._stuck[track] = None
+        dead = partition.deliveries.exhausted(1)
+        if dead and partition not in self._stuck:
+            self._stuck[partition] = None
             if times := self._told.times("subscription_blocked"):
                 self._logger.warning(
                     "subscription_blocked",
-                    topic=track.topic.name,
+                    topic=partition.topic.name,
                     subscription=self._subscription.name,
                     offset=dead[0][0],
                     times=times,
                 )
 
-    def _show_gate(self, track: Track) -> None:
+    def _show_gate(self, partition: Partition) -> None:
         """After a start, have later messages of their keys wait behind those that block them.
 
         What has to be read first is left: call again when it is there.
         """
-        gate, deliveries = track.gate, track.deliveries
+        gate, deliveries = partition.gate, partition.deliveries
         assert gate is not None
         while dead := list(
-            deliveries.exhausted_besides(track.burying, track.shown).lowest(SHOWN_AT_ONCE).offsets()
+            deliveries.exhausted_besides(partition.burying, partition.shown)
+            .lowest(SHOWN_AT_ONCE)
+            .offsets()
         ):
-            batch = track.old_batch(dead[0], Again.DEAD_LETTER)
-            if batch is None and track.is_gone(Again.DEAD_LETTER):
-                self.on_gone(track, dead[:1])
+            batch = partition.old_batch(dead[0], Again.DEAD_LETTER)
+            if batch is None and partition.is_gone(Again.DEAD_LETTER):
+                self.on_gone(partition, dead[:1])
                 continue
             if batch is None:
                 return
@@ -247,8 +257,8 @@ class Quarantine:
             keys = keys_of(batch)
             gate.admit([keys[s] for s in slots], shown)
             for run in runs_of(shown):
-                track.shown.add(*run)
-            self.on_gone(track, sorted(set(here).difference(shown)))
+                partition.shown.add(*run)
+            self.on_gone(partition, sorted(set(here).difference(shown)))
             batch.forget_columns()
-        track.end_reading(Again.DEAD_LETTER)
-        track.held_back = False
+        partition.end_reading(Again.DEAD_LETTER)
+        partition.held_back = False

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from ister.base import CursorReport, SubscriptionReport
 from ister.base.limits import LISTED_CONSUMERS_MAX
-from ister.broker.durable.partition import Track
+from ister.broker.durable.partition import Partition
 
 if TYPE_CHECKING:
     from ister.broker.durable.subscription import DurableSubscription
@@ -19,7 +19,7 @@ LISTED_FLOORS_MAX = 100
 def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionReport:
     """Return the figures of a subscription, and of its first consumers."""
     created = durable.record.created
-    tracks = list(durable.tracks)
+    partitions = list(durable.partitions)
     return SubscriptionReport(
         topic=durable.pattern,
         subscription=durable.name,
@@ -27,36 +27,36 @@ def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionRep
         policy=durable.policy.value,
         filters=created.filters,
         key_filters=created.key_filters,
-        topics=len(tracks),
+        topics=len(partitions),
         messages_out=durable.messages_out + sum(c.delivered for c in durable.consumers),
         messages_dropped=durable.quarantine.dropped,
         consumers=[
-            c.report(active=durable.roster.is_active(c))
+            c.report(active=durable.members.is_active(c))
             for c in durable.consumers[:LISTED_CONSUMERS_MAX]
         ],
         cursor=CursorReport(
             settings=durable.acks,
-            lag=sum(t.cursor.unacked_count(t.topic.next_offset) for t in tracks),
-            in_flight=sum(t.deliveries.in_flight for t in tracks),
-            in_flight_bytes=sum(t.deliveries.in_flight_bytes for t in tracks),
-            oldest_unacked_ms=_oldest_unacked_ms(tracks, now_ms),
+            lag=sum(t.cursor.unacked_count(t.topic.next_offset) for t in partitions),
+            in_flight=sum(t.deliveries.in_flight for t in partitions),
+            in_flight_bytes=sum(t.deliveries.in_flight_bytes for t in partitions),
+            oldest_unacked_ms=_oldest_unacked_ms(partitions, now_ms),
             redelivered=durable.record.redelivered,
             dead_lettered=durable.record.dead_lettered,
-            refused=sum(t.deliveries.refused for t in tracks),
+            refused=sum(t.deliveries.refused for t in partitions),
             paused=durable.record.paused,
             blocked=durable.quarantine.blocked,
             durable=UNSET if created.durable else False,
             expire_after_ms=created.expire_after_ms or UNSET,
             snapshots=sorted(durable.record.saved),
-            floors={t.topic.name: t.cursor.floor for t in tracks[:LISTED_FLOORS_MAX]},
+            floors={t.topic.name: t.cursor.floor for t in partitions[:LISTED_FLOORS_MAX]},
         ),
     )
 
 
-def _oldest_unacked_ms(tracks: Iterable[Track], now_ms: int) -> int:
+def _oldest_unacked_ms(partitions: Iterable[Partition], now_ms: int) -> int:
     ages = [
         now_ms - time_ms
-        for t in tracks
+        for t in partitions
         if t.cursor.floor < t.topic.next_offset
         and (time_ms := t.topic.time_of(t.cursor.floor)) is not None
     ]

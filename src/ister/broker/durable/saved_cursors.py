@@ -19,7 +19,7 @@ from ister.base.limits import (
     SAVED_CURSORS_BYTES_MAX,
     SNAPSHOTS_MAX,
 )
-from ister.broker.durable.partition import Track
+from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.scheduling.chores import Steps
 from ister.broker.state.changes import CursorSaved
@@ -51,7 +51,7 @@ class SavedCursors:
                 self._pending.remove(pending)
                 done(error)
 
-            durable.vault.record([change], on_done)
+            durable.storage.record([change], on_done)
             self._pending.append(pending)
         except IsterError as error:
             done(error)
@@ -59,15 +59,15 @@ class SavedCursors:
     def _check(self, durable: DurableSubscription, name: str, size_bytes: int) -> None:
         if durable.closed:
             raise SubscriptionNotFoundError(durable.pattern, durable.name)
-        ledger, saved = durable.vault.ledger, durable.record.saved
+        state, saved = durable.storage.state, durable.record.saved
         own = [(word, size) for one, word, size in self._pending if one is durable]
         others = saved.keys() | {word for word, _ in own}
         if name not in others and len(others) >= SNAPSHOTS_MAX:
             raise LimitReachedError("snapshots_max", SNAPSHOTS_MAX)
         # The one that is replaced, if there is one, until the journal has the other.
         size_bytes -= len(saved.get(name, b""))
-        all_bytes = ledger.saved_bytes + sum(
-            size for one, _, size in self._pending if one.vault is durable.vault
+        all_bytes = state.saved_bytes + sum(
+            size for one, _, size in self._pending if one.storage is durable.storage
         )
         own_bytes = sum(map(len, saved.values())) + sum(size for _, size in own)
         if own_bytes + size_bytes > SAVED_CURSORS_BYTES_MAX:
@@ -84,12 +84,12 @@ def saved_cursors(durable: DurableSubscription, saved: str) -> dict[int, bytes]:
     return decode_cursors(cursors)
 
 
-def cursor_of(saved: dict[int, bytes]) -> Callable[[Track], Cursor]:
+def cursor_of(saved: dict[int, bytes]) -> Callable[[Partition], Cursor]:
     """Return what gives the saved cursor of a topic, or its start if it has none."""
 
-    def of_track(track: Track) -> Cursor:
-        data = saved.get(track.topic.record.topic)
+    def of_partition(partition: Partition) -> Cursor:
+        data = saved.get(partition.topic.record.topic)
         # Without what had failed until then: a message that is delivered anew starts anew.
         return Cursor(0) if data is None else Cursor.decode(data).without_failures()
 
-    return of_track
+    return of_partition

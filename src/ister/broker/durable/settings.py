@@ -60,7 +60,7 @@ class Settings:
     def check(self, durable: DurableSubscription, acks: AckSettings) -> None:
         """Raise when a subscription cannot be set to `acks` now."""
         self._check(durable, acks)
-        durable.vault.committer.check()
+        durable.storage.committer.check()
 
     def change(
         self, durable: DurableSubscription, created: SubscriptionCreated, done: Found
@@ -77,5 +77,5 @@ class Settings:
                 durable.change(durable.journaled)
             done(error or durable)
 
-        durable.vault.record([created], on_done, apply=False)
+        durable.storage.record([created], on_done, apply=False)
         durable.change(created)

@@ -1,6 +1,6 @@
 """A durable subscription: hands out what its cursors have not acknowledged yet.
 
-It covers one stream, the partitions of one, or every stream a pattern matches: a `Track` for
+It covers one stream, the partitions of one, or every stream a pattern matches: a `Partition` for
 each. Always true:
 - a message is in one lease or in one commit at most at any time; its acknowledgement counts only
   under that lease, or when that commit is in the journal;
@@ -17,11 +17,11 @@ import structlog
 from ister.base import Clock, Poison, SubscriptionReport, is_wildcard
 from ister.base.errors import IsterError, ShardMovedError, SubscriptionNotFoundError
 from ister.broker.consumers.consumer import Consumer
-from ister.broker.consumers.members import Roster
+from ister.broker.consumers.members import Members
 from ister.broker.durable.deadlines import Alarm
 from ister.broker.durable.dispatch import Dispatch
 from ister.broker.durable.in_flight import Flight
-from ister.broker.durable.partition import Track
+from ister.broker.durable.partition import Partition
 from ister.broker.durable.poison import RETRY_MS, Quarantine, Undertaker
 from ister.broker.durable.report import report_of
 from ister.broker.durable.slots import Slots
@@ -29,13 +29,13 @@ from ister.broker.scheduling.chores import Steps
 from ister.broker.scheduling.turns import Turns
 from ister.broker.state.changes import SubscriptionCreated
 from ister.broker.state.state import SubscriptionRecord
-from ister.broker.storage.storage import Vault
-from ister.broker.streams.read_ahead import ReadAhead
+from ister.broker.storage.storage import Storage
+from ister.broker.streams.read_ahead import ReadAheadBudget
 from ister.broker.streams.stream import StreamTopic
 from ister.subscriptions import Cursor, Filter, InCommit, Policy, SubscriptionType
 from ister.telemetry import Occasions
 
-# Tracks made between two looks at the clock: 50 µs each.
+# Partitions made between two looks at the clock: 50 µs each.
 TOPICS_PER_STEP = 16
 # A consumer whose connection broke may come back and go on with what it holds; after this its
 # messages go to others.
@@ -51,12 +51,12 @@ class DurableSubscription:
     def __init__(
         self,
         record: SubscriptionRecord,
-        vault: Vault,
+        storage: Storage,
         *,
         clock: Clock,
         random_slot: Callable[[int], int],
         turns: Turns,
-        shared: ReadAhead,
+        shared: ReadAheadBudget,
         undertaker: Undertaker,
         told: Occasions,
     ) -> None:
@@ -72,10 +72,10 @@ class DurableSubscription:
         self.ordered = self._keeps_order()
         self.policy = Policy(created.policy)
         self.filter = self._make_filter()
-        self.vault = vault
-        self.journal = 0 if vault.name == "local" else 1
-        self.roster = Roster(self.type)
-        self.consumers = self.roster.consumers
+        self.storage = storage
+        self.journal = 0 if storage.name == "local" else 1
+        self.members = Members(self.type)
+        self.consumers = self.members.consumers
         self.messages_out = 0
         # Counts how often every lease became void.
         self.epoch = 0
@@ -96,10 +96,10 @@ class DurableSubscription:
             alarm=self._alarm,
             flight=self._flight,
         )
-        # By the name of the topic; and topics whose tracks are to be made.
-        self._tracks: dict[str, Track] = {}
+        # By the name of the topic; and topics whose partitions are to be made.
+        self._partitions: dict[str, Partition] = {}
         self._coming: dict[str, StreamTopic] = {}
-        self._slots = Slots(epoch=vault.log.epoch, journal=self.journal)
+        self._slots = Slots(epoch=storage.log.epoch, journal=self.journal)
         self._clock = clock
         self._shared = shared
         self._logger: Any = structlog.get_logger("subscription")
@@ -109,25 +109,25 @@ class DurableSubscription:
     # Topics
 
     @property
-    def tracks(self) -> Collection[Track]:
+    def partitions(self) -> Collection[Partition]:
         """Its topics."""
-        return self._tracks.values()
+        return self._partitions.values()
 
     def add_topic(self, topic: StreamTopic, cursor: Cursor) -> None:
         """Cover a topic from where its cursor stands."""
         slot, leases = self._slots.take()
-        track = Track(self, topic, cursor, slot=slot, leases=leases, shared=self._shared)
-        self._tracks[topic.name] = track
-        self._slots.put(track)
-        topic.followers[track] = None
-        track.deliveries.trim(topic.first_offset)
-        self.dispatch.add(track)
-        self.quarantine.on_begun(track)
+        partition = Partition(self, topic, cursor, slot=slot, leases=leases, shared=self._shared)
+        self._partitions[topic.name] = partition
+        self._slots.put(partition)
+        topic.followers[partition] = None
+        partition.deliveries.trim(topic.first_offset)
+        self.dispatch.add(partition)
+        self.quarantine.on_begun(partition)
 
     def expect(self, topics: Iterable[StreamTopic]) -> None:
         """Cover topics from where their cursors stand, once `add_expected` comes to them."""
         for topic in topics:
-            topic.tracks_coming += 1
+            topic.partitions_coming += 1
             self._coming[topic.name] = topic
 
     def add_expected(self) -> Steps:
@@ -135,7 +135,7 @@ class DurableSubscription:
         while self._coming:
             for _ in range(min(len(self._coming), TOPICS_PER_STEP)):
                 topic = self._coming.pop(next(iter(self._coming)))
-                topic.tracks_coming -= 1
+                topic.partitions_coming -= 1
                 if topic.deleted:
                     self.record.cursors.pop(topic.record.topic, None)
                 else:
@@ -145,7 +145,7 @@ class DurableSubscription:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has a track for each topic it covers."""
+        """Whether it has a partition for each topic it covers."""
         return not self._coming
 
     @property
@@ -155,8 +155,8 @@ class DurableSubscription:
 
     @property
     def covers_nothing(self) -> bool:
-        """Whether all of its topics are gone, those included whose tracks are to be made."""
-        tracked = all(track.topic.deleted for track in self._tracks.values())
+        """Whether all of its topics are gone, those included whose partitions are to be made."""
+        tracked = all(partition.topic.deleted for partition in self._partitions.values())
         return tracked and all(topic.deleted for topic in self._coming.values())
 
     @property
@@ -168,85 +168,84 @@ class DurableSubscription:
         """Cover a topic no more. Harmless if that is so."""
         if self._coming.get(topic.name) is topic:
             del self._coming[topic.name]
-            topic.tracks_coming -= 1
-        track = self._tracks.get(topic.name)
-        if track is not None and track.topic is topic:
-            topic.followers.pop(track, None)
-            track.on_topic_deleted()
+            topic.partitions_coming -= 1
+        partition = self._partitions.get(topic.name)
+        if partition is not None and partition.topic is topic:
+            topic.followers.pop(partition, None)
+            partition.on_topic_deleted()
 
-    def on_topic_deleted(self, track: Track) -> None:
+    def on_topic_deleted(self, partition: Partition) -> None:
         """A covered topic is gone."""
-        self.dispatch.forget(track)
-        track.deliveries.clear()
-        self._flight.touch(track)
-        self._alarm.forget(track)
+        self.dispatch.forget(partition)
+        partition.deliveries.clear()
+        self._flight.touch(partition)
+        self._alarm.forget(partition)
         # A new topic may have the name by now.
-        if self._tracks.get(track.topic.name) is track:
-            del self._tracks[track.topic.name]
-        self._slots.free(track)
-        self.record.cursors.pop(track.topic.record.topic, None)
-        if self.quarantine.forget(track):
+        if self._partitions.get(partition.topic.name) is partition:
+            del self._partitions[partition.topic.name]
+        self._slots.free(partition)
+        self.record.cursors.pop(partition.topic.record.topic, None)
+        if self.quarantine.forget(partition):
             self.dispatch.pump()
 
-    def on_trimmed(self, track: Track) -> None:
+    def on_trimmed(self, partition: Partition) -> None:
         """Messages at the start of a topic are gone: they count as done."""
-        first_offset = track.topic.first_offset
-        track.deliveries.trim(first_offset)
-        self._flight.touch(track)
+        first_offset = partition.topic.first_offset
+        partition.deliveries.trim(first_offset)
+        self._flight.touch(partition)
         if self.dispatch.parking is not None:
-            self.dispatch.parking.trim(track, first_offset)
-        self.dispatch.add(track)
+            self.dispatch.parking.trim(partition, first_offset)
+        self.dispatch.add(partition)
         self.dispatch.pump()
 
-    def on_loaded(self, track: Track) -> None:
+    def on_loaded(self, partition: Partition) -> None:
         """Stored messages have been read."""
-        self.quarantine.treat(track)
-        self.dispatch.add(track)
+        self.quarantine.treat(partition)
+        self.dispatch.add(partition)
         self.dispatch.pump()
 
-    def on_read_failed(self, track: Track, error: Exception) -> None:
+    def on_read_failed(self, partition: Partition, error: Exception) -> None:
         """Stored messages cannot be read: say so, and try again."""
         self._logger.error(
             "read_failed",
-            topic=track.topic.name,
+            topic=partition.topic.name,
             subscription=self.name,
-            offset=track.deliveries.position,
+            offset=partition.deliveries.position,
             reason=str(error),
             exc_info=None if isinstance(error, IsterError | OSError) else error,
         )
-        self._alarm.watch(track, self._clock.monotonic_ms() + RETRY_MS)
+        self._alarm.watch(partition, self._clock.monotonic_ms() + RETRY_MS)
 
     def covers(self, topic: str) -> bool:
         """Whether a topic is one of its own."""
-        return topic in self._tracks or topic in self._coming
+        return topic in self._partitions or topic in self._coming
 
     # Consumers
 
     def attach(self, consumer: Consumer, *, consumers_max: int) -> bool:
         """Add a consumer and return whether it is active now."""
-        self.vault.committer.check_owned()
+        self.storage.committer.check_owned()
         if self.closed:
             raise SubscriptionNotFoundError(self.pattern, self.name)
-        former = self.roster.join(
+        former = self.members.join(
             consumer, of=(self.pattern, self.name), consumers_max=consumers_max
         )
         if former is not None:
             self.messages_out += former.delivered
         self._lost.discard(consumer.identity)
         now_ms = self._clock.monotonic_ms()
-        for track in self.dispatch.holders.of(consumer.identity):
-            if consumer.held is not None and track.deliveries.release(
+        for partition in self.dispatch.holders.of(consumer.identity):
+            if consumer.held is not None and partition.deliveries.release(
                 consumer.identity, besides=consumer.held
             ):
                 # Got lost on the way: the client does not have it.
-                self._flight.touch(track)
-                self.dispatch.add(track)
-            track.deliveries.regained(consumer.identity, now_ms=now_ms)
+                self._look_again(partition)
+            partition.deliveries.regained(consumer.identity, now_ms=now_ms)
         if self.dispatch.parking is not None:
             self.dispatch.parking.reroute()
         consumer.pumps.append(self.dispatch.pump)
         self._end_grace()
-        return self.roster.is_active(consumer)
+        return self.members.is_active(consumer)
 
     def detach(self, consumer: Consumer, *, graceful: bool) -> None:
         """Remove a consumer. Harmless if it has left.
@@ -254,20 +253,19 @@ class DurableSubscription:
         With `graceful` what it holds goes to the others at once and costs no attempt; else it has
         `GRACE_MS` to come back, or until somebody else takes its place.
         """
-        if consumer not in self.roster:
+        if consumer not in self.members:
             return
-        self.roster.leave(consumer)
+        self.members.leave(consumer)
         self.messages_out += consumer.delivered
         now_ms = self._clock.monotonic_ms()
-        if not graceful and self.type in _ONE_AT_A_TIME:
+        if not graceful and self.type.has_one_active:
             self._lost.add(consumer.identity)
-        for track in self.dispatch.holders.of(consumer.identity):
+        for partition in self.dispatch.holders.of(consumer.identity):
             if not graceful:
-                track.deliveries.lost(consumer.identity, now_ms=now_ms, grace_ms=GRACE_MS)
-                self.watch(track)
-            elif track.deliveries.release(consumer.identity):
-                self._flight.touch(track)
-                self.dispatch.add(track)
+                partition.deliveries.lost(consumer.identity, now_ms=now_ms, grace_ms=GRACE_MS)
+                self.watch(partition)
+            elif partition.deliveries.release(consumer.identity):
+                self._look_again(partition)
         if self.dispatch.parking is not None:
             self.dispatch.parking.reroute()
         self._end_grace()
@@ -278,13 +276,13 @@ class DurableSubscription:
 
         It goes on where they stopped, and not with what comes behind that.
         """
-        if not self.consumers or self.type not in _ONE_AT_A_TIME:
+        if not self.consumers or not self.type.has_one_active:
             return
         now_ms = self._clock.monotonic_ms()
         for identity in self._lost:
-            for track in self.dispatch.holders.of(identity):
-                track.deliveries.lost(identity, now_ms=now_ms, grace_ms=0)
-                self._expire(track, now_ms)
+            for partition in self.dispatch.holders.of(identity):
+                partition.deliveries.lost(identity, now_ms=now_ms, grace_ms=0)
+                self._expire(partition, now_ms)
         self._lost.clear()
 
     def close(self, reason: str) -> None:
@@ -292,22 +290,22 @@ class DurableSubscription:
         self.closed = True
         self._alarm.close()
         for consumer in list(self.consumers):
-            self.roster.leave(consumer)
+            self.members.leave(consumer)
             consumer.close(reason)
-        for track in self.tracks:
-            track.close()
-            track.topic.followers.pop(track, None)
+        for partition in self.partitions:
+            partition.close()
+            partition.topic.followers.pop(partition, None)
         for topic in self._coming.values():
-            topic.tracks_coming -= 1
+            topic.partitions_coming -= 1
         self._coming.clear()
-        self._tracks.clear()
+        self._partitions.clear()
         self._slots.clear()
 
     def on_lost(self, error: ShardMovedError) -> None:
         """Another broker has the topics: consumers are told, and nothing is handed out."""
         self._alarm.close()
         for consumer in list(self.consumers):
-            self.roster.leave(consumer)
+            self.members.leave(consumer)
             consumer.close("another broker has taken over its topics", error=error)
 
     @property
@@ -327,24 +325,27 @@ class DurableSubscription:
         self._moves += 1
         self._void()
 
-    def move(self, cursors: dict[Track, Cursor]) -> Callable[[], None]:
+    def move(self, cursors: dict[Partition, Cursor]) -> Callable[[], None]:
         """Go on elsewhere in some topics, during a move. Call what is returned to go back."""
         self._move += 1
         move = self._move
-        former = {track: (track.cursor, track.moved) for track in cursors}
-        for track, cursor in cursors.items():
-            track.moved = move
-            self._use(track, cursor)
+        former = {partition: (partition.cursor, partition.moved) for partition in cursors}
+        for partition, cursor in cursors.items():
+            partition.moved = move
+            self._use(partition, cursor)
 
         def undo() -> None:
-            for track, (cursor, moved) in former.items():
+            for partition, (cursor, moved) in former.items():
                 # A later move may have come on top, which fails with this one; its turn to go
                 # back is after this, and it finds that done.
-                if track.moved >= move and self._tracks.get(track.topic.name) is track:
-                    track.moved = moved
-                    self._use(track, cursor)
+                if (
+                    partition.moved >= move
+                    and self._partitions.get(partition.topic.name) is partition
+                ):
+                    partition.moved = moved
+                    self._use(partition, cursor)
                     # What of it the journal was to hear of, before it was moved.
-                    self.vault.on_acked(track)
+                    self.storage.on_acked(partition)
             self._void()
 
         return undo
@@ -364,19 +365,19 @@ class DurableSubscription:
         if created.type != former.type:
             self._set_type(SubscriptionType(created.type))
         filter_ = self.filter = self._make_filter()
-        for track in self.tracks:
-            track.sieve.use(filter_)
+        for partition in self.partitions:
+            partition.sieve.use(filter_)
         if created.type != former.type or created.acks != former.acks:
             self._set_acks(created)
         self.dispatch.pump()
 
     def _set_type(self, type_: SubscriptionType) -> None:
-        for track in self.tracks:
-            self.dispatch.forget(track)
+        for partition in self.partitions:
+            self.dispatch.forget(partition)
         self._lost.clear()
         self.type = type_
-        self.roster = Roster(type_)
-        self.consumers = self.roster.consumers
+        self.members = Members(type_)
+        self.consumers = self.members.consumers
         self.dispatch.on_type()
 
     def _make_filter(self) -> Filter:
@@ -389,14 +390,13 @@ class DurableSubscription:
         self.ordered = self._keeps_order()
         self._flight.set_limits(created.acks)
         anew = self.ordered is not was_ordered or not self.consumers
-        for track in self.tracks:
+        for partition in self.partitions:
             if anew:
-                track.deliveries.settings = created.acks
-                self._use(track, track.cursor)
+                partition.deliveries.settings = created.acks
+                self._use(partition, partition.cursor)
             else:
-                self.quarantine.on_set(track)
-                self._flight.touch(track)
-                self.dispatch.add(track)
+                self.quarantine.on_set(partition)
+                self._look_again(partition)
         if anew:
             self._void()
 
@@ -406,15 +406,14 @@ class DurableSubscription:
         wanted = self.acks.ordered or self.acks.poison == Poison.BLOCK
         return wanted and self.type is SubscriptionType.KEY_SHARED
 
-    def _use(self, track: Track, cursor: Cursor) -> None:
-        self.record.cursors[track.topic.record.topic] = cursor
-        self.dispatch.forget(track)
-        track.start_over(cursor, ordered=self.ordered)
-        track.deliveries.trim(track.topic.first_offset)
-        self._flight.touch(track)
-        self.dispatch.add(track)
-        self.quarantine.forget(track)
-        self.quarantine.on_begun(track)
+    def _use(self, partition: Partition, cursor: Cursor) -> None:
+        self.record.cursors[partition.topic.record.topic] = cursor
+        self.dispatch.forget(partition)
+        partition.start_over(cursor, ordered=self.ordered)
+        partition.deliveries.trim(partition.topic.first_offset)
+        self._look_again(partition)
+        self.quarantine.forget(partition)
+        self.quarantine.on_begun(partition)
 
     def _void(self) -> None:
         """Tell consumers that what they hold is not theirs any more."""
@@ -427,46 +426,46 @@ class DurableSubscription:
     def ack(self, runs: Sequence[Run], *, confirm: bool = False) -> list[Run]:
         """Acknowledge runs of leased messages, for good with `confirm`; return those refused."""
         refused: list[Run] = []
-        last: Track | None = None
+        last: Partition | None = None
         for number, start, end in runs:
-            track = self.track_of_lease(number)
-            if track is None or end <= start:
+            partition = self.partition_of_lease(number)
+            if partition is None or end <= start:
                 refused.append((number, start, end))
                 continue
             # Where keys are kept in order, the next ones of each key wait for exactly these.
-            ordered = track.gate is not None
-            taken = track.deliveries.left_of(number, start, end) if confirm or ordered else []
-            refused += [(number, *run) for run in track.deliveries.ack(number, start, end)]
+            ordered = partition.gate is not None
+            taken = partition.deliveries.left_of(number, start, end) if confirm or ordered else []
+            refused += [(number, *run) for run in partition.deliveries.ack(number, start, end)]
             if confirm:
-                self.vault.on_confirmed(self.number, [(number, *run) for run in taken])
+                self.storage.on_confirmed(self.number, [(number, *run) for run in taken])
             if ordered:
                 for run in taken:
-                    self.on_acked(track, *run)
+                    self.on_acked(partition, *run)
             # A consumer that settles one message at a time sends thousands of runs at once.
-            elif track is not last:
-                self.on_acked(track, start, end)
-                last = track
+            elif partition is not last:
+                self.on_acked(partition, start, end)
+                last = partition
         self.dispatch.on_settled()
-        return self.vault.ledger.confirmations.missing(self.number, refused)
+        return self.storage.state.confirmations.missing(self.number, refused)
 
     def ack_through(self, runs: Sequence[Run], *, confirm: bool = False) -> list[Run]:
         """Acknowledge everything below the ends of runs; not for types that share messages."""
         refused: list[Run] = []
         for number, start, end in runs:
-            track = self.track_of_lease(number)
+            partition = self.partition_of_lease(number)
             if (
-                track is None
-                or self.type not in _ONE_AT_A_TIME
-                or end > track.topic.next_offset
-                or not track.deliveries.ack_through(number, end)
+                partition is None
+                or not self.type.has_one_active
+                or end > partition.topic.next_offset
+                or not partition.deliveries.ack_through(number, end)
             ):
                 refused.append((number, start, end))
                 continue
             if confirm:
-                self.vault.on_confirmed(self.number, [(number, end - 1, end)])
-            self.on_acked(track, start, end)
+                self.storage.on_confirmed(self.number, [(number, end - 1, end)])
+            self.on_acked(partition, start, end)
         self.dispatch.on_settled()
-        return self.vault.ledger.confirmations.missing(self.number, refused)
+        return self.storage.state.confirmations.missing(self.number, refused)
 
     def nack(self, runs: Sequence[TimedRun], backoff_delay: int, reason: str = "") -> list[Run]:
         """Give messages back, to be delivered again after a delay; `NEVER_MS`: not again.
@@ -475,21 +474,21 @@ class DurableSubscription:
         The dead letter of a message says the last `reason` that was given for it.
         """
         refused: list[Run] = []
-        failed: dict[Track, None] = {}
+        failed: dict[Partition, None] = {}
         now_ms = self._clock.monotonic_ms()
         for number, start, end, delay in runs:
-            track = self.track_of_lease(number)
-            if track is None or end <= start:
+            partition = self.partition_of_lease(number)
+            if partition is None or end <= start:
                 refused.append((number, start, end))
                 continue
             delay_ms = None if delay == backoff_delay else delay
-            left = track.deliveries.nack(number, start, end, now_ms=now_ms, delay_ms=delay_ms)
+            left = partition.deliveries.nack(number, start, end, now_ms=now_ms, delay_ms=delay_ms)
             refused += [(number, *run) for run in left]
-            failed[track] = None
+            failed[partition] = None
             if reason and not left:
-                self.quarantine.on_reason(track, range(start, end), reason)
-        for track in failed:
-            self._on_failed(track)
+                self.quarantine.on_reason(partition, range(start, end), reason)
+        for partition in failed:
+            self._on_failed(partition)
         self.dispatch.pump()
         return refused
 
@@ -498,37 +497,36 @@ class DurableSubscription:
         refused: list[Run] = []
         now_ms = self._clock.monotonic_ms()
         for number, start, end, extension_ms in runs:
-            track = self.track_of_lease(number)
-            if track is None or end <= start:
+            partition = self.partition_of_lease(number)
+            if partition is None or end <= start:
                 refused.append((number, start, end))
                 continue
-            left = track.deliveries.extend(
+            left = partition.deliveries.extend(
                 number, start, end, now_ms=now_ms, extension_ms=extension_ms
             )
             refused += [(number, *run) for run in left]
-            self.watch(track)
+            self.watch(partition)
         return refused
 
-    def on_committed(self, track: Track, cursor: Cursor, commit: InCommit) -> None:
+    def on_committed(self, partition: Partition, cursor: Cursor, commit: InCommit) -> None:
         """The journal has a transaction that acknowledges a run."""
-        if self.was_moved(track, cursor, [(commit.start, commit.end)]):
+        if self.was_moved(partition, cursor, [(commit.start, commit.end)]):
             return
-        track.deliveries.end_commit(commit)
-        self.on_acked(track, commit.start, commit.end)
+        partition.deliveries.end_commit(commit)
+        self.on_acked(partition, commit.start, commit.end)
         self.dispatch.on_settled()
 
-    def on_not_committed(self, track: Track, cursor: Cursor, commit: InCommit) -> None:
+    def on_not_committed(self, partition: Partition, cursor: Cursor, commit: InCommit) -> None:
         """The journal did not take a transaction: its consumer may try again, if it is there."""
-        if self.was_moved(track, cursor, ()):
+        if self.was_moved(partition, cursor, ()):
             return
         left_ms = self._left_ms(commit.consumer)
         deadline_ms = None if left_ms is None else self._clock.monotonic_ms() + left_ms
-        track.deliveries.undo_commit(commit, deadline_ms=deadline_ms)
-        if track.deliveries.is_holding(commit.consumer):
-            self.dispatch.holders.add(commit.consumer, track)
-        self._flight.touch(track)
-        self.dispatch.add(track)
-        self.watch(track)
+        partition.deliveries.undo_commit(commit, deadline_ms=deadline_ms)
+        if partition.deliveries.is_holding(commit.consumer):
+            self.dispatch.holders.add(commit.consumer, partition)
+        self._look_again(partition)
+        self.watch(partition)
         self.dispatch.pump()
 
     def _left_ms(self, identity: Hashable) -> int | None:
@@ -537,64 +535,66 @@ class DurableSubscription:
             return self.acks.ack_timeout_ms
         return GRACE_MS if identity in self._lost else None
 
-    def was_moved(self, track: Track, cursor: Cursor, acked: Sequence[tuple[int, int]]) -> bool:
-        """Whether a track has another cursor than when something acknowledged these was begun.
+    def was_moved(
+        self, partition: Partition, cursor: Cursor, acked: Sequence[tuple[int, int]]
+    ) -> bool:
+        """Whether a partition has another cursor than when something acknowledged these was begun.
 
         A move comes behind it in the journal, and what it has left has no leases any more. When
         the move fails, the subscription goes back there, and finds them acknowledged.
         """
-        if cursor is track.cursor and self._tracks.get(track.topic.name) is track:
+        if cursor is partition.cursor and self._partitions.get(partition.topic.name) is partition:
             return False
         for run in acked:
             cursor.ack(*run)
         return True
 
-    def track_of_lease(self, number: int) -> Track | None:
-        """Return the track that a lease number belongs to, if there is one."""
+    def partition_of_lease(self, number: int) -> Partition | None:
+        """Return the partition that a lease number belongs to, if there is one."""
         return self._slots.find(number)
 
-    def on_acked(self, track: Track, start: int, end: int) -> None:
+    def on_acked(self, partition: Partition, start: int, end: int) -> None:
         """Messages are done: have that in the journal, and go on with what waited for them."""
         if start < end:
-            self.vault.on_acked(track)
-            self._flight.touch(track)
-            if track.gate is not None and self.dispatch.parking is not None:
-                self.dispatch.parking.on_done(track, start, end)
-                self.dispatch.add(track)
+            self.storage.on_acked(partition)
+            self._flight.touch(partition)
+            if partition.gate is not None and self.dispatch.parking is not None:
+                self.dispatch.parking.on_done(partition, start, end)
+                self.dispatch.add(partition)
 
     # Going wrong
 
-    def _on_failed(self, track: Track) -> None:
+    def _on_failed(self, partition: Partition) -> None:
         """Deliveries have gone wrong: have that in the journal, and go on with them."""
-        self.vault.on_acked(track)
-        self._flight.touch(track)
-        self.dispatch.add(track)
-        self.quarantine.treat(track)
-        self.watch(track)
+        self.storage.on_acked(partition)
+        self._look_again(partition)
+        self.quarantine.treat(partition)
+        self.watch(partition)
 
-    def _expire(self, track: Track, now_ms: int) -> None:
-        if track.deliveries.expire(now_ms):
-            self._on_failed(track)
+    def _expire(self, partition: Partition, now_ms: int) -> None:
+        if partition.deliveries.expire(now_ms):
+            self._on_failed(partition)
         else:
-            self.dispatch.add(track)
-            self.watch(track)
+            self.dispatch.add(partition)
+            self.watch(partition)
 
-    def watch(self, track: Track) -> None:
-        """Look at a track when its next lease or delay ends, or dead letters are to be tried."""
-        self._alarm.watch(track, track.deliveries.next_due_ms())
-        self.quarantine.watch(track)
+    def watch(self, partition: Partition) -> None:
+        """Look at a partition when its next lease or delay ends, or dead letters are retried."""
+        self._alarm.watch(partition, partition.deliveries.next_due_ms())
+        self.quarantine.watch(partition)
 
-    def _on_due(self, tracks: list[Track]) -> None:
+    def _on_due(self, partitions: list[Partition]) -> None:
         now_ms = self._clock.monotonic_ms()
-        for track in tracks:
-            self._expire(track, now_ms)
+        for partition in partitions:
+            self._expire(partition, now_ms)
             # Of a former life of the broker, or what could not be written the last time.
-            self.quarantine.treat(track)
+            self.quarantine.treat(partition)
         self.dispatch.pump()
+
+    def _look_again(self, partition: Partition) -> None:
+        self._flight.touch(partition)
+        self.dispatch.add(partition)
 
     def report(self) -> SubscriptionReport:
         """Return the figures of this subscription, and of its first consumers."""
         return report_of(self, now_ms=self._clock.now_ms())
-
-
-_ONE_AT_A_TIME = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)

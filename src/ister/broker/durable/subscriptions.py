@@ -1,7 +1,7 @@
 """The durable subscriptions of a broker: made, found, moved, paused, removed.
 
 Always true:
-- there is one durable subscription for each vault, pattern and name;
+- there is one durable subscription for each storage, pattern and name;
 - a change is there at once, and for good when the journal has it; when the journal fails, it is
   taken back.
 """
@@ -40,7 +40,7 @@ from ister.base.limits import COVERED_AT_ONCE_MAX, Limits
 from ister.broker.durable.dead_letters import holds_own_letters, letters_of
 from ister.broker.durable.expiry import Expiry
 from ister.broker.durable.moving import move
-from ister.broker.durable.partition import Track
+from ister.broker.durable.partition import Partition
 from ister.broker.durable.poison import Undertaker
 from ister.broker.durable.saved_cursors import SavedCursors, cursor_of, saved_cursors
 from ister.broker.durable.settings import Found, Settings
@@ -60,9 +60,9 @@ from ister.broker.state.changes import (
 )
 from ister.broker.state.state import SubscriptionRecord
 from ister.broker.storage.committer import Done, after_all, ignore
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 from ister.broker.streams.positions import resolve, resolving
-from ister.broker.streams.read_ahead import ReadAhead
+from ister.broker.streams.read_ahead import ReadAheadBudget
 from ister.broker.streams.stream import StreamTopic
 from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
@@ -85,7 +85,7 @@ class Durables:
         check_letters: Callable[[Collection[str]], object],
     ) -> None:
         """`check_letters` raises when a topic is there that cannot take dead letters."""
-        self.shared = ReadAhead()
+        self.shared = ReadAheadBudget()
         self.turns = turns
         self._clock = clock
         self._random_slot = random_slot
@@ -102,7 +102,7 @@ class Durables:
         self._logger: Any = structlog.get_logger("subscription")
         self._settings = Settings(
             lambda durable, acks: self._check_acks(
-                durable.name, acks, [track.topic for track in durable.tracks]
+                durable.name, acks, [partition.topic for partition in durable.partitions]
             )
         )
         self.expiry = Expiry(clock, self._settings, self._forget)
@@ -114,12 +114,12 @@ class Durables:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def adopt(self, vault: Vault) -> None:
-        """Take over the subscriptions of a vault."""
-        for record in vault.ledger.subscriptions.values():
-            durable = self._make(record, vault)
+    def adopt(self, storage: Storage) -> None:
+        """Take over the subscriptions of a storage."""
+        for record in storage.state.subscriptions.values():
+            durable = self._make(record, storage)
             for number, cursor in record.cursors.items():
-                topic = vault.topics.get(number)
+                topic = storage.topics.get(number)
                 if topic is not None:
                     durable.add_topic(topic, cursor)
             self.expiry.adopt(durable)
@@ -127,9 +127,9 @@ class Durables:
         list(self.on_topics_gone(list(self._plain), "its topic was deleted"))
 
     def matching(
-        self, name: str, vault: Vault, *, is_queue: bool = False
+        self, name: str, storage: Storage, *, is_queue: bool = False
     ) -> list[DurableSubscription]:
-        """Return the subscriptions of a vault that cover a new topic, or a partition and its like.
+        """Return the subscriptions of a storage that cover a new topic or a new partition.
 
         By their pattern, or because it is a partition of their topic. A work queue has one at most.
         """
@@ -139,7 +139,7 @@ class Durables:
         for pattern, some in self._wildcards.items():
             if matches(pattern, name):
                 found += [d for d in some if not holds_own_letters(name, d.name, d.acks)]
-        found = [durable for durable in found if durable.vault is vault]
+        found = [durable for durable in found if durable.storage is storage]
         if not is_queue:
             return found
         first = partition_name(partition[0], 0) if partition is not None else ""
@@ -189,12 +189,12 @@ class Durables:
         if not is_wildcard(wanted.pattern):
             return list(topics)
         there = {
-            vault: self.find(wanted.pattern, wanted.name, vault)
-            for vault in {topic.vault for topic in topics}
+            storage: self.find(wanted.pattern, wanted.name, storage)
+            for storage in {topic.storage for topic in topics}
         }
 
         def is_covered(topic: StreamTopic) -> bool:
-            durable = there[topic.vault]
+            durable = there[topic.storage]
             if durable is not None and durable.covers(topic.name):
                 return True
             takes_queues = wanted.work_queues or (durable is not None and durable.takes_queues)
@@ -205,10 +205,10 @@ class Durables:
 
         return [topic for topic in topics if is_covered(topic)]
 
-    def find(self, pattern: str, name: str, vault: Vault) -> DurableSubscription | None:
-        """Return the subscription of that name on topics of one vault, if there is one."""
+    def find(self, pattern: str, name: str, storage: Storage) -> DurableSubscription | None:
+        """Return the subscription of that name on topics of one storage, if there is one."""
         some = self._named(pattern, name)
-        return next((durable for durable in some if durable.vault is vault), None)
+        return next((durable for durable in some if durable.storage is storage), None)
 
     def find_type(self, pattern: str, name: str) -> SubscriptionType | None:
         """Return the type of the subscription of that name, if there is one."""
@@ -219,7 +219,7 @@ class Durables:
         return bool(self._named(pattern, name))
 
     def get(self, pattern: str, name: str) -> list[DurableSubscription]:
-        """Return the subscriptions of that name, one for each vault it has topics in."""
+        """Return the subscriptions of that name, one for each storage it has topics in."""
         found = self._named(pattern, name)
         if not found:
             raise SubscriptionNotFoundError(pattern, name)
@@ -238,25 +238,25 @@ class Durables:
 
     def floors(self, topic: StreamTopic) -> list[int]:
         """Return where the cursors on a topic stand; where it begins for those to come."""
-        floors = [f.cursor.floor for f in topic.followers if isinstance(f, Track)]
-        return [*floors, topic.first_offset] if topic.tracks_coming else floors
+        floors = [f.cursor.floor for f in topic.followers if isinstance(f, Partition)]
+        return [*floors, topic.first_offset] if topic.partitions_coming else floors
 
     def on_topic(self, name: str, found: Sequence[AnyTopic]) -> Iterable[DurableSubscription]:
         """Return the subscriptions on a topic: by its name, or those that cover it."""
         some = dict(self._plain.get(name, self._wildcards.get(name, {})))
         for topic in found[:1]:
             if isinstance(topic, StreamTopic) and topic.name == name:
-                tracks = [f for f in topic.followers if isinstance(f, Track)]
-                some |= {track.subscription: None for track in tracks}
+                partitions = [f for f in topic.followers if isinstance(f, Partition)]
+                some |= {partition.subscription: None for partition in partitions}
         return some
 
     def names_on(self, topic: StreamTopic) -> set[str]:
         """Return the names of the subscriptions that cover a topic."""
-        return {f.subscription.name for f in topic.followers if isinstance(f, Track)}
+        return {f.subscription.name for f in topic.followers if isinstance(f, Partition)}
 
-    def on_lost(self, vault: Vault, error: ShardMovedError) -> None:
-        """Another broker has a vault: the consumers of its topics are told."""
-        for durable in [durable for durable in self if durable.vault is vault]:
+    def on_lost(self, storage: Storage, error: ShardMovedError) -> None:
+        """Another broker has a storage: the consumers of its topics are told."""
+        for durable in [durable for durable in self if durable.storage is storage]:
             durable.on_lost(error)
 
     # Making
@@ -264,12 +264,12 @@ class Durables:
     def open(
         self, wanted: Wanted, topics: Sequence[StreamTopic], done: Found, admit: Admit
     ) -> None:
-        """Find a subscription on topics of one vault, or make it; `done` when it is durable.
+        """Find a subscription on topics of one storage, or make it; `done` when it is durable.
 
         One that is there gets the settings that are given, unless `admit` raises.
         """
-        topics[0].vault.committer.check_owned()
-        durable = self.find(wanted.pattern, wanted.name, topics[0].vault)
+        topics[0].storage.committer.check_owned()
+        durable = self.find(wanted.pattern, wanted.name, topics[0].storage)
         if durable is not None:
             self._open_again(durable, wanted, topics, done, admit)
             return
@@ -295,7 +295,7 @@ class Durables:
             self.check_covered(len(topics))
         self._check_acks(wanted.name, wanted.acks_to_make(), topics)
         wanted.start.check()
-        topics[0].vault.committer.check()
+        topics[0].storage.committer.check()
         self._check_queues(topics)
 
     def is_free(self, topic: StreamTopic) -> bool:
@@ -306,8 +306,10 @@ class Durables:
         """Raise `WrongKindError` when one of the topics is the work queue of another."""
         for topic in topics:
             if not self.is_free(topic):
-                tracks = [f for f in topic.followers if isinstance(f, Track)]
-                owners = [f"{t.subscription.name!r} on {t.subscription.pattern!r}" for t in tracks]
+                partitions = [f for f in topic.followers if isinstance(f, Partition)]
+                owners = [
+                    f"{t.subscription.name!r} on {t.subscription.pattern!r}" for t in partitions
+                ]
                 detail = ", ".join(["it has one subscription only", *owners[:1]])
                 raise WrongKindError(topic.name, "work queue", detail)
 
@@ -387,7 +389,7 @@ class Durables:
         try:
             if not present:
                 raise TopicNotFoundError(topics[0].name)
-            durable = self.find(wanted.pattern, wanted.name, present[0].vault)
+            durable = self.find(wanted.pattern, wanted.name, present[0].storage)
             if durable is not None:
                 self._open_again(durable, wanted, present, done, admit)
                 return
@@ -404,11 +406,11 @@ class Durables:
         offsets: dict[int, int],
         done: Found,
     ) -> None:
-        vault = topics[0].vault
-        ledger = vault.ledger
+        storage = topics[0].storage
+        state = storage.state
         # Reserved at once: two that are made in one turn must not get the same number.
-        ledger.subscription_number += 1
-        created = wanted.created(ledger.subscription_number)
+        state.subscription_number += 1
+        created = wanted.created(state.subscription_number)
         record = SubscriptionRecord(created)
         changes: list[Change] = [created]
         for topic in topics:
@@ -418,13 +420,13 @@ class Durables:
 
         def on_done(error: IsterError | None) -> None:
             if error is None:
-                ledger.subscriptions[created.subscription] = record
+                state.subscriptions[created.subscription] = record
             else:
                 self._forget(durable, "it could not be stored")
             self._settings.on_stored(durable, error or durable)
 
-        vault.record(changes, on_done, apply=False)
-        durable = self._make(record, vault)
+        storage.record(changes, on_done, apply=False)
+        durable = self._make(record, storage)
         self._settings.wait(durable, done)
         self._cover(durable, topics)
 
@@ -440,13 +442,13 @@ class Durables:
                 for topic in missing:
                     durable.remove_topic(topic)
 
-        durable.vault.committer.check()
-        durable.vault.record([self.cover_new([durable], missing)], on_done, apply=False)
+        durable.storage.committer.check()
+        durable.storage.record([self.cover_new([durable], missing)], on_done, apply=False)
 
-    def _make(self, record: SubscriptionRecord, vault: Vault) -> DurableSubscription:
+    def _make(self, record: SubscriptionRecord, storage: Storage) -> DurableSubscription:
         durable = DurableSubscription(
             record,
-            vault,
+            storage,
             clock=self._clock,
             random_slot=self._random_slot,
             turns=self.turns,
@@ -469,7 +471,7 @@ class Durables:
         """Remove a subscription with its position; its consumers are told."""
         found = self.get(pattern, name)
         for durable in found:
-            durable.vault.committer.check()
+            durable.storage.committer.check()
         each = after_all(len(found), done)
         for durable in found:
             self._delete(durable, each)
@@ -480,7 +482,7 @@ class Durables:
                 self._forget(durable, "the subscription was deleted")
             done(error)
 
-        durable.vault.record([SubscriptionDeleted(durable.number)], on_done)
+        durable.storage.record([SubscriptionDeleted(durable.number)], on_done)
 
     def on_topics_gone(self, names: Collection[str], reason: str) -> Steps:
         """Forget the subscriptions on deleted topics, one in each step."""
@@ -488,8 +490,8 @@ class Durables:
             if durable.closed or not durable.is_gone:
                 continue
             # Without the journal it is found again at the next start, and deleted then.
-            if durable.vault.committer.error is None:
-                durable.vault.record([SubscriptionDeleted(durable.number)], ignore)
+            if durable.storage.committer.error is None:
+                durable.storage.record([SubscriptionDeleted(durable.number)], ignore)
             self._forget(durable, reason)
             yield
 
@@ -519,24 +521,24 @@ class Durables:
         for durable in found:
             if saved:
                 to_saved = cursor_of(saved.pop(0))
-                self._chores.do(move(durable, list(durable.tracks), to_saved, each))
+                self._chores.do(move(durable, list(durable.partitions), to_saved, each))
             else:
                 self._seek(durable, to, each)
 
     def _seek(self, durable: DurableSubscription, to: Position, done: Done) -> None:
-        tracks = list(durable.tracks)
+        partitions = list(durable.partitions)
 
-        def cursor_of(track: Track, offsets: dict[int, int]) -> Cursor | None:
-            offset = offsets.get(track.topic.record.topic)
+        def cursor_of(partition: Partition, offsets: dict[int, int]) -> Cursor | None:
+            offset = offsets.get(partition.topic.record.topic)
             return None if offset is None else Cursor(offset)
 
         def on_resolved(found: dict[int, int] | IsterError) -> None:
             if isinstance(found, IsterError):
                 done(found)
             else:
-                self._chores.do(move(durable, tracks, lambda t: cursor_of(t, found), done))
+                self._chores.do(move(durable, partitions, lambda t: cursor_of(t, found), done))
 
-        self._chores.do(resolving([track.topic for track in tracks], to, on_resolved))
+        self._chores.do(resolving([partition.topic for partition in partitions], to, on_resolved))
 
     def save_cursor(self, pattern: str, name: str, saved: str, done: Done) -> None:
         """Keep where a subscription stands under a name."""
@@ -552,16 +554,16 @@ class Durables:
         if not found:
             raise SnapshotNotFoundError(name, saved)
         for durable in found:
-            durable.vault.committer.check()
+            durable.storage.committer.check()
         each = after_all(len(found), done)
         for durable in found:
-            durable.vault.record([CursorDropped(durable.number, saved)], each)
+            durable.storage.record([CursorDropped(durable.number, saved)], each)
 
     def pause(self, pattern: str, name: str, done: Done, *, paused: bool) -> None:
         """Let a subscription rest, or go on."""
         found = self.get(pattern, name)
         for durable in found:
-            durable.vault.committer.check()
+            durable.storage.committer.check()
         each = after_all(len(found), done)
         for durable in found:
             self._pause(durable, each, paused=paused)
@@ -572,12 +574,12 @@ class Durables:
                 durable.set_paused(paused=paused)
             done(error)
 
-        durable.vault.record([SubscriptionPaused(durable.number, paused)], on_done, apply=False)
+        durable.storage.record([SubscriptionPaused(durable.number, paused)], on_done, apply=False)
 
     def on_trimmed(self, topic: StreamTopic) -> None:
         """Messages of a topic are gone: cursors below count them as done."""
         for follower in list(topic.followers):
-            if isinstance(follower, Track):
+            if isinstance(follower, Partition):
                 follower.on_trimmed()
             else:
                 follower.on_new()

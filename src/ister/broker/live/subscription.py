@@ -1,7 +1,7 @@
 """A subscription: its consumers, and the dispatch of batches to them.
 
 One subscription may cover many topics (a pattern, the partitions of a topic). Always true:
-- its consumers follow the rules of `roster`;
+- its consumers follow the rules of `members`;
 - what a consumer was never sent goes to the others when it leaves, in order, and ahead of what is
   published after that, which queues behind it, within the limits of one consumer's queue;
 - of a shared subscription that chooses the least loaded, messages wait only while no consumer has
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ister.base import Pattern, SubscriptionReport
 from ister.base.limits import LISTED_CONSUMERS_MAX
 from ister.broker.consumers.consumer import BATCHES_AT_ONCE, Consumer
-from ister.broker.consumers.members import Roster
+from ister.broker.consumers.members import Members
 from ister.broker.live.topic import SHARED_AT_ONCE, Topic
 from ister.broker.scheduling.turns import Turns
 from ister.codec import Batch, Column
@@ -32,7 +32,7 @@ from ister.subscriptions import (
 )
 
 if TYPE_CHECKING:
-    from ister.broker.catalog.attachments import Attachment
+    from ister.broker.catalog.memberships import Membership
 
 # Where the counting of turns starts over.
 TURNS = 2**32
@@ -57,15 +57,15 @@ class Subscription:
         "_to_ready",
         "_turn",
         "_turns",
-        "attachments",
         "consumers",
         "filter",
+        "members",
+        "memberships",
         "messages_dropped",
         "messages_out",
         "name",
         "pattern",
         "policy",
-        "roster",
         "topics",
         "type",
         "weight",
@@ -87,12 +87,12 @@ class Subscription:
         self.type = type_
         self.policy = policy
         self.filter = filter_
-        self.roster = Roster(type_)
-        # Of the roster, for the hot path.
-        self.consumers = self.roster.consumers
+        self.members = Members(type_)
+        # Of the members, for the hot path.
+        self.consumers = self.members.consumers
         self.topics: list[Topic] = []
         # Of the consumers of a pattern, which may come to cover streams as well.
-        self.attachments: dict[Consumer, Attachment] = {}
+        self.memberships: dict[Consumer, Membership] = {}
         # Of consumers that have left.
         self.messages_out = 0
         self.messages_dropped = 0
@@ -122,15 +122,14 @@ class Subscription:
 
     def _is_direct(self) -> bool:
         """Whether one consumer gets everything: nothing to decide on the hot path."""
-        types = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-        return self.filter.takes_all and self.type in types
+        return self.filter.takes_all and self.type.has_one_active
 
     def attach(self, consumer: Consumer, *, consumers_max: int) -> bool:
         """Add a consumer and return whether it is active now.
 
         The same client coming back under the same name takes the place of its former self.
         """
-        former = self.roster.join(
+        former = self.members.join(
             consumer, of=(self.pattern, self.name), consumers_max=consumers_max
         )
         if former is not None:
@@ -146,14 +145,14 @@ class Subscription:
                 # What one had to itself so far is everybody's now.
                 self._holder = next((c for c in self.consumers if c.queued_count), None)
         self._reweigh()
-        return self.roster.is_active(consumer)
+        return self.members.is_active(consumer)
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer; what it was not sent goes to the others. Harmless if it has left."""
-        self.attachments.pop(consumer, None)
-        if consumer not in self.roster:
+        self.memberships.pop(consumer, None)
+        if consumer not in self.members:
             return
-        promoted = self.roster.leave(consumer)
+        promoted = self.members.leave(consumer)
         self._reweigh()
         self.messages_out += consumer.delivered
         consumer.on_left()
@@ -212,7 +211,7 @@ class Subscription:
             if slots:
                 part = batch.select(slots)
                 if self._hand_out_in_order(topic, part) < len(slots):
-                    owners = map(self.roster.ring.owner, keys_of(part))
+                    owners = map(self.members.ring.owner, keys_of(part))
                     slots = [s for s, owner in zip(slots, owners, strict=True) if owner is not None]
             if isinstance(slots, range):
                 reached[start:end] = b"\1" * len(slots)
@@ -240,7 +239,7 @@ class Subscription:
         wanted = set(range(len(batch)) if slots is None else slots)
         if self.type is SubscriptionType.KEY_SHARED:
             keys = keys_of(batch)
-            wanted = {s for s in wanted if self.roster.ring.owner(keys[s]) is not None}
+            wanted = {s for s in wanted if self.members.ring.owner(keys[s]) is not None}
         return wanted if self.consumers else set()
 
     def report(self) -> SubscriptionReport:
@@ -257,14 +256,14 @@ class Subscription:
             messages_dropped=self.messages_dropped
             + sum(c.dropped for c in (*self.consumers, *self._leaving)),
             consumers=[
-                c.report(active=self.roster.is_active(c))
+                c.report(active=self.members.is_active(c))
                 for c in self.consumers[:LISTED_CONSUMERS_MAX]
             ],
         )
 
     def _weigh(self) -> int:
         by_key = self.type is SubscriptionType.KEY_SHARED
-        return self.filter.weight + (OWNER_WEIGHT + self.roster.ring.globs if by_key else 0)
+        return self.filter.weight + (OWNER_WEIGHT + self.members.ring.globs if by_key else 0)
 
     def _reweigh(self) -> None:
         """Consumers have come or gone, and with them globs."""
@@ -333,18 +332,18 @@ class Subscription:
 
     def _by_key(self, topic: Topic, batch: Batch) -> int:
         if batch.keys is None:
-            owner = self.roster.ring.owner(batch.producer)
+            owner = self.members.ring.owner(batch.producer)
             if owner is None:
                 return 0
-            self.roster.by_name[owner].offer(topic, batch)
+            self.members.by_name[owner].offer(topic, batch)
             return batch.count
         # One pass: there may be as many owners as messages.
         slots: dict[str, list[int]] = {}
-        for slot, owner in enumerate(map(self.roster.ring.owner, keys_of(batch))):
+        for slot, owner in enumerate(map(self.members.ring.owner, keys_of(batch))):
             if owner is not None:
                 slots.setdefault(owner, []).append(slot)
         for owner, its_slots in slots.items():
-            self.roster.by_name[owner].offer(topic, batch.select(its_slots))
+            self.members.by_name[owner].offer(topic, batch.select(its_slots))
         return sum(map(len, slots.values()))
 
 

@@ -106,7 +106,7 @@ class CommitAnswers:
         # By word. Encoded answers take a fifth of the memory of objects.
         self._answers: list[dict[str, bytes]] = [{} for _ in range(PART_COUNT)]
         # The client that committed last is at the end. The words of a client with few commits are a
-        # tuple, which the garbage collector does not track: 400,000 lists would take it 0.2 s.
+        # tuple, which the garbage collector does not partition: 400,000 lists would take it 0.2 s.
         self._clients: list[OrderedDict[str, tuple[str, ...] | _Client]] = [
             OrderedDict() for _ in range(PART_COUNT)
         ]

@@ -30,7 +30,7 @@ _TIME_MASK = (1 << _TIME_BITS) - 1
 ALL_TIMES_MS = 1 << _TIME_BITS
 
 
-class IdWindow:
+class MessageIds:
     """The ids of one stream. See the module."""
 
     __slots__ = ("_again", "_budget", "_chunks", "_ids", "counted")

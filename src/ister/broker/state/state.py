@@ -1,8 +1,8 @@
 """The durable state of one log, apart from the messages: what a restart finds again.
 
-A ledger is a fold over the journal: `apply` takes entries in order, at the start of a broker and
+A state is a fold over the journal: `apply` takes entries in order, at the start of a broker and
 while it runs. Always true:
-- only what is in the journal is in the ledger, acknowledgements apart, which may be ahead of it:
+- only what is in the journal is in the state, acknowledgements apart, which may be ahead of it:
   forgetting them delivers again, which was never promised not to happen before a confirmation;
 - applying an entry again changes nothing, so that a snapshot may be newer than the entries that
   are replayed on top of it.
@@ -44,7 +44,7 @@ from ister.broker.state.changes import (
 from ister.broker.state.commit_answers import CommitAnswers
 from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
 from ister.broker.state.key_offsets import KeyOffsetRow, KeyOffsets
-from ister.broker.state.message_ids import IdWindow, key_of, keys_of
+from ister.broker.state.message_ids import MessageIds, key_of, keys_of
 from ister.broker.state.producers import OFFSET_UNKNOWN, ProducerRecord, Producers
 from ister.broker.state.shared_budget import SharedBudget
 from ister.codec import Batch, Column
@@ -99,7 +99,7 @@ class TopicRecord:
         # When the last message was published: none that comes later is older.
         self.last_ms = 0
         self.producers = Producers(budgets.producers)
-        self.ids = IdWindow(budgets.ids)
+        self.ids = MessageIds(budgets.ids)
         self.key_offsets: KeyOffsets | None = None
         if settings.key_offsets is True:
             is_compact = settings.retention == Retention.COMPACT
@@ -160,11 +160,11 @@ class SubscriptionRecord:
         self.dead_lettered = 0
 
 
-class Ledger:
+class State:
     """See the module."""
 
     def __init__(self, budgets: Budgets | None = None) -> None:
-        # Of its topics, and of those of the broker's other ledger.
+        # Of its topics, and of those of the broker's other state.
         self.budgets = budgets or Budgets(Limits())
         self.namespaces: set[str] = set()
         self.partitioned: dict[str, int] = {}
@@ -278,7 +278,7 @@ class Ledger:
                 else:
                     found.settings = settings
             case TopicDeleted():
-                # Its cursors go with the tracks, or with `drop_dead_cursors`.
+                # Its cursors go with the partitions, or with `drop_dead_cursors`.
                 deleted = self.topics.pop(number, None)
                 if deleted is not None:
                     deleted.close()

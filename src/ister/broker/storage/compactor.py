@@ -20,7 +20,7 @@ from ister.base import Clock, Retention
 from ister.base.errors import CorruptedError
 from ister.base.limits import MIB
 from ister.broker.scheduling.workers import Worker
-from ister.broker.state.state import Ledger
+from ister.broker.state.state import State
 from ister.broker.storage.compaction_figures import CompactionFigures
 from ister.log import CompactionPolicy, KeyPolicy, Log, Rewrite, plan_compaction
 
@@ -46,7 +46,7 @@ class Compactor:
     def __init__(
         self,
         log: Log,
-        ledger: Ledger,
+        state: State,
         *,
         worker: Worker,
         clock: Clock,
@@ -54,7 +54,7 @@ class Compactor:
     ) -> None:
         self.figures = CompactionFigures()
         self._log = log
-        self._ledger = ledger
+        self._state = state
         self._worker = worker
         self._clock = clock
         self._upload_after_ms = upload_after_ms
@@ -79,7 +79,7 @@ class Compactor:
         """Do the rewrite that pays most, if any does."""
         self._busy = True
         log, state = self._log, self._log.state()
-        topics = self._ledger.topics.values()
+        topics = self._state.topics.values()
         horizon = {t.topic: t.first_offset for t in topics}
         now_ms = self._clock.now_ms()
         uploads = not self._looks_without_upload

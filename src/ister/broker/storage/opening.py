@@ -1,47 +1,47 @@
-"""Opens the vault of a data folder or of an object store. Blocks: reads the journal."""
+"""Opens the storage of a data folder or of an object store. Blocks: reads the journal."""
 
 from collections.abc import Callable
 
 from ister.base import Clock
-from ister.broker.state.state import Budgets, Ledger
+from ister.broker.state.state import Budgets, State
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS
-from ister.broker.storage.storage import Vault, Workers
-from ister.broker.streams.recent import TailBudget
+from ister.broker.storage.storage import Storage, Workers
+from ister.broker.streams.recent import RecentBudget
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, open_log
 
 
-def open_vault(
+def open_storage(
     backend: FileBackend | ChunkBackend,
     options: LogOptions,
     *,
     workers: Callable[[], Workers],
     clock: Clock,
-    budget: TailBudget,
+    budget: RecentBudget,
     call_soon: Callable[[Callable[[], object]], object],
     upload_after_ms: int = UPLOAD_AFTER_MS,
     on_entry: Callable[[Entry], object] | None = None,
     budgets: Budgets | None = None,
-    before_take_over: Callable[[Ledger], object] = lambda _: None,
-) -> Vault:
-    """Open a log, replay it into a ledger, and return both ready for use.
+    before_take_over: Callable[[State], object] = lambda _: None,
+) -> Storage:
+    """Open a log, replay it into a state, and return both ready for use.
 
-    `on_entry` sees every entry that is replayed, for whoever shows how far that is. All vaults of a
-    broker have the same `budgets`. `before_take_over` gets the ledger of an object store before
+    `on_entry` sees every entry that is replayed, to show progress. All storages of a broker have
+    the same `budgets`. `before_take_over` gets the state of an object store before
     anything is written there; when it raises an error, the running owner stays the owner.
     Raises what `open_log` does.
     """
-    ledger = Ledger(budgets)
+    state = State(budgets)
 
     def reset() -> None:
-        nonlocal ledger
-        ledger.close()
-        ledger = Ledger(budgets)
+        nonlocal state
+        state.close()
+        state = State(budgets)
 
     def restore(snapshot: bytes) -> None:
-        ledger.restore(snapshot, now_ms=clock.now_ms())
+        state.restore(snapshot, now_ms=clock.now_ms())
 
     def apply(entry: Entry) -> None:
-        ledger.apply(entry)
+        state.apply(entry)
         if on_entry is not None:
             on_entry(entry)
 
@@ -51,12 +51,12 @@ def open_vault(
         restore=restore,
         apply=apply,
         reset=reset,
-        before_take_over=lambda: before_take_over(ledger),
+        before_take_over=lambda: before_take_over(state),
     )
-    ledger.drop_dead_cursors()
-    return Vault(
+    state.drop_dead_cursors()
+    return Storage(
         log,
-        ledger,
+        state,
         workers=workers(),
         clock=clock,
         budget=budget,

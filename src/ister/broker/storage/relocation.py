@@ -30,7 +30,7 @@ from ister.broker.state.changes import (
     TopicDeleted,
 )
 from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
-from ister.broker.state.state import Ledger, SubscriptionRecord, TopicRecord
+from ister.broker.state.state import State, SubscriptionRecord, TopicRecord
 from ister.broker.storage.stopped_log import StoppedLog
 from ister.log import plan_relocation
 from ister.subscriptions import Cursor
@@ -63,10 +63,10 @@ def relocate(
     partition = find_partition(name)
     if (
         partition is not None
-        and partition[0] in source.ledger.partitioned | target.ledger.partitioned
+        and partition[0] in source.state.partitioned | target.state.partitioned
     ):
         raise BadRequestError(f"{name} is a partition: move {partition[0]}, with all of them")
-    here, there = _records_of(source.ledger, name), _records_of(target.ledger, name)
+    here, there = _records_of(source.state, name), _records_of(target.state, name)
     if not here:
         if not there:
             raise TopicNotFoundError(name)
@@ -83,11 +83,11 @@ def relocate(
     return done
 
 
-def _records_of(ledger: Ledger, name: str) -> list[TopicRecord]:
+def _records_of(state: State, name: str) -> list[TopicRecord]:
     """Return the topic of a name, or its partitions in order; none when it is not there."""
-    by_name = {record.name: record for record in ledger.topics.values()}
-    if name in ledger.partitioned:
-        return [by_name[partition_name(name, n)] for n in range(ledger.partitioned[name])]
+    by_name = {record.name: record for record in state.topics.values()}
+    if name in state.partitioned:
+        return [by_name[partition_name(name, n)] for n in range(state.partitioned[name])]
     return [by_name[name]] if name in by_name else []
 
 
@@ -109,50 +109,50 @@ def _copy(
 ) -> None:
     # Seals a file that was found: what it says of the name is not replayed on what comes now.
     target.record()
-    first = target.ledger.topic_number + 1
+    first = target.state.topic_number + 1
     numbers = {record.topic: first + slot for slot, record in enumerate(here)}
     for rewrite in plan_relocation(source.log, target.log, numbers, source.horizon):
         rewrite.run(on_progress)
         target.log.rewritten(rewrite)
         done.size_bytes += rewrite.figures.written_bytes
-    done.subscriptions = _adopt(source, target.ledger, numbers, name)
+    done.subscriptions = _adopt(source, target.state, numbers, name)
     # Leases of consumers that are still there must not be taken for leases of the other log.
     target.checkpoint(epoch_min=source.log.epoch)
 
 
-def _adopt(source: StoppedLog, ledger: Ledger, numbers: Mapping[int, int], name: str) -> int:
-    """Put what the source knows of topics into a ledger; return how many subscriptions follow."""
+def _adopt(source: StoppedLog, state: State, numbers: Mapping[int, int], name: str) -> int:
+    """Put what the source knows of topics into a state; return how many subscriptions follow."""
     # Of its own: what is here is still to be read, and to be deleted.
-    copy = Ledger(source.budgets)
-    copy.restore(source.ledger.encode())
+    copy = State(source.budgets)
+    copy.restore(source.state.encode())
     changes: list[Change] = []
     if (namespace := namespace_of(name)) in copy.namespaces:
         changes.append(NamespaceCreated(namespace))
     if name in copy.partitioned:
         changes.append(PartitionedCreated(name, copy.partitioned[name]))
-    ledger.on_changes(changes)
+    state.on_changes(changes)
     for number, there in numbers.items():
         record = copy.topics.pop(number)
-        record.topic = ledger.topic_number = there
-        ledger.topics[there] = record
+        record.topic = state.topic_number = there
+        state.topics[there] = record
     followers = [one for one in copy.subscriptions.values() if one.cursors.keys() & numbers]
     for follower in followers:
-        _adopt_subscription(follower, ledger, numbers)
+        _adopt_subscription(follower, state, numbers)
     copy.close()
     return len(followers)
 
 
 def _adopt_subscription(
-    follower: SubscriptionRecord, ledger: Ledger, numbers: Mapping[int, int]
+    follower: SubscriptionRecord, state: State, numbers: Mapping[int, int]
 ) -> None:
-    """Put the cursors of a subscription into a ledger, which may know it by its other topics."""
-    record = next((o for o in ledger.subscriptions.values() if _is_same(o, follower)), None)
+    """Put the cursors of a subscription into a state, which may know it by its other topics."""
+    record = next((o for o in state.subscriptions.values() if _is_same(o, follower)), None)
     if record is None:
         created = msgspec.structs.replace(
-            follower.created, subscription=ledger.subscription_number + 1
+            follower.created, subscription=state.subscription_number + 1
         )
-        ledger.on_changes([created, SubscriptionPaused(created.subscription, follower.paused)])
-        record = ledger.subscriptions[created.subscription]
+        state.on_changes([created, SubscriptionPaused(created.subscription, follower.paused)])
+        record = state.subscriptions[created.subscription]
         record.redelivered = follower.redelivered
         record.dead_lettered = follower.dead_lettered
     record.cursors |= {
@@ -164,7 +164,7 @@ def _adopt_subscription(
         known = decode_cursors(record.saved[name]) if name in record.saved else {}
         if moved:
             raw = msgspec.Raw(_encode(known | moved))
-            ledger.on_changes([CursorSaved(record.created.subscription, name, raw)])
+            state.on_changes([CursorSaved(record.created.subscription, name, raw)])
 
 
 def _encode(cursors: Mapping[int, bytes]) -> bytes:
@@ -197,16 +197,16 @@ def _check_same(
 
 
 def _delete(source: StoppedLog, here: list[TopicRecord], name: str) -> None:
-    ledger = source.ledger
+    state = source.state
     names = {name, *(record.name for record in here)}
     changes: list[Change] = [TopicDeleted(record.topic) for record in here]
-    if name in ledger.partitioned:
+    if name in state.partitioned:
         changes.append(PartitionedDeleted(name))
     changes += [
         SubscriptionDeleted(number)
-        for number, record in ledger.subscriptions.items()
+        for number, record in state.subscriptions.items()
         if record.created.pattern in names
     ]
     source.record(changes)
-    ledger.drop_dead_cursors()
+    state.drop_dead_cursors()
     source.checkpoint()

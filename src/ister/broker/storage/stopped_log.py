@@ -1,4 +1,4 @@
-"""A log whose broker is stopped, with its ledger: for commands that change what is stored.
+"""A log whose broker is stopped, with its state: for commands that change what is stored.
 
 Always true: every change goes through the journal or through a checkpoint, as those of a broker
 do. So the process may be killed at any step, and the next start finds the log as it was before
@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from ister.base.errors import BadRequestError
 from ister.base.limits import Limits
 from ister.broker.state.changes import Change, encode_changes
-from ister.broker.state.state import Budgets, Ledger
+from ister.broker.state.state import Budgets, State
 from ister.log import ChunkBackend, Entry, FileBackend, Kind, LogOptions, Place, open_log
 
-# A ledger that has more than its budget forgets some. What the broker may remember is a setting of
+# A state that has more than its budget forgets some. What the broker may remember is a setting of
 # the broker, and nothing that a command may change.
 _UNLIMITED = 2**62
 
 
 def unlimited_budgets() -> Budgets:
-    """Return budgets that let ledgers keep all that they have."""
+    """Return budgets that let states keep all that they have."""
     return Budgets(
         Limits(
             message_ids_max=_UNLIMITED, producers_bytes_max=_UNLIMITED, key_offsets_max=_UNLIMITED
@@ -43,41 +43,41 @@ class StoppedLog:
         """
         self.backend = backend
         self.budgets = budgets or unlimited_budgets()
-        self.ledger = Ledger(self.budgets)
+        self.state = State(self.budgets)
         self.log = open_log(
             backend,
             options,
-            restore=lambda snapshot: self.ledger.restore(snapshot, now_ms=options.now_ms()),
+            restore=lambda snapshot: self.state.restore(snapshot, now_ms=options.now_ms()),
             apply=self._apply,
             reset=self._reset,
         )
-        self.ledger.drop_dead_cursors()
+        self.state.drop_dead_cursors()
         in_tier = any(segment.place is Place.REMOTE for segment in self.log.index.segments)
         if isinstance(backend, FileBackend) and in_tier and options.remote is None:
             self.log.close()
             raise BadRequestError("some segments were moved to a store: name it by --tier")
 
     def _apply(self, entry: Entry) -> None:
-        self.ledger.apply(entry)
+        self.state.apply(entry)
 
     def _reset(self) -> None:
-        self.ledger.close()
-        self.ledger = Ledger(self.budgets)
+        self.state.close()
+        self.state = State(self.budgets)
 
     @property
     def horizon(self) -> dict[int, int]:
         """The first live offset of each topic."""
-        return {one.topic: one.first_offset for one in self.ledger.topics.values()}
+        return {one.topic: one.first_offset for one in self.state.topics.values()}
 
     def record(self, changes: Iterable[Change] = ()) -> None:
-        """Have changes in the journal, on the disk, and in the ledger.
+        """Have changes in the journal, on the disk, and in the state.
 
         A journal file that was found at the start is sealed by this, also without changes.
         """
         listed = list(changes)
         self.log.append(Kind.CHANGES, 0, (encode_changes(listed),))
         self.commit()
-        self.ledger.on_changes(listed)
+        self.state.on_changes(listed)
 
     def commit(self) -> None:
         """Have everything that was appended on the disk."""
@@ -93,7 +93,7 @@ class StoppedLog:
 
         The next start has an epoch above `epoch_min`.
         """
-        plan = self.log.plan_checkpoint(self.ledger.encode(), self.horizon)
+        plan = self.log.plan_checkpoint(self.state.encode(), self.horizon)
         plan.epoch = max(plan.epoch, epoch_min)
         plan.run()
         self.log.checkpointed(plan)

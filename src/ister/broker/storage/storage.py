@@ -1,6 +1,6 @@
-"""One log with its ledger: what writes to it, reads from it, and keeps it in order.
+"""One log with its state: what writes to it, reads from it, and keeps it in order.
 
-A broker has one vault in its data folder, and may have another in an object store. Always true:
+A broker has one storage in its data folder, and may have another in an object store. Always true:
 - acknowledgements are in the cursors at once and in the journal with the next group, at the
   latest `LAZY_S` later; whoever asked for a confirmation waits for that;
 - a checkpoint is written in the background, one at a time;
@@ -30,21 +30,21 @@ from ister.broker.state.changes import (
     Runs,
     encode_changes,
 )
-from ister.broker.state.state import Ledger
+from ister.broker.state.state import State
 from ister.broker.storage.committer import Committer, Done
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS, Compactor
-from ister.broker.streams.recent import TailBudget
+from ister.broker.streams.recent import RecentBudget
 from ister.log import Kind, Log, Place
 from ister.subscriptions import Cursor, LeasedRun
 
 if TYPE_CHECKING:
-    from ister.broker.durable.partition import Track
+    from ister.broker.durable.partition import Partition
     from ister.broker.streams.stream import StreamTopic
 
 # Acknowledgements that nobody waits for may be this late in the journal: what a crash of the
 # broker makes us deliver again is what was acknowledged since.
 LAZY_S = 0.1
-# A checkpoint costs a pass over the ledger; what it saves is replaying a file at the next start.
+# A checkpoint costs a pass over the state; what it saves is replaying a file at the next start.
 CHECKPOINT_S_MIN = 2.0
 # How often to look whether another broker has taken the log: one request, 86,400 in a month, which
 # cost some cents. Upkeep runs each second; when it did not for this long, the process was stopped.
@@ -55,7 +55,7 @@ BY_ACKS = (Retention.INTEREST, Retention.WORKQUEUE)
 
 
 class Workers:
-    """The threads of a vault: its own for writing, maybe shared ones for everything else."""
+    """The threads of a storage: its own for writing, maybe shared ones for everything else."""
 
     __slots__ = ("compacting", "housekeeping", "reading", "reading_remote", "writing")
 
@@ -95,24 +95,24 @@ class Workers:
         return done
 
 
-class Vault:
+class Storage:
     """See the module."""
 
     def __init__(
         self,
         log: Log,
-        ledger: Ledger,
+        state: State,
         *,
         workers: Workers,
         clock: Clock,
-        budget: TailBudget,
+        budget: RecentBudget,
         call_soon: Callable[[Callable[[], object]], object],
         upload_after_ms: int = UPLOAD_AFTER_MS,
     ) -> None:
         # What metrics call it: "local" or "object".
         self.name = "local"
         self.log = log
-        self.ledger = ledger
+        self.state = state
         self.clock = clock
         # Leases of one start are told from those of another by it. The low bits are for counting
         # how often leases became void.
@@ -137,7 +137,7 @@ class Vault:
         self.on_lost: Callable[[ShardMovedError], object] = lambda _: None
         self.compactor = Compactor(
             log,
-            ledger,
+            state,
             worker=workers.compacting,
             clock=clock,
             upload_after_ms=upload_after_ms,
@@ -145,7 +145,7 @@ class Vault:
         self.compactions = self.compactor.figures
         self._call_soon = call_soon
         self._logger: Any = structlog.get_logger("storage")
-        self._dirty: dict[Track, None] = {}
+        self._dirty: dict[Partition, None] = {}
         # By subscription, what was acknowledged under which lease and is to be confirmed.
         self._confirmed: dict[int, list[LeasedRun]] = {}
         # Whether somebody waits for the acknowledgements that are not on the disk yet.
@@ -167,9 +167,9 @@ class Vault:
     def record(
         self, changes: Iterable[Change], done: Done, *, apply: bool = True, sync: bool = True
     ) -> None:
-        """Write changes to the journal; `done` is called after the ledger has taken them.
+        """Write changes to the journal; `done` is called after the state has taken them.
 
-        With `apply=False` the caller puts them into the ledger himself, when he is told. Raises
+        With `apply=False` the caller puts them into the state himself, when he is told. Raises
         `StorageFailedError` while nothing is taken.
         """
         self.committer.check()
@@ -178,16 +178,16 @@ class Vault:
 
         def on_done(error: IsterError | None) -> None:
             if error is None and apply:
-                self.ledger.on_changes(listed)
+                self.state.on_changes(listed)
             done(error)
 
         self.committer.add(on_done)
 
-    def on_acked(self, track: "Track") -> None:
+    def on_acked(self, partition: "Partition") -> None:
         """A cursor has moved: have that in the journal soon."""
-        self._dirty[track] = None
-        if track.topic.record.settings.retention in BY_ACKS:
-            track.topic.on_changed()
+        self._dirty[partition] = None
+        if partition.topic.record.settings.retention in BY_ACKS:
+            partition.topic.on_changed()
         if not self._lazy:
             self._lazy = True
             self.clock.call_later(LAZY_S, self._on_lazy)
@@ -214,11 +214,11 @@ class Vault:
             return
         dirty, self._dirty = self._dirty, {}
         changes: list[Change] = []
-        written: list[tuple[Track, Cursor, Runs, FailedRuns]] = []
-        for track in dirty:
-            subscription, topic = track.numbers
-            runs, failed = track.take_changes()
-            written.append((track, track.cursor, runs, failed))
+        written: list[tuple[Partition, Cursor, Runs, FailedRuns]] = []
+        for partition in dirty:
+            subscription, topic = partition.numbers
+            runs, failed = partition.take_changes()
+            written.append((partition, partition.cursor, runs, failed))
             if runs:
                 changes.append(Acked(subscription, topic, runs))
             if failed:
@@ -234,10 +234,10 @@ class Vault:
 
         def on_done(error: IsterError | None) -> None:
             if error is None:
-                self.ledger.on_changes(confirmations)
+                self.state.on_changes(confirmations)
                 return
-            for track, cursor, runs, failed in written:
-                track.put_back(cursor, runs, failed)
+            for partition, cursor, runs, failed in written:
+                partition.put_back(cursor, runs, failed)
             for subscription, leased in confirmed.items():
                 self.on_confirmed(subscription, leased)
 
@@ -332,7 +332,7 @@ class Vault:
         return self._checkpointing
 
     def checkpoint(self, done: Callable[[Exception | None], object]) -> None:
-        """Write the ledger and a manifest, and drop what neither names any more.
+        """Write the state and a manifest, and drop what neither names any more.
 
         Raises `StorageFailedError` while nothing is taken.
         """
@@ -366,11 +366,11 @@ class Vault:
 
     def _write_checkpoint(self, done: Callable[[Exception | None], object]) -> None:
         self.trimmed = False
-        horizon = {t.topic: t.first_offset for t in self.ledger.topics.values()}
-        # Before the ledger is encoded, which takes some turns of the loop: what is newer than the
+        horizon = {t.topic: t.first_offset for t in self.state.topics.values()}
+        # Before the state is encoded, which takes some turns of the loop: what is newer than the
         # plan is replayed on top of it, and what is older would not be.
         plan = self.log.plan_checkpoint(b"", horizon)
-        encoding = self.ledger.encoding()
+        encoding = self.state.encoding()
         failures = self.committer.figures.failures
 
         def on_done(error: Exception | None) -> None:
@@ -398,9 +398,9 @@ class Vault:
         go_on()
 
     def _commit_all(self, failures: int, done: Done) -> None:
-        """Have all that is in the ledger by now in the journal, and on the disk.
+        """Have all that is in the state by now in the journal, and on the disk.
 
-        Some changes are in the ledger before they are in the journal: a cursor that is moved, a
+        Some changes are in the state before they are in the journal: a cursor that is moved, a
         topic that is covered. When the journal does not take them they are taken back, and a
         restart must not find them in a snapshot. So there may be no more than the `failures` of
         when that was begun.

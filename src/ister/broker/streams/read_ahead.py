@@ -20,7 +20,7 @@ READ_BYTES_MIN = 256 * KIB
 LET_GO_AT_ONCE = 4
 
 
-class ReadAhead:
+class ReadAheadBudget:
     """The windows that read from the log at this moment, or hold what they have read.
 
     Who can use what it has read does so at once. So what was not used for the longest time belongs
@@ -31,14 +31,14 @@ class ReadAhead:
 
     def __init__(self) -> None:
         # Used last: at the end.
-        self._windows: OrderedDict[Window, None] = OrderedDict()
+        self._windows: OrderedDict[ReadAhead, None] = OrderedDict()
 
     @property
     def windows(self) -> int:
         """How many they are."""
         return len(self._windows)
 
-    def use(self, window: "Window") -> None:
+    def use(self, window: "ReadAhead") -> None:
         """Count a window in, or remember that it is in use."""
         known = window in self._windows
         self._windows[window] = None
@@ -48,7 +48,7 @@ class ReadAhead:
                 if not other.loading and other is not window:
                     other.clear()
 
-    def forget(self, window: "Window") -> None:
+    def forget(self, window: "ReadAhead") -> None:
         """A window holds nothing any more."""
         self._windows.pop(window, None)
 
@@ -64,7 +64,7 @@ class ReadAhead:
         return self.windows * READ_BYTES_MIN > READ_AHEAD_BYTES
 
 
-class Window:
+class ReadAhead:
     """The batches of one stream from some offset on."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Window:
     def __init__(
         self,
         topic: StreamTopic,
-        shared: ReadAhead,
+        shared: ReadAheadBudget,
         on_loaded: Callable[[Exception | None], object],
     ) -> None:
         self._topic = topic

@@ -21,7 +21,7 @@ from ister.base.limits import CREDIT_MAX
 from ister.broker.durable.subscriptions import Durables
 from ister.broker.scheduling.turns import Turns
 from ister.broker.streams.positions import resolve
-from ister.broker.streams.read_ahead import ReadAhead, Window, cut
+from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget, cut
 from ister.broker.streams.stream import StreamTopic
 from ister.codec import Batch
 
@@ -50,7 +50,7 @@ class Reader:
         start: int,
         end: int | None,
         turns: Turns,
-        shared: ReadAhead,
+        shared: ReadAheadBudget,
         past: "Past | None" = None,
     ) -> None:
         self.topic = topic
@@ -68,7 +68,7 @@ class Reader:
         # Whether it goes on in a later turn of the loop.
         self._waits = False
         self._shared = shared
-        self._window = Window(topic, shared, self._on_loaded)
+        self._window = ReadAhead(topic, shared, self._on_loaded)
         topic.followers[self] = None
 
     def grant(self, count: int, size_bytes: int) -> None:
@@ -204,7 +204,7 @@ class Past(NamedTuple):
     def find_error(self) -> CompactedError | None:
         """Return the error if compaction has dropped some of it."""
         topic = self.topic
-        found = topic.vault.log.find_compacted(topic.record.topic, topic.first_offset)
+        found = topic.storage.log.find_compacted(topic.record.topic, topic.first_offset)
         # The messages between the time and the next message that is left may be gone, too.
         is_unsure = self.is_of_time and found.ends_in_hole
         known_from = found.end_offset + is_unsure
@@ -232,7 +232,7 @@ def open_reader(
     With `whole` it ends with `CompactedError` if compaction has dropped some of what the stream
     held at the end of its range.
     """
-    topic.vault.committer.check_owned()
+    topic.storage.committer.check_owned()
     start.check()
     if end is not None:
         end.check()

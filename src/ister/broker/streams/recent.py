@@ -12,7 +12,7 @@ from ister.codec import Batch
 BATCH_OVERHEAD_BYTES = 600
 
 
-class TailBudget:
+class RecentBudget:
     """What all tails of a broker hold together."""
 
     __slots__ = ("_order", "limit_bytes", "size_bytes")
@@ -20,9 +20,9 @@ class TailBudget:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
-        self._order: deque[Tail] = deque()
+        self._order: deque[RecentBatches] = deque()
 
-    def add(self, tail: "Tail", size_bytes: int) -> None:
+    def add(self, tail: "RecentBatches", size_bytes: int) -> None:
         """Account for a batch at the end of `tail`, and make room for it."""
         self._order.append(tail)
         self.size_bytes += size_bytes
@@ -30,18 +30,18 @@ class TailBudget:
             # One place in the order for each batch: those of a tail leave in their order.
             self.size_bytes -= self._order.popleft().drop_first()
 
-    def forget(self, tail: "Tail") -> None:
+    def forget(self, tail: "RecentBatches") -> None:
         """A topic is gone."""
         self.size_bytes -= tail.size_bytes
         self._order = deque(t for t in self._order if t is not tail)
 
 
-class Tail:
+class RecentBatches:
     """The newest batches of one stream, by offset. What came while nobody listened is missing."""
 
     __slots__ = ("_bases", "_batches", "_budget", "_first", "size_bytes")
 
-    def __init__(self, budget: TailBudget) -> None:
+    def __init__(self, budget: RecentBudget) -> None:
         self.size_bytes = 0
         self._budget = budget
         self._bases: list[int] = []

@@ -41,12 +41,12 @@ def locate(
 
     Never what is not kept any more, though its bytes may still be there.
     """
-    log = topic.vault.log
+    log = topic.storage.log
     first = max(start, topic.first_offset)
     last = min(end, topic.next_offset)
     # One more than a page has, to know whether there is another.
     spans = log.sealed(topic.record.topic, first, last, count_max=LOCATED_ROWS_MAX + 1)
-    now_ms = topic.vault.clock.monotonic_ms
+    now_ms = topic.storage.clock.monotonic_ms
 
     def on_marked(found: list[Located | None] | Exception) -> None:
         if isinstance(found, Exception):
@@ -57,7 +57,7 @@ def locate(
         done(Page(rows, offset, log.options.ciphers is not None))
 
     is_remote = any(span.segment.place is Place.REMOTE for span in spans)
-    worker = topic.vault.reading_of(Place.REMOTE if is_remote else log.home)
+    worker = topic.storage.reading_of(Place.REMOTE if is_remote else log.home)
     worker.run(lambda: _marked(log, spans[:LOCATED_ROWS_MAX], now_ms), on_marked)
 
 

@@ -27,12 +27,12 @@ from ister.broker.state.changes import Sequenced, encode_changes
 from ister.broker.state.key_offsets import PendingKeys, check_keys
 from ister.broker.state.message_ids import keys_of
 from ister.broker.state.state import TopicRecord
-from ister.broker.streams.recent import Tail
+from ister.broker.streams.recent import RecentBatches
 from ister.codec import Batch, Column
 from ister.log import Kind
 
 if TYPE_CHECKING:
-    from ister.broker.storage.storage import Vault
+    from ister.broker.storage.storage import Storage
 
 # What a producer is told: an error; or nothing, and the batch says where it is; or the offset of
 # each message, when some were known before.
@@ -45,7 +45,7 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 class Follower(Protocol):
-    """Whoever wants to know of new messages: a track of a subscription, or a reader."""
+    """Whoever wants to know of new messages: a partition of a subscription, or a reader."""
 
     @property
     def listening(self) -> bool:
@@ -101,31 +101,31 @@ class StreamTopic:
         "name",
         "number",
         "owners",
+        "partitions_coming",
         "producers",
+        "recent",
         "record",
         "settings",
-        "tail",
-        "tracks_coming",
-        "vault",
+        "storage",
     )
 
-    def __init__(self, record: TopicRecord, number: int, vault: "Vault", turns: Turns) -> None:
+    def __init__(self, record: TopicRecord, number: int, storage: "Storage", turns: Turns) -> None:
         self.record = record
         self.name = record.name
         # What deliver frames call this topic.
         self.number = number
-        self.vault = vault
-        self.tail = Tail(vault.budget)
+        self.storage = storage
+        self.recent = RecentBatches(storage.budget)
         self.appended = record.next_offset
         self.followers: dict[Follower, None] = {}
         self.is_work_queue = record.settings.retention == Retention.WORKQUEUE
-        # Subscriptions that cover it, and have their track still to be made.
-        self.tracks_coming = 0
+        # Subscriptions that cover it, and have their partition still to be made.
+        self.partitions_coming = 0
         self.producers = 0
         # Who last opened a producer of a name: the others are fenced.
         self.owners: dict[str, object] = {}
         self.deleted = False
-        # Whether its vault knows that it is to be looked at: see `upkeep`.
+        # Whether its storage knows that it is to be looked at: see `upkeep`.
         self.changed = False
         self.guard: Guard | None = None
         self.messages_in = 0
@@ -174,7 +174,7 @@ class StreamTopic:
 
         What is stored already is answered without asking the `guard`, which may know better now.
         """
-        self.vault.committer.check_room()
+        self.storage.committer.check_room()
         if self.is_repeated(name, batch):
             self._answer_again(name, batch, told)
             return
@@ -251,7 +251,7 @@ class StreamTopic:
     def _store(self, batch: Batch, told: Told) -> None:
         self.stamp(batch)
         self._expect(batch)
-        self.vault.log.append(
+        self.storage.log.append(
             Kind.BATCH,
             self.record.topic,
             (batch.stamp_bytes(), batch.tail),
@@ -262,7 +262,7 @@ class StreamTopic:
         )
         if self._in_memory:
             # The application chose to be told before anything is safe.
-            self.vault.committer.add(lambda error: None if error else self.on_committed(batch))
+            self.storage.committer.add(lambda error: None if error else self.on_committed(batch))
             told(None, None)
             return
 
@@ -274,7 +274,7 @@ class StreamTopic:
                 if error is None:
                     self.on_committed(batch)
 
-        self.vault.committer.add(done)
+        self.storage.committer.add(done)
 
     def _expect(self, batch: Batch) -> None:
         """A batch is about to be stored: its numbers are taken."""
@@ -296,7 +296,9 @@ class StreamTopic:
         """Give a batch its offsets and time."""
         batch.base_offset = self.appended
         # Times never go back within a topic, or finding a time could miss messages.
-        batch.publish_time_ms = self._stamped_ms = max(self.vault.clock.now_ms(), self._stamped_ms)
+        batch.publish_time_ms = self._stamped_ms = max(
+            self.storage.clock.now_ms(), self._stamped_ms
+        )
         self.appended += batch.count
         if self.record.key_offsets is not None:
             # No stage is for such a topic.
@@ -379,7 +381,7 @@ class StreamTopic:
         """Keep new batches in memory, unless nobody listens: who comes later reads the log."""
         if any(follower.listening for follower in self.followers):
             for batch in batches:
-                self.tail.append(batch)
+                self.recent.append(batch)
 
     def on_settings(self, wanted: StreamSettings) -> None:
         """Settings have reached the journal or not: those of the record count from now on."""
@@ -393,7 +395,7 @@ class StreamTopic:
         """Have the upkeep look at this topic soon: it may keep too much by now."""
         if not self.changed:
             self.changed = True
-            self.vault.changed.append(self)
+            self.storage.changed.append(self)
 
     def on_failed(self) -> None:
         """Nothing that was not committed will be."""
@@ -417,9 +419,9 @@ class StreamTopic:
             if None not in known:
                 # What it repeats may still be on its way to the disk.
                 offsets = [~offset for offset in known if offset is not None]
-                self.vault.committer.add(lambda error: told(error, None if error else offsets))
+                self.storage.committer.add(lambda error: told(error, None if error else offsets))
                 return
-        batch.publish_time_ms = self.vault.clock.now_ms()
+        batch.publish_time_ms = self.storage.clock.now_ms()
 
         def done(error: IsterError | None) -> None:
             batch.base_offset = record.offset_of(name, sequence)
@@ -428,12 +430,12 @@ class StreamTopic:
         if sequence + batch.count <= record.next_sequence(name):
             done(None)
         else:
-            self.vault.committer.add(done)
+            self.storage.committer.add(done)
 
     def _known_offsets(self, keys: Sequence[str | None]) -> list[int | None]:
         """Return for each key of an id the offset it was stored at before, `None` for a new one."""
         window_ms = self.record.settings.dedup_window_ms
-        newer_than_ms = self.vault.clock.now_ms() - window_ms
+        newer_than_ms = self.storage.clock.now_ms() - window_ms
         find, pending = self.record.ids.find, self._pending_ids
         known: list[int | None] = []
         fresh: dict[str, int] = {}
@@ -471,28 +473,28 @@ class StreamTopic:
         taken = Sequenced(self.record.topic, batch.producer, batch.first_sequence, batch.count)
         changes = encode_changes([taken])
         if rest is None:
-            self.vault.log.append(Kind.CHANGES, 0, (changes,), sync=self._sync)
+            self.storage.log.append(Kind.CHANGES, 0, (changes,), sync=self._sync)
         else:
             self.stamp(rest)
             # One entry: with the numbers alone, what is new would never be stored; without them,
             # a repetition from after the window of the ids would be stored again.
-            self.vault.log.append_transaction([self.part(rest)], changes, sync=self._sync)
+            self.storage.log.append_transaction([self.part(rest)], changes, sync=self._sync)
 
         def done(error: IsterError | None) -> None:
             if error is None:
-                self.vault.ledger.on_changes([taken])
+                self.storage.state.on_changes([taken])
                 self._expected(batch)
                 if rest is not None:
                     self.on_committed(rest, sequenced=False)
             told(error, None if error else offsets)
 
-        self.vault.committer.add(done)
+        self.storage.committer.add(done)
 
     # Reading
 
     def find(self, offset: int) -> Batch | None:
         """Return the batch with the message at `offset`, if it is in memory."""
-        return self.tail.find(offset)
+        return self.recent.find(offset)
 
     def load(
         self, offset: int, bytes_max: int, done: Callable[[list[Batch] | Exception], object]
@@ -503,7 +505,7 @@ class StreamTopic:
         Only a compacted topic has holes: in any other, one is a `MessagesMissingError`, unless
         what was asked for has been trimmed meanwhile.
         """
-        plan = self.vault.log.plan(self.record.topic, offset, bytes_max)
+        plan = self.storage.log.plan(self.record.topic, offset, bytes_max)
         has_holes = self.record.settings.retention == Retention.COMPACT
         is_stored = self.first_offset <= offset < self.next_offset
         if plan is None and (has_holes or not is_stored):
@@ -513,9 +515,9 @@ class StreamTopic:
             done(result if has_holes else self._without_holes(offset, result))
 
         if plan is None:
-            self.vault.reading.run(list, on_read)
+            self.storage.reading.run(list, on_read)
         else:
-            self.vault.reading_of(plan.segment.place).run(plan.run, on_read)
+            self.storage.reading_of(plan.segment.place).run(plan.run, on_read)
         return True
 
     def _without_holes(
@@ -549,16 +551,16 @@ class StreamTopic:
         self._find_time(time_ms, on_found)
 
     def _find_time(self, time_ms: int, done: Callable[[int | Exception], object]) -> None:
-        log, topic = self.vault.log, self.record.topic
-        worker = self.vault.reading_of(log.place_of_time(topic, time_ms))
+        log, topic = self.storage.log, self.record.topic
+        worker = self.storage.reading_of(log.place_of_time(topic, time_ms))
         worker.run(log.plan_time(topic, time_ms), done)
 
     def time_of(self, offset: int) -> int | None:
         """Return about when the message at `offset` was published, if that is known cheaply."""
-        batch = self.tail.find(offset)
+        batch = self.recent.find(offset)
         if batch is not None:
             return batch.publish_time_ms
-        return self.vault.log.time_of(self.record.topic, offset)
+        return self.storage.log.time_of(self.record.topic, offset)
 
     def report(self) -> TopicReport:
         """Return the figures of this topic."""
@@ -576,8 +578,8 @@ class StreamTopic:
             stream=StreamReport(
                 settings=self.record.settings,
                 first_offset=self.first_offset,
-                stored_bytes=self.vault.log.stored_bytes(self.record.topic),
-                tail_bytes=self.tail.size_bytes,
-                segments=self.vault.log.segment_count(self.record.topic),
+                stored_bytes=self.storage.log.stored_bytes(self.record.topic),
+                tail_bytes=self.recent.size_bytes,
+                segments=self.storage.log.segment_count(self.record.topic),
             ),
         )

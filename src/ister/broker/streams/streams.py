@@ -1,7 +1,7 @@
 """The streams of a broker: their topics, and the upkeep of what they keep.
 
 Always true:
-- a new topic is in the runtime at once and in the ledger once it is committed; when it is not, the
+- a new topic is in the runtime at once and in the state once it is committed; when it is not, the
   runtime takes it back, because everything that came after it in the journal failed as well;
 - a topic is deleted once that is committed;
 - retention runs in the background, and never below what a work queue has not acknowledged;
@@ -39,7 +39,7 @@ from ister.broker.state.changes import (
 from ister.broker.state.message_ids import ALL_TIMES_MS
 from ister.broker.state.state import Budgets, TopicRecord
 from ister.broker.storage.committer import Done, ignore
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.upkeep import Upkeep
 
@@ -57,11 +57,11 @@ class Streams:
         clock: Clock,
         new_number: Callable[[], int],
         durables: Durables,
-        open_local: Callable[[], Vault] | None = None,
-        on_opened: Callable[[Vault], object] | None = None,
+        open_local: Callable[[], Storage] | None = None,
+        on_opened: Callable[[Storage], object] | None = None,
     ) -> None:
-        """`on_opened` has the vault that `open_local` gives adopted, by this and by others."""
-        self.vaults: list[Vault] = []
+        """`on_opened` has the storage that `open_local` gives adopted, by this and by others."""
+        self.storages: list[Storage] = []
         # See `Committer.after_commit`.
         self.after_commit: list[Callable[[], object]] = [self._tend_if_short]
         self.by_name: dict[str, StreamTopic] = {}
@@ -70,10 +70,10 @@ class Streams:
         self._new_number = new_number
         self._open_local = open_local
         self._on_opened = on_opened or self.adopt
-        self._local: Vault | None = None
-        self._object: Vault | None = None
+        self._local: Storage | None = None
+        self._object: Storage | None = None
         self._closed = False
-        # How often something went wrong in retention, or in the upkeep of a vault.
+        # How often something went wrong in retention, or in the upkeep of a storage.
         self.upkeep_failures = 0
         self._logger: Any = structlog.get_logger("storage")
         self._upkeep = Upkeep()
@@ -91,25 +91,25 @@ class Streams:
         # Until the next upkeep; none while there is one.
         self._timer: Timer | None = None
 
-    # Vaults
+    # Storages
 
-    def adopt(self, vault: Vault, *, is_object: bool = False) -> None:
-        """Take over a vault with everything its ledger knows."""
-        self.vaults.append(vault)
-        vault.committer.after_commit = self.after_commit
+    def adopt(self, storage: Storage, *, is_object: bool = False) -> None:
+        """Take over a storage with everything its state knows."""
+        self.storages.append(storage)
+        storage.committer.after_commit = self.after_commit
         if is_object:
-            vault.name = "object"
-            self._object = vault
+            storage.name = "object"
+            self._object = storage
         else:
-            self._local = vault
-        for record in vault.ledger.topics.values():
-            self._add(record, vault)
-        self.durables.adopt(vault)
-        vault.on_lost = lambda error: self._on_lost(vault, error)
-        if len(self.vaults) == 1:
+            self._local = storage
+        for record in storage.state.topics.values():
+            self._add(record, storage)
+        self.durables.adopt(storage)
+        storage.on_lost = lambda error: self._on_lost(storage, error)
+        if len(self.storages) == 1:
             self._timer = self._clock.call_later(TEND_S, self._tend)
 
-    def vault_for(self, durability: str) -> Vault:
+    def storage_for(self, durability: str) -> Storage:
         """Return where topics of a durability are kept, making the data folder if needed."""
         if durability == Durability.OBJECT:
             if self._object is None:
@@ -125,18 +125,20 @@ class Streams:
         assert self._local is not None
         return self._local
 
-    def _on_lost(self, vault: Vault, error: ShardMovedError) -> None:
-        """Another broker has a vault: end readers and subscriptions that wait for its messages."""
-        self.durables.on_lost(vault, error)
-        for topic in list(vault.topics.values()):
+    def _on_lost(self, storage: Storage, error: ShardMovedError) -> None:
+        """Another broker has a storage: end the readers and subscriptions of its messages."""
+        self.durables.on_lost(storage, error)
+        for topic in list(storage.topics.values()):
             for follower in list(topic.followers):
                 follower.on_lost(error)
-            vault.budget.forget(topic.tail)
+            storage.budget.forget(topic.recent)
 
     @property
     def error(self) -> str:
         """Why durable writes are not taken, empty when they are."""
-        return "; ".join(reason for vault in self.vaults if (reason := vault.committer.trouble))
+        return "; ".join(
+            reason for storage in self.storages if (reason := storage.committer.trouble)
+        )
 
     # Topics
 
@@ -154,23 +156,23 @@ class Streams:
         They may be of a topic `partitioned`, which has so many `partitions` with them.
         """
         settings.check()
-        vault = self.vault_for(settings.durability)
-        vault.committer.check_room()
-        ledger = vault.ledger
+        storage = self.storage_for(settings.durability)
+        storage.committer.check_room()
+        state = storage.state
         changes: list[Change] = []
         topics = []
         # Partitions are covered by the same subscriptions, all of them.
         covering = self.durables.matching(
-            names[0], vault, is_queue=settings.retention == Retention.WORKQUEUE
+            names[0], storage, is_queue=settings.retention == Retention.WORKQUEUE
         )
         self.durables.check_covered(len(names) * len(covering))
         if partitioned:
             changes.append(PartitionedCreated(partitioned, partitions))
         for name in names:
-            ledger.topic_number += 1
-            record = TopicRecord(ledger.topic_number, name, settings, ledger.budgets)
+            state.topic_number += 1
+            record = TopicRecord(state.topic_number, name, settings, state.budgets)
             changes.append(TopicCreated(record.topic, name, settings))
-            topic = self._add(record, vault)
+            topic = self._add(record, storage)
             topics.append(topic)
         if covering:
             changes.append(self.durables.cover_new(covering, topics))
@@ -178,9 +180,9 @@ class Streams:
         def on_done(error: IsterError | None) -> None:
             if error is None:
                 for topic in topics:
-                    ledger.topics[topic.record.topic] = topic.record
+                    state.topics[topic.record.topic] = topic.record
                 if partitioned:
-                    ledger.partitioned[partitioned] = partitions
+                    state.partitioned[partitioned] = partitions
             else:
                 for topic in topics:
                     self._remove(topic)
@@ -188,7 +190,7 @@ class Streams:
                     pass
             done(error)
 
-        vault.record(changes, on_done, apply=False)
+        storage.record(changes, on_done, apply=False)
         return topics
 
     def update(self, topics: Sequence[StreamTopic], changes: StreamChanges, done: Done) -> None:
@@ -196,7 +198,7 @@ class Streams:
 
         What retention drops by the new ones is gone within seconds. `done` comes before that.
         """
-        vault = topics[0].vault
+        storage = topics[0].storage
         wanted = changes.apply(topics[0].settings)
 
         def on_done(error: IsterError | None) -> None:
@@ -206,7 +208,7 @@ class Streams:
                     topic.on_changed()
             done(error)
 
-        vault.record([TopicCreated(t.record.topic, t.name, wanted) for t in topics], on_done)
+        storage.record([TopicCreated(t.record.topic, t.name, wanted) for t in topics], on_done)
         for topic in topics:
             topic.settings = wanted
 
@@ -216,7 +218,7 @@ class Streams:
         Not before: what is closed and forgotten cannot be taken back. Call `end_followers` then, so
         that readers and subscriptions learn that the topics are gone.
         """
-        vault = topics[0].vault
+        storage = topics[0].storage
         changes: list[Change] = [TopicDeleted(t.record.topic) for t in topics]
         if partitioned:
             changes.append(PartitionedDeleted(partitioned))
@@ -227,10 +229,10 @@ class Streams:
                     # Two may have asked for it.
                     if not topic.deleted:
                         self._remove(topic)
-                vault.trimmed = True
+                storage.trimmed = True
             done(error)
 
-        vault.record(changes, on_done)
+        storage.record(changes, on_done)
 
     def end_followers(self, topics: Sequence[StreamTopic]) -> Steps:
         """Tell readers and subscriptions that topics were deleted, one of them in each step."""
@@ -251,24 +253,24 @@ class Streams:
 
         def on_done(error: IsterError | None) -> None:
             if error is None:
-                topic.vault.trimmed = True
+                topic.storage.trimmed = True
                 self.durables.on_trimmed(topic)
             done(error)
 
-        topic.vault.record([TopicTrimmed(record.topic, first_offset)], on_done)
+        topic.storage.record([TopicTrimmed(record.topic, first_offset)], on_done)
 
-    def _add(self, record: TopicRecord, vault: Vault) -> StreamTopic:
-        topic = StreamTopic(record, self._new_number(), vault, self.durables.turns)
-        vault.topics[record.topic] = topic
+    def _add(self, record: TopicRecord, storage: Storage) -> StreamTopic:
+        topic = StreamTopic(record, self._new_number(), storage, self.durables.turns)
+        storage.topics[record.topic] = topic
         self.by_name[record.name] = topic
         return topic
 
     def _remove(self, topic: StreamTopic) -> None:
         topic.deleted = True
-        topic.vault.topics.pop(topic.record.topic, None)
+        topic.storage.topics.pop(topic.record.topic, None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
-        topic.vault.budget.forget(topic.tail)
+        topic.storage.budget.forget(topic.recent)
         # To free a million of them at once takes 0.1 s.
         self._forgetting.append(topic.record.ids.forget(older_than_ms=ALL_TIMES_MS))
         if topic.record.key_offsets is not None:
@@ -297,9 +299,9 @@ class Streams:
         if self._closed:
             return
         self.durables.expiry.tend()
-        for vault in self.vaults:
-            if vault.committer.error is None:
-                self._upkeep.begin(vault)
+        for storage in self.storages:
+            if storage.committer.error is None:
+                self._upkeep.begin(storage)
         self._tell_forgotten()
         self._go_on()
 
@@ -307,9 +309,9 @@ class Streams:
     def budgets(self) -> Budgets | None:
         """What counts the message ids and producers of all streams; `None` before there is any.
 
-        All vaults of a broker process share it.
+        All storages of a broker process share it.
         """
-        return self.vaults[0].ledger.budgets if self.vaults else None
+        return self.storages[0].state.budgets if self.storages else None
 
     def _tell_forgotten(self) -> None:
         """Log that message ids, producers or keys are forgotten before their time."""
@@ -365,7 +367,7 @@ class Streams:
             self._timer = self._clock.call_later(TEND_S, self._tend)
         failed: list[tuple[str, Exception]] = []
         for topic in topics:
-            if not topic.deleted and topic.vault.committer.error is None:
+            if not topic.deleted and topic.storage.committer.error is None:
                 try:
                     self._retain(topic)
                 except Exception as error:  # noqa: BLE001 - logged below, once for all
@@ -373,11 +375,11 @@ class Streams:
         if self._forgetting:
             forgetting, self._forgetting = self._forgetting, []
             self._chores.do(chain.from_iterable(forgetting))
-        for vault in self.vaults if not topics else ():
+        for storage in self.storages if not topics else ():
             try:
-                vault.tend()
+                storage.tend()
             except Exception as error:  # noqa: BLE001 - logged below
-                failed.append((vault.name, error))
+                failed.append((storage.name, error))
         if failed:
             self.upkeep_failures += len(failed)
             where, first = failed[0]
@@ -403,7 +405,7 @@ class Streams:
         if settings.max_messages:
             self._trim_quietly(topic, topic.next_offset - settings.max_messages)
         if settings.max_bytes:
-            log = topic.vault.log
+            log = topic.storage.log
             self._trim_quietly(topic, log.offset_within(topic.record.topic, settings.max_bytes))
         max_age_ms = min((age for age in (settings.max_age_ms, settings.ttl_ms) if age), default=0)
         if max_age_ms and settings.retention != Retention.COMPACT:
@@ -428,5 +430,5 @@ class Streams:
 
     def _trim_quietly(self, topic: StreamTopic, first_offset: int) -> None:
         """Drop what lies below an offset, if there is anything and the journal takes it."""
-        if first_offset > topic.first_offset and topic.vault.committer.error is None:
+        if first_offset > topic.first_offset and topic.storage.committer.error is None:
             self.trim(topic, first_offset, ignore)

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ister.broker.storage.storage import Vault
+    from ister.broker.storage.storage import Storage
     from ister.broker.streams.stream import StreamTopic
 
 # 5 to 20 µs each: a millisecond.
@@ -21,19 +21,19 @@ ROUND_COUNT = 1_000
 
 
 class Upkeep:
-    """The topics of several vaults, in the order they are checked."""
+    """The topics of several storages, in the order they are checked."""
 
     def __init__(self) -> None:
         self._due: deque[StreamTopic] = deque()
-        # The topics of this round that are not yet checked, by vault; the last one is next.
-        self._rounds: dict[Vault, list[StreamTopic]] = {}
+        # The topics of this round that are not yet checked, by storage; the last one is next.
+        self._rounds: dict[Storage, list[StreamTopic]] = {}
 
-    def begin(self, vault: "Vault") -> None:
-        """Queue the topics of a vault that are to be checked in this second."""
-        changed, vault.changed = vault.changed, []
-        left = self._rounds.get(vault)
+    def begin(self, storage: "Storage") -> None:
+        """Queue the topics of a storage that are to be checked in this second."""
+        changed, storage.changed = storage.changed, []
+        left = self._rounds.get(storage)
         if not left:
-            left = self._rounds[vault] = list(vault.topics.values())
+            left = self._rounds[storage] = list(storage.topics.values())
         self._due += changed
         self._due += (topic for topic in left[-ROUND_COUNT:] if not topic.changed)
         del left[-ROUND_COUNT:]

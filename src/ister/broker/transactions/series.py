@@ -25,7 +25,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
 from ister.broker.state.changes import SeriesPublished, encode_changes
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.streams import Streams
 from ister.broker.transactions.stages import Stage, StagedBatch, Staging
@@ -112,7 +112,7 @@ class SeriesPublisher:
 
     def _begin(self, request: _Request) -> Published | None:
         """Have a request carried out, unless it is answered at once."""
-        marks = (v.ledger.series.get(request.series, (-1, 0))[0] for v in self._streams.vaults)
+        marks = (v.state.series.get(request.series, (-1, 0))[0] for v in self._streams.storages)
         highest = max(marks, default=-1)
         if highest >= request.number:
             self._staging.drop(request.words)
@@ -126,35 +126,35 @@ class SeriesPublisher:
         topics = sum(len(s.topics) for s in stages)
         if topics > SERIES_BATCHES_MAX:
             raise StageTooLargeError("topics", topics, SERIES_BATCHES_MAX)
-        vault = self._vault(request.series, stages)
-        vault.committer.check_room()
+        storage = self._storage(request.series, stages)
+        storage.committer.check_room()
         self._busy = True
         for stage in stages:
             stage.publishing = True
         if batches:
             self._staging.survey(
-                stages, lambda found: self._on_found(vault, request, stages, found)
+                stages, lambda found: self._on_found(storage, request, stages, found)
             )
         else:
-            self._append(vault, request, stages, [])
+            self._append(storage, request, stages, [])
         return None
 
-    def _vault(self, series: str, stages: Sequence[Stage]) -> Vault:
+    def _storage(self, series: str, stages: Sequence[Stage]) -> Storage:
         """Return where all topics of some stages are kept; without any, where the series is."""
-        vaults = {id(topic.vault): topic.vault for stage in stages for topic in stage.topics}
-        if len(vaults) > 1:
+        storages = {id(topic.storage): topic.storage for stage in stages for topic in stage.topics}
+        if len(storages) > 1:
             raise BadRequestError(
                 "stages to be published together are for topics that are kept in different "
                 "places (durability): publish them as two series"
             )
-        known = [v for v in self._streams.vaults if series in v.ledger.series]
-        for vault in (*vaults.values(), *known, *self._streams.vaults):
-            return vault
-        return self._streams.vault_for(Durability.FSYNC)
+        known = [v for v in self._streams.storages if series in v.state.series]
+        for storage in (*storages.values(), *known, *self._streams.storages):
+            return storage
+        return self._streams.storage_for(Durability.FSYNC)
 
     def _on_found(
         self,
-        vault: Vault,
+        storage: Storage,
         request: _Request,
         stages: Sequence[Stage],
         found: list[StagedBatch] | IsterError,
@@ -163,30 +163,34 @@ class SeriesPublisher:
             if isinstance(found, IsterError):
                 raise found
             # Time has passed.
-            vault.committer.check_room()
+            storage.committer.check_room()
             for stage in stages:
                 for topic in stage.topics:
                     if topic.deleted:
                         raise TopicNotFoundError(topic.name)
-            self._append(vault, request, stages, found)
+            self._append(storage, request, stages, found)
         except IsterError as error:
             self._staging.not_published(stages)
             self._end(request, error)
 
     def _append(
-        self, vault: Vault, request: _Request, stages: Sequence[Stage], batches: list[StagedBatch]
+        self,
+        storage: Storage,
+        request: _Request,
+        stages: Sequence[Stage],
+        batches: list[StagedBatch],
     ) -> None:
-        mark = SeriesPublished(request.series, request.number, vault.clock.now_ms())
+        mark = SeriesPublished(request.series, request.number, storage.clock.now_ms())
         for batch in batches:
             batch.topic.stamp(batch)
-        vault.log.append_series([batch.part() for batch in batches], encode_changes([mark]))
+        storage.log.append_series([batch.part() for batch in batches], encode_changes([mark]))
 
         def on_done(error: IsterError | None) -> None:
             if error is not None:
                 self._staging.not_published(stages)
                 self._end(request, error)
                 return
-            vault.ledger.on_changes([mark])
+            storage.state.on_changes([mark])
             messages = sum(stage.messages for stage in stages)
             self._staging.published(stages)
             try:
@@ -195,7 +199,7 @@ class SeriesPublisher:
                 # Whoever fails on what he is shown must not keep all others from publishing.
                 self._end(request, Published(repeated=False, messages=messages))
 
-        vault.committer.add(on_done)
+        storage.committer.add(on_done)
 
 
 def _show(batches: Sequence[StagedBatch]) -> None:

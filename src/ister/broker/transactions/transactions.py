@@ -35,12 +35,12 @@ from ister.base.limits import (
     TRANSACTION_TOPICS_MAX,
     TRANSACTION_WORD_BYTES_MAX,
 )
-from ister.broker.durable.partition import Track
+from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription, Run
 from ister.broker.schema_checks import Guard, check
 from ister.broker.state.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.state.key_offsets import check_keys
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.codec import Batch, Column
 from ister.subscriptions import OffsetSet
@@ -116,15 +116,15 @@ def check_commit(topics: int, acks: int) -> None:
 class _Ack(NamedTuple):
     """A run that a transaction acknowledges: lease, first offset, end."""
 
-    track: Track
+    partition: Partition
     run: Run
 
 
 class Transactions:
     """Carries transactions out. `find_topic` finds a stream topic by name."""
 
-    def __init__(self, vaults: Sequence[Vault], find_topic: FindTopic) -> None:
-        self._vaults = vaults
+    def __init__(self, storages: Sequence[Storage], find_topic: FindTopic) -> None:
+        self._storages = storages
         self._find_topic = find_topic
         # By word: on their way to the journal, with everybody who is to be told.
         self._committing: dict[str, list[tuple[Transaction, Offsets]]] = {}
@@ -147,8 +147,8 @@ class Transactions:
         word = transaction.word
         if not word:
             raise BadRequestError("a transaction needs an id that no other transaction has")
-        for journal in self._vaults:
-            known = journal.ledger.commits.find(word)
+        for journal in self._storages:
+            known = journal.state.commits.find(word)
             if known is not None:
                 transaction.each = known.each
                 done(known.offsets)
@@ -165,24 +165,24 @@ class Transactions:
             for durable in durables:
                 # First: that a lease is over would mean that nothing of it was carried out, and
                 # an earlier attempt may still be found by the next start.
-                durable.vault.committer.check()
+                durable.storage.committer.check()
         found = _leased(word, acks)
         check_keys(batch for topic, batch in parts if topic.record.key_offsets is not None)
         _check_expected(parts, transaction.expected)
-        vault = _one_vault(word, parts, found)
-        if vault is None:
+        storage = _one_storage(word, parts, found)
+        if storage is None:
             done([])
             return
         if parts:
-            vault.committer.check_room()
+            storage.committer.check_room()
         else:
-            vault.committer.check()
-        self._carry_out(vault, parts, found, (transaction, done))
+            storage.committer.check()
+        self._carry_out(storage, parts, found, (transaction, done))
 
     def guarded(self, transaction: Transaction, names: Sequence[str]) -> list[tuple[Guard, Batch]]:
         """Return the batches of a transaction that are to be checked; of one repeated, none."""
         word = transaction.word
-        if word in self._committing or any(word in v.ledger.commits for v in self._vaults):
+        if word in self._committing or any(word in v.state.commits for v in self._storages):
             return []
         return [
             (topic.guard, batch)
@@ -196,34 +196,35 @@ class Transactions:
 
     def _carry_out(
         self,
-        vault: Vault,
+        storage: Storage,
         parts: list[_Part],
         acks: list[_Ack],
         asker: tuple[Transaction, Offsets],
     ) -> None:
         word = asker[0].word
         offsets, each, stored = _stamp(parts)
-        changes: list[Change] = [Acked(*ack.track.numbers, [ack.run[1:]]) for ack in acks]
+        changes: list[Change] = [Acked(*ack.partition.numbers, [ack.run[1:]]) for ack in acks]
         client = asker[0].client
-        time_ms = vault.ledger.commits.stamp(vault.clock.monotonic_ms())
+        time_ms = storage.state.commits.stamp(storage.clock.monotonic_ms())
         changes.append(TransactionDone(word, offsets, time_ms, each, client))
-        vault.log.append_transaction(
+        storage.log.append_transaction(
             [topic.part(batch) for topic, batch in stored], encode_changes(changes)
         )
         self._committing[word] = [asker]
         commits = [
-            (track, track.cursor, track.deliveries.begin_commit(*run)) for track, run in acks
+            (partition, partition.cursor, partition.deliveries.begin_commit(*run))
+            for partition, run in acks
         ]
 
         def on_done(error: IsterError | None) -> None:
             waiting = self._committing.pop(word)
             if error is None:
-                vault.ledger.on_changes([changes[-1]])
-            for track, cursor, commit in commits:
+                storage.state.on_changes([changes[-1]])
+            for partition, cursor, commit in commits:
                 if error is None:
-                    track.subscription.on_committed(track, cursor, commit)
+                    partition.subscription.on_committed(partition, cursor, commit)
                 else:
-                    track.subscription.on_not_committed(track, cursor, commit)
+                    partition.subscription.on_not_committed(partition, cursor, commit)
             if error is None:
                 for topic, batch in stored:
                     topic.on_committed(batch, sequenced=False)
@@ -231,7 +232,7 @@ class Transactions:
                 transaction.each = each
                 told(error or offsets)
 
-        vault.committer.add(on_done)
+        storage.committer.add(on_done)
 
 
 def _stamp(
@@ -287,37 +288,37 @@ def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:
     return topics[slot]
 
 
-def _one_vault(word: str, parts: Sequence[_Part], acks: Sequence[_Ack]) -> Vault | None:
+def _one_storage(word: str, parts: Sequence[_Part], acks: Sequence[_Ack]) -> Storage | None:
     """Return where all of it is kept, `None` when there is nothing."""
-    vaults = {id(topic.vault): topic.vault for topic, _ in parts}
-    vaults |= {id(ack.track.topic.vault): ack.track.topic.vault for ack in acks}
-    if len(vaults) > 1:
+    storages = {id(topic.storage): topic.storage for topic, _ in parts}
+    storages |= {id(ack.partition.topic.storage): ack.partition.topic.storage for ack in acks}
+    if len(storages) > 1:
         raise TransactionError(word, "its topics are kept in different places (durability)")
-    return next(iter(vaults.values()), None)
+    return next(iter(storages.values()), None)
 
 
 def _leased(word: str, acks: Sequence[TransactionAck]) -> list[_Ack]:
-    """Return the runs, each with its track, if all of them are still leased; else raise."""
+    """Return the runs, each with its partition, if all of them are still leased; else raise."""
     found: list[_Ack] = []
-    named: dict[Track, OffsetSet] = {}
+    named: dict[Partition, OffsetSet] = {}
     for durables, number, start, end in acks:
-        track = _track_of(durables, number, start, end)
-        if track is None:
+        partition = _partition_of(durables, number, start, end)
+        if partition is None:
             raise TransactionError(word, f"message {start} is not leased to this consumer any more")
-        of_track = named.setdefault(track, OffsetSet())
-        if of_track.count_within(start, end):
+        of_partition = named.setdefault(partition, OffsetSet())
+        if of_partition.count_within(start, end):
             raise TransactionError(word, f"it acknowledges message {start} twice")
-        of_track.add(start, end)
-        found.append(_Ack(track, (number, start, end)))
+        of_partition.add(start, end)
+        found.append(_Ack(partition, (number, start, end)))
     return found
 
 
-def _track_of(
+def _partition_of(
     durables: Sequence[DurableSubscription], number: int, start: int, end: int
-) -> Track | None:
+) -> Partition | None:
     """Return where a run is leased under a number."""
     for durable in durables:
-        track = durable.track_of_lease(number)
-        if track is not None and track.deliveries.is_leased(number, start, end):
-            return track
+        partition = durable.partition_of_lease(number)
+        if partition is not None and partition.deliveries.is_leased(number, start, end):
+            return partition
     return None

@@ -5,7 +5,7 @@ from itertools import count
 from typing import NamedTuple
 
 from ister.base.errors import ClosedError, IsterError
-from ister.broker import Attachment, Broker, StreamTopic, SubscribeOptions, Topic
+from ister.broker import Broker, Membership, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch
 from ister.server.admin import waiting
 from ister.subscriptions import Responder
@@ -82,15 +82,15 @@ class Inbox:
         self._taken.clear()
 
 
-async def attach(broker: Broker, options: SubscribeOptions, inbox: Inbox) -> Attachment:
+async def attach(broker: Broker, options: SubscribeOptions, inbox: Inbox) -> Membership:
     """Attach a consumer of ours; whoever calls this detaches it."""
     owner = f"admin-{next(_NUMBERS)}"
 
     def detach(found: object) -> None:
-        if isinstance(found, Attachment):
+        if isinstance(found, Membership):
             broker.subscribers.unsubscribe(found)
 
-    async def attached() -> Attachment:
+    async def attached() -> Membership:
         return await waiting.result(
             lambda done: broker.subscribers.subscribe(
                 options, done, owner=owner, sink=inbox, channel=1

@@ -22,8 +22,8 @@ from ister.base import (
 from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import MIB
 from ister.broker import (
-    Attachment,
     Broker,
+    Membership,
     StreamTopic,
     SubscribeOptions,
     Transaction,
@@ -80,12 +80,12 @@ async def redrive(broker: Broker, topic: str, subscription: str, count: int | No
         # A letter that cannot be moved stays where it is.
         acks=AckSettings(max_deliveries=0),
     )
-    attachment = await attach(broker, options, inbox)
+    membership = await attach(broker, options, inbox)
     try:
-        left = sum(_lag(durable.report().cursor) for durable in attachment.durables)
+        left = sum(_lag(durable.report().cursor) for durable in membership.durables)
         moved = 0
         while left > 0 and (count is None or moved < count):
-            attachment.consumer.grant(min(left, LETTERS_AT_ONCE), LETTERS_BYTES)
+            membership.consumer.grant(min(left, LETTERS_AT_ONCE), LETTERS_BYTES)
             some = await inbox.take(WAIT_S)
             if not some:
                 break
@@ -94,11 +94,11 @@ async def redrive(broker: Broker, topic: str, subscription: str, count: int | No
             own = [one for taken in some for one in _own_letters(taken, topic, subscription)]
             if count is not None:
                 own = own[: count - moved]
-            await _move(broker, attachment, own)
+            await _move(broker, membership, own)
             moved += len(own)
         return moved
     finally:
-        broker.subscribers.unsubscribe(attachment)
+        broker.subscribers.unsubscribe(membership)
 
 
 def _letters_topic(broker: Broker, topic: Pattern, subscription: str) -> TopicName:
@@ -143,7 +143,7 @@ def _origin(row: Attributes, topic: str) -> str:
         return ""
 
 
-async def _move(broker: Broker, attachment: Attachment, letters: Sequence[_Letter]) -> None:
+async def _move(broker: Broker, membership: Membership, letters: Sequence[_Letter]) -> None:
     """Send letters back and acknowledge them, in one transaction."""
     if not letters:
         return
@@ -155,7 +155,7 @@ async def _move(broker: Broker, attachment: Attachment, letters: Sequence[_Lette
         number = topics.setdefault(origin, len(topics))
         together.setdefault((taken.batch, number), []).append(slot)
         offset = taken.batch.offsets[slot]
-        acks.append((attachment.durables, taken.lease, offset, offset + 1))
+        acks.append((membership.durables, taken.lease, offset, offset + 1))
     transaction = Transaction(f"redrive-{uuid4()}")
     for (batch, number), slots in together.items():
         broker.stage(transaction, number, _originals(batch, slots))

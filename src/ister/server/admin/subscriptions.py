@@ -86,10 +86,10 @@ class Subscriptions:
         if found is not None:
             _check_same(found, options)
         try:
-            attachment = await attach(self._broker, options, Inbox())
+            membership = await attach(self._broker, options, Inbox())
         except SubscriptionTakenError:
             return  # By a consumer of the same subscription: it is there.
-        self._broker.subscribers.unsubscribe(attachment)
+        self._broker.subscribers.unsubscribe(membership)
 
     async def update(
         self,

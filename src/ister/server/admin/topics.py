@@ -99,7 +99,7 @@ class Topics:
             return ""
         if not isinstance(first, StreamTopic):
             return ""
-        return f"{first.vault.name}/{first.record.topic}"
+        return f"{first.storage.name}/{first.record.topic}"
 
     def describe(self, name: str) -> TopicDescription:
         """Return one topic with its partitions, or raise `TopicNotFoundError`."""

@@ -110,7 +110,7 @@ class Consumers:
         held = self._take(request)
         if held is not None:
             offset = request.msg_id.topic_offset
-            held.attachment.ack([(held.lease, offset, offset + 1)])
+            held.membership.ack([(held.lease, offset, offset + 1)])
         reply(AckResponse(request_id=request.request_id).SerializeToString())
 
     def nack(self, data: bytes, reply: Reply) -> None:
@@ -123,7 +123,7 @@ class Consumers:
             if request.HasField("delay_ms"):
                 delay_ms = _delay_ms(held, request.delay_ms)
             run = (held.lease, offset, offset + 1, delay_ms)
-            held.attachment.nack([run], BACKOFF_DELAY, request.reason)
+            held.membership.nack([run], BACKOFF_DELAY, request.reason)
         reply(NackResponse(request_id=request.request_id).SerializeToString())
 
     def is_known(self, client_id: int) -> bool:
@@ -214,9 +214,9 @@ class Consumers:
 
 def _delay_ms(held: Held, asked_ms: int) -> int:
     """Return how long to wait: as long as the client asks, within what the policy says."""
-    if not held.attachment.durables:
+    if not held.membership.durables:
         return asked_ms
-    acks = held.attachment.durables[0].acks
+    acks = held.membership.durables[0].acks
     policy_ms = acks.delay_ms(held.attempt)
     # One delay alone is a fixed one, which says nothing of how long a client may ask for.
     longest_ms = max(acks.backoff_ms) if len(acks.backoff_ms) > 1 else NACK_DELAY_MS_MAX

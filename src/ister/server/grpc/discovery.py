@@ -76,7 +76,7 @@ class Discovery:
                     "etag": f"{span.segment.number}-{span.segment.size_bytes}",
                     "created_at": max(span.first_ms, 0) // 1000,
                 }
-                for span in topic.vault.log.index.spans(topic.record.topic)
+                for span in topic.storage.log.index.spans(topic.record.topic)
                 if span.end_offset - 1 > request.after_offset or request.after_offset == 0
             ]
         )

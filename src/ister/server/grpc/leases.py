@@ -9,7 +9,7 @@ its consumer leaves, or when there are too many.
 
 from dataclasses import dataclass
 
-from ister.broker import Attachment
+from ister.broker import Membership
 
 # A subscription's entries are looked through for those that are over when there are so many:
 # twice what may be in flight at Danube's largest setting.
@@ -20,7 +20,7 @@ HELD_MAX = 20_000
 class Held:
     """One message a consumer has."""
 
-    attachment: Attachment
+    membership: Membership
     lease: int
     # Which delivery of the message it was, from 1.
     attempt: int
@@ -52,12 +52,12 @@ class Leases:
         some = self._held.get((topic, subscription))
         return some.pop(offset, None) if some is not None else None
 
-    def leave(self, topic: str, subscription: str, attachment: Attachment) -> None:
+    def leave(self, topic: str, subscription: str, membership: Membership) -> None:
         """Remove everything a consumer has of a subscription."""
         some = self._held.get((topic, subscription))
         if some is None:
             return
-        for offset in [o for o, one in some.items() if one.attachment is attachment]:
+        for offset in [o for o, one in some.items() if one.membership is membership]:
             del some[offset]
         if not some:
             del self._held[topic, subscription]

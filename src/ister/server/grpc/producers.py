@@ -271,7 +271,7 @@ class Producers:
         partition = find_partition(topic)
         if isinstance(found, StreamTopic):
             # Whoever makes it may still wait for the journal.
-            found.vault.committer.after(done)
+            found.storage.committer.after(done)
         elif found is not None:
             done(None)
         else:

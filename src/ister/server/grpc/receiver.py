@@ -24,7 +24,7 @@ import structlog
 from ister.base import AckSettings
 from ister.base.errors import IsterError, SubscriptionNotFoundError, TopicNotFoundError
 from ister.base.limits import MIB
-from ister.broker import Attachment, Broker, StreamTopic, SubscribeOptions, Topic
+from ister.broker import Broker, Membership, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch, Column
 from ister.server.grpc.calls import Call
 from ister.server.grpc.leases import Held, Leases
@@ -92,7 +92,7 @@ class Receiver:
         self._leases = leases
         self._acks_of = acks_of
         self._broker_url = broker_url
-        self._attachment: Attachment | None = None
+        self._membership: Membership | None = None
         self._times_attached = 0
         # How many are waiting for a place.
         self._attaching = 0
@@ -107,7 +107,7 @@ class Receiver:
     @property
     def attached(self) -> bool:
         """Whether it has a place in its subscription."""
-        return self._attachment is not None
+        return self._membership is not None
 
     @property
     def attaching(self) -> bool:
@@ -124,9 +124,9 @@ class Receiver:
             raise TopicNotFoundError(record.topic)
         self._times_attached += 1
         channel = self._times_attached
-        found: asyncio.Future[Attachment] = asyncio.get_running_loop().create_future()
+        found: asyncio.Future[Membership] = asyncio.get_running_loop().create_future()
 
-        def done(result: Attachment | IsterError) -> None:
+        def done(result: Membership | IsterError) -> None:
             if found.done():
                 if not isinstance(result, IsterError):
                     broker.subscribers.unsubscribe(result)
@@ -140,8 +140,8 @@ class Receiver:
             broker.subscribers.subscribe(
                 self._options(), done, owner=OWNER, sink=self, channel=channel
             )
-            attachment = await found
-            if attachment.left and channel == self._times_attached:
+            membership = await found
+            if membership.left and channel == self._times_attached:
                 # Deleted in the very turn in which it was given.
                 raise SubscriptionNotFoundError(record.topic, record.subscription)
         except BaseException:
@@ -156,17 +156,17 @@ class Receiver:
             self._attaching -= 1
         if channel != self._times_attached:
             # The same consumer has come once more, and has the place, or will have it.
-            broker.subscribers.unsubscribe(attachment)
+            broker.subscribers.unsubscribe(membership)
             return
         self._release()
-        self._attachment = attachment
+        self._membership = membership
 
     def detach(self) -> None:
         """Give the place back: what is held goes to the others, or to whoever comes next."""
-        attachment = self._attachment
-        if attachment is not None:
+        membership = self._membership
+        if membership is not None:
             self._release()
-            self._broker.subscribers.unsubscribe(attachment)
+            self._broker.subscribers.unsubscribe(membership)
 
     def end(self, refusal: Refusal) -> None:
         """End the stream, if there is one, with a status."""
@@ -180,13 +180,13 @@ class Receiver:
         number = self._begin_stream()
         self.streaming = True
         try:
-            if was_streaming or self._attachment is None:
+            if was_streaming or self._membership is None:
                 await self.attach()
-            if self._attachment is not None:
+            if self._membership is not None:
                 # What a former stream has left, of a live topic, is part of the window.
                 count = CREDIT_COUNT - sum(one.batch.count for one in self._queue)
                 size_bytes = CREDIT_BYTES - sum(one.batch.size_bytes for one in self._queue)
-                self._attachment.consumer.grant(max(count, 0), max(size_bytes, 0))
+                self._membership.consumer.grant(max(count, 0), max(size_bytes, 0))
             while True:
                 while self._queue and number == self._streams and self._end is None:
                     await self._write(call, self._queue.popleft())
@@ -258,8 +258,8 @@ class Receiver:
             delivery.void = delivery.lease != 0
         if self._writing is not None:
             self._writing.void = self._writing.lease != 0
-        if self._attachment is not None:
-            self._leases.leave(self.record.topic, self.record.subscription, self._attachment)
+        if self._membership is not None:
+            self._leases.leave(self.record.topic, self.record.subscription, self._membership)
 
     # Inner workings
 
@@ -285,8 +285,8 @@ class Receiver:
 
     async def _write(self, call: Call, delivery: Delivery) -> None:
         topic, batch, lease = delivery.topic.name, delivery.batch, delivery.lease
-        attachment, subscription = self._attachment, self.record.subscription
-        if attachment is None:
+        membership, subscription = self._membership, self.record.subscription
+        if membership is None:
             return
         self._writing = delivery
         # Before anything is awaited, which may take long.
@@ -295,7 +295,7 @@ class Receiver:
         messages = [] if is_over else messages_of(batch, topic, self._broker_url)
         for some in _portions(messages):
             await call.drained()
-            if attachment is not self._attachment:
+            if membership is not self._membership:
                 return
             if self._is_over(delivery):
                 # While the client did not read: somebody else may have the rest by now.
@@ -304,16 +304,16 @@ class Receiver:
             encoded = []
             for offset, data in some:
                 if len(data) > DELIVERED_BYTES_MAX:
-                    self._refuse(attachment, lease, topic, offset, len(data))
+                    self._refuse(membership, lease, topic, offset, len(data))
                     continue
                 if lease:
-                    held = Held(attachment, lease, delivery.attempt, delivery.due_ms)
+                    held = Held(membership, lease, delivery.attempt, delivery.due_ms)
                     self._leases.add(topic, subscription, offset, held, now_ms=now_ms)
                 encoded.append(data)
             call.write(encoded)
         # No credit before the client has taken all of it.
         await call.drained()
-        attachment.consumer.grant(count, size_bytes)
+        membership.consumer.grant(count, size_bytes)
 
     def _is_over(self, delivery: Delivery) -> bool:
         """Whether a lease was voided, or has ended."""
@@ -322,7 +322,7 @@ class Receiver:
         return delivery.void or delivery.due_ms <= self._broker.clock.monotonic_ms()
 
     def _refuse(
-        self, attachment: Attachment, lease: int, topic: str, offset: int, size_bytes: int
+        self, membership: Membership, lease: int, topic: str, offset: int, size_bytes: int
     ) -> None:
         """A message that Danube's clients cannot receive counts as one that went wrong."""
         if times := self._told.times("message_too_large_for_danube"):
@@ -335,13 +335,13 @@ class Receiver:
                 times=times,
             )
         if lease:
-            attachment.nack([(lease, offset, offset + 1, BACKOFF_DELAY)], BACKOFF_DELAY)
+            membership.nack([(lease, offset, offset + 1, BACKOFF_DELAY)], BACKOFF_DELAY)
 
     def _release(self) -> None:
         """Forget the place, and what was held there."""
-        attachment, self._attachment = self._attachment, None
-        if attachment is not None:
-            self._leases.leave(self.record.topic, self.record.subscription, attachment)
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            self._leases.leave(self.record.topic, self.record.subscription, membership)
         self._queue = deque(one for one in self._queue if not one.lease)
 
     def _wake_up(self) -> None:
@@ -383,7 +383,7 @@ def joined(broker: Broker, options: SubscribeOptions) -> SubscribeOptions:
     topic = broker.catalog.topics.get(options.topic)
     if not isinstance(topic, StreamTopic):
         return options
-    durable = broker.durables.find(options.topic, options.subscription, topic.vault)
+    durable = broker.durables.find(options.topic, options.subscription, topic.storage)
     if durable is None:
         return options
     created = durable.record.created

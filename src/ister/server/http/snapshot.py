@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ister.base import BrokerReport, SubscriptionReport, TopicReport
-from ister.broker import Broker, Vault
+from ister.broker import Broker, Storage
 from ister.server.native import NativeDoor
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def take_snapshot(
         broker=broker.report(),
         topics=topics,
         subscriptions=subscriptions,
-        journals=[_journal(vault) for vault in broker.streams.vaults],
+        journals=[_journal(storage) for storage in broker.streams.storages],
         guards=_guards(registry) if registry is not None else (),
         stages=broker.staging.count,
         staged_bytes=broker.staging.staged_bytes,
@@ -122,21 +122,21 @@ def _guards(registry: "Registry") -> list[GuardReport]:
     ]
 
 
-def _journal(vault: Vault) -> JournalReport:
-    figures = vault.committer.figures
+def _journal(storage: Storage) -> JournalReport:
+    figures = storage.committer.figures
     return JournalReport(
-        journal=vault.name,
-        is_up=not vault.committer.trouble,
-        stored_bytes=vault.log.total_bytes,
-        segments=len(vault.log.segments),
+        journal=storage.name,
+        is_up=not storage.committer.trouble,
+        stored_bytes=storage.log.total_bytes,
+        segments=len(storage.log.segments),
         committed_bytes=figures.committed_bytes,
         failures=figures.failures,
         commit_buckets=figures.buckets(),
         commit_seconds=figures.seconds,
-        compaction_failures=vault.compactions.failures,
+        compaction_failures=storage.compactions.failures,
         compactions=[
             CompactionReport(
-                journal=vault.name,
+                journal=storage.name,
                 reason=reason,
                 rewrites=found.rewrites,
                 read_bytes=found.read_bytes,
@@ -144,6 +144,6 @@ def _journal(vault: Vault) -> JournalReport:
                 segments_replaced=found.segments_replaced,
                 dropped_messages=found.dropped_messages,
             )
-            for reason, found in vault.compactions.by_reason.items()
+            for reason, found in storage.compactions.by_reason.items()
         ],
     )

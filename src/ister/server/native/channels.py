@@ -59,10 +59,10 @@ class Resumption:
         turns = session.door.turns
         while self._channels and session.writable and session.resumption is self:
             channel = self._channels.popleft()
-            attachment = session.consumers.get(channel)
+            membership = session.consumers.get(channel)
             reader = session.readers.get(channel)
-            if attachment is not None:
-                attachment.consumer.resume()
+            if membership is not None:
+                membership.consumer.resume()
             elif reader is not None:
                 reader.pump()
             if self._channels and turns.is_over():

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from ister.base.errors import BadRequestError, GoingAwayError, IsterError, ProtocolError
 from ister.broker import (
-    Attachment,
+    Membership,
     Reader,
     StreamTopic,
     SubscribeOptions,
@@ -137,8 +137,8 @@ def carry_out(session: "NativeSession", sequence: int, command: Command) -> Step
         raise
     except IsterError as error:
         reply(error)
-    for vault in session.broker.streams.vaults:
-        hold_up_if_full(session, vault)
+    for storage in session.broker.streams.storages:
+        hold_up_if_full(session, storage)
     return None if steps is None else _answered(steps, reply)
 
 
@@ -262,7 +262,7 @@ def _subscribe(session: "NativeSession", command: Subscribe, reply: Reply) -> No
     check_room(session, len(session.consumers) + len(session.opening), _CONSUMERS_MAX)
     session.opening.add(channel)
 
-    def on_attached(found: Attachment | IsterError) -> None:
+    def on_attached(found: Membership | IsterError) -> None:
         still_wanted = channel in session.opening
         session.opening.discard(channel)
         if isinstance(found, IsterError):
@@ -448,8 +448,8 @@ def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) 
     check_commit(len(command.topics), len(command.acks))
     acks = []
     for channel, lease, start, end in command.acks:
-        attachment = session.consumers.get(channel)
-        acks.append((attachment.durables if attachment else (), lease, start, end))
+        membership = session.consumers.get(channel)
+        acks.append((membership.durables if membership else (), lease, start, end))
 
     def on_done(offsets: list[int] | IsterError) -> None:
         if isinstance(offsets, IsterError):
@@ -462,8 +462,8 @@ def _commit(session: "NativeSession", command: CommitTransaction, reply: Reply) 
         # Both look up all topics, in a turn each.
         yield None
         session.broker.commit(transaction, command.topics, acks, on_done)
-        for vault in session.broker.streams.vaults:
-            hold_up_if_full(session, vault)
+        for storage in session.broker.streams.storages:
+            hold_up_if_full(session, storage)
         return
 
     def on_checked(error: IsterError | None) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ister.broker import Attachment
+from ister.broker import Membership
 from ister.server.native.streams import end_transaction
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def let_go_of_all(session: "NativeSession") -> None:
     for producer in session.producers.values():
         broker.close_producer(producer)
     # Copies: whoever is told may be detached here as well.
-    attachments, readers = list(session.consumers.values()), list(session.readers.values())
+    memberships, readers = list(session.consumers.values()), list(session.readers.values())
     for channel in list(session.transactions):
         end_transaction(session, channel)
     for stage in session.stages.values():
@@ -34,7 +34,7 @@ def let_go_of_all(session: "NativeSession") -> None:
         held.clear()
     session.opening.clear()
     door.turns.begin()
-    Departure(door, attachments).go_through()
+    Departure(door, memberships).go_through()
     for reader in readers:
         reader.close()
     for watch in session.watches:
@@ -48,16 +48,16 @@ def let_go_of_all(session: "NativeSession") -> None:
 class Departure:
     """The consumers of one closed connection that are still to be detached."""
 
-    def __init__(self, door: "NativeDoor", attachments: Iterable[Attachment]) -> None:
+    def __init__(self, door: "NativeDoor", memberships: Iterable[Membership]) -> None:
         self._door = door
-        self._attachments = deque(attachments)
+        self._memberships = deque(memberships)
 
     def go_through(self) -> None:
         """Detach consumers until the turn is over."""
         turns, subscribers = self._door.turns, self._door.broker.subscribers
-        while self._attachments:
-            subscribers.unsubscribe(self._attachments.popleft(), graceful=False)
-            if self._attachments and turns.is_over():
+        while self._memberships:
+            subscribers.unsubscribe(self._memberships.popleft(), graceful=False)
+            if self._memberships and turns.is_over():
                 turns.wait(self)
                 break
         self._door.flush()

@@ -19,7 +19,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import BATCH_BYTES_EXCESS, MIB
 from ister.broker import (
-    Attachment,
+    Membership,
     Producer,
     Reader,
     Stage,
@@ -109,7 +109,7 @@ class NativeSession(asyncio.BufferedProtocol):
             now_ms=self.connected_ms, heartbeat_ms=door.heartbeat_ms, pool=door.pool
         )
         self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Attachment] = {}
+        self.consumers: dict[int, Membership] = {}
         self.readers: dict[int, Reader] = {}
         self.watches: set[Watch] = set()
         self.transactions: dict[int, Transaction] = {}

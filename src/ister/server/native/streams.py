@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ister.base import Expected
 from ister.base.errors import BadRequestError, IsterError, LimitReachedError, TransactionError
 from ister.base.limits import MIB, TRANSACTION_TIMEOUT_MS
-from ister.broker import Attachment, Producer, Transaction, Vault
+from ister.broker import Membership, Producer, Storage, Transaction
 from ister.codec import Batch
 from ister.server.native.staging import add_to_stage
 from ister.subscriptions import NEVER_MS, UNUSED_MS
@@ -63,20 +63,20 @@ def store(
                 session.door.flush()
 
     assert producer.stream is not None
-    committer = producer.stream.vault.committer
+    committer = producer.stream.storage.committer
     session.broker.store(producer, batch, told, checked=checked, **expected)
-    hold_up_if_full(session, producer.stream.vault)
+    hold_up_if_full(session, producer.stream.storage)
 
 
-def hold_up_if_full(session: "NativeSession", vault: Vault) -> None:
+def hold_up_if_full(session: "NativeSession", storage: Storage) -> None:
     """Read no more from a session while a journal has enough to write."""
-    if vault.committer.full:
+    if storage.committer.full:
         session.hold_up()
-        vault.committer.on_relief(session.go_on)
+        storage.committer.on_relief(session.go_on)
 
 
 def acknowledge(
-    session: "NativeSession", attachment: Attachment | None, frame: Frame
+    session: "NativeSession", membership: Membership | None, frame: Frame
 ) -> Steps | None:
     """Act on ACK, ACK_THROUGH, NACK and EXTEND frames, and answer those that ask for it.
 
@@ -87,36 +87,36 @@ def acknowledge(
         runs_of(body) if opcode in (Opcode.ACK, Opcode.ACK_THROUGH) else timed_runs_of(body)
     )
     if len(runs) > RUNS_AT_ONCE:
-        return _settle_many(session, attachment, frame, runs)
-    _answer(session, attachment, frame, _settle(attachment, frame, runs))
+        return _settle_many(session, membership, frame, runs)
+    _answer(session, membership, frame, _settle(membership, frame, runs))
     return None
 
 
 def _settle_many(
-    session: "NativeSession", attachment: Attachment | None, frame: Frame, runs: list[Any]
+    session: "NativeSession", membership: Membership | None, frame: Frame, runs: list[Any]
 ) -> Iterator[None]:
     refused: list[Run] = []
     for start in range(0, len(runs), RUNS_AT_ONCE):
-        refused += _settle(attachment, frame, runs[start : start + RUNS_AT_ONCE])
+        refused += _settle(membership, frame, runs[start : start + RUNS_AT_ONCE])
         yield None
-    _answer(session, attachment, frame, refused)
+    _answer(session, membership, frame, refused)
 
 
-def _settle(attachment: Attachment | None, frame: Frame, runs: list[Any]) -> list[Run]:
+def _settle(membership: Membership | None, frame: Frame, runs: list[Any]) -> list[Run]:
     """Act on some runs of a frame; return those refused."""
     opcode, _, sequence, _ = frame
-    if attachment is None:
+    if membership is None:
         return [run[:3] for run in runs]
     if opcode == Opcode.ACK:
-        return attachment.ack(runs, confirm=sequence > 0)
+        return membership.ack(runs, confirm=sequence > 0)
     if opcode == Opcode.ACK_THROUGH:
-        return attachment.ack_through(runs, confirm=sequence > 0)
+        return membership.ack_through(runs, confirm=sequence > 0)
     if opcode == Opcode.NACK:
-        return attachment.nack(runs, BACKOFF_DELAY)
-    return attachment.extend(runs)
+        return membership.nack(runs, BACKOFF_DELAY)
+    return membership.extend(runs)
 
 
-def nack_with_reason(attachment: Attachment | None, command: NackMessages) -> Iterator[None]:
+def nack_with_reason(membership: Membership | None, command: NackMessages) -> Iterator[None]:
     """Give messages back, some in each step."""
     for _, start, end, delay_ms in command.runs:
         if not (0 <= start < end <= OFFSET_MAX and delay_ms >= 0):
@@ -127,32 +127,36 @@ def nack_with_reason(attachment: Attachment | None, command: NackMessages) -> It
         reason = reason or REJECTED
     elif command.unused is True:
         runs = [(*run[:3], UNUSED_MS) for run in runs]
-        if attachment is not None:
+        if membership is not None:
             # Or they would come back to this very consumer.
-            attachment.consumer.withdraw()
+            membership.consumer.withdraw()
     for first in range(0, len(runs), RUNS_AT_ONCE):
-        if attachment is not None:
-            attachment.nack(runs[first : first + RUNS_AT_ONCE], BACKOFF_DELAY, reason)
+        if membership is not None:
+            membership.nack(runs[first : first + RUNS_AT_ONCE], BACKOFF_DELAY, reason)
         yield None
 
 
 def _answer(
-    session: "NativeSession", attachment: Attachment | None, frame: Frame, refused: list[Run]
+    session: "NativeSession", membership: Membership | None, frame: Frame, refused: list[Run]
 ) -> None:
     opcode, channel, sequence, _ = frame
     if not sequence:
         return
-    if opcode == Opcode.EXTEND or attachment is None or not attachment.durables:
+    if opcode == Opcode.EXTEND or membership is None or not membership.durables:
         session.send_frame(acked_frame(channel, sequence, refused))
         return
-    _confirm(session, attachment.vaults, channel, sequence, refused)
+    _confirm(session, membership.storages, channel, sequence, refused)
 
 
 def _confirm(
-    session: "NativeSession", vaults: list[Vault], channel: int, sequence: int, refused: list[Run]
+    session: "NativeSession",
+    storages: list[Storage],
+    channel: int,
+    sequence: int,
+    refused: list[Run],
 ) -> None:
     """Answer when every journal has what was acknowledged."""
-    left = len(vaults)
+    left = len(storages)
     failed: list[IsterError] = []
 
     def done(error: IsterError | None) -> None:
@@ -167,9 +171,9 @@ def _confirm(
         else:
             session.send_frame(acked_frame(channel, sequence, refused))
 
-    for vault in vaults:
+    for storage in storages:
         try:
-            vault.confirm(done)
+            storage.confirm(done)
         except IsterError as error:
             done(error)
 

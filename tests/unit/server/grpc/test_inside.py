@@ -16,7 +16,7 @@ from ister.base.errors import (
     ProducerFencedError,
     SubscriptionTakenError,
 )
-from ister.broker import Attachment, SubscribeOptions
+from ister.broker import Membership, SubscribeOptions
 from ister.codec import Batch, encode
 from ister.server.grpc.consumers import TYPES
 from ister.server.grpc.receiver import CREDIT_COUNT, WRITE_BYTES
@@ -208,7 +208,7 @@ async def test_a_place_that_cannot_be_taken_over_is_given_up_and_found_again(
     inside: Inside,
 ) -> None:
     await inside.produce(reliable=True)
-    made: list[Attachment] = []
+    made: list[Membership] = []
     native = SubscribeOptions(
         topic=TOPIC,
         subscription="s",

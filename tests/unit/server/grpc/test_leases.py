@@ -1,20 +1,20 @@
 """Which lease a message is acknowledged under."""
 
-from ister.broker import Attachment
+from ister.broker import Membership
 from ister.server.grpc.leases import HELD_MAX, Held, Leases
 
 
-def attachment() -> Attachment:
-    # Leases only tell attachments apart.
-    return Attachment(None)  # type: ignore[arg-type]
+def membership() -> Membership:
+    # Leases only tell memberships apart.
+    return Membership(None)  # type: ignore[arg-type]
 
 
-def held(one: Attachment, lease: int, due_ms: int = 100) -> Held:
+def held(one: Membership, lease: int, due_ms: int = 100) -> Held:
     return Held(one, lease, 1, due_ms)
 
 
 def test_a_message_is_taken_once() -> None:
-    leases, one = Leases(), attachment()
+    leases, one = Leases(), membership()
     leases.add("/default/t", "s", 5, held(one, 1), now_ms=0)
 
     assert leases.take("/default/t", "other", 5) is None
@@ -26,7 +26,7 @@ def test_a_message_is_taken_once() -> None:
 
 
 def test_the_last_delivery_counts() -> None:
-    leases, one = Leases(), attachment()
+    leases, one = Leases(), membership()
     leases.add("/default/t", "s", 5, held(one, 1), now_ms=0)
     leases.add("/default/t", "s", 5, held(one, 2), now_ms=0)
 
@@ -37,7 +37,7 @@ def test_the_last_delivery_counts() -> None:
 
 
 def test_who_leaves_holds_nothing() -> None:
-    leases, one, other = Leases(), attachment(), attachment()
+    leases, one, other = Leases(), membership(), membership()
     leases.add("/default/t", "s", 1, held(one, 1), now_ms=0)
     leases.add("/default/t", "s", 2, held(other, 1), now_ms=0)
 
@@ -49,7 +49,7 @@ def test_who_leaves_holds_nothing() -> None:
 
 
 def test_what_is_over_makes_room() -> None:
-    leases, one = Leases(), attachment()
+    leases, one = Leases(), membership()
     for offset in range(HELD_MAX + 1):
         leases.add("/default/t", "s", offset, held(one, 1, due_ms=offset), now_ms=10_000)
 
@@ -66,7 +66,7 @@ def test_what_is_not_over_is_looked_through_seldom() -> None:
             looks += name == "due_ms"
             return super().__getattribute__(name)
 
-    leases, one = Leases(), attachment()
+    leases, one = Leases(), membership()
     for offset in range(HELD_MAX + 100):
         leases.add("/default/t", "s", offset, Counted(one, 1, 1, 100), now_ms=0)
 

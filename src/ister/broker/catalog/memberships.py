@@ -10,7 +10,7 @@ from ister.broker.durable.lease_numbers import slot_of
 from ister.broker.durable.subscription import DurableSubscription, Run, TimedRun
 from ister.broker.durable.wanted import Wanted
 from ister.broker.live.subscription import Subscription
-from ister.broker.storage.storage import Vault
+from ister.broker.storage.storage import Storage
 
 AnyRun = Run | TimedRun
 Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]
@@ -44,14 +44,14 @@ class SubscribeOptions:
 
 
 @dataclass(slots=True, eq=False)
-class Attachment:
+class Membership:
     """One consumer, and where it gets its messages from."""
 
     consumer: Consumer
     live: Subscription | None = None
     durables: list[DurableSubscription] = field(default_factory=list)
     # Where a durable subscription was asked for, those included that are not made yet.
-    asked: set[Vault] = field(default_factory=set)
+    asked: set[Storage] = field(default_factory=set)
     # What it asked for, for topics that appear later.
     wanted: Wanted | None = None
     # Whether the consumer has left: what is still under way is not for it any more.
@@ -67,8 +67,8 @@ class Attachment:
     def active(self) -> bool:
         """Whether the consumer is sent messages now."""
         if self.live is not None:
-            return self.live.roster.is_active(self.consumer)
-        return all(d.roster.is_active(self.consumer) for d in self.durables)
+            return self.live.members.is_active(self.consumer)
+        return all(d.members.is_active(self.consumer) for d in self.durables)
 
     def wanted_anew(self) -> Wanted:
         """Return what it wants of a stream that has just appeared: all of it."""
@@ -76,16 +76,16 @@ class Attachment:
         return replace(self.wanted, start=EARLIEST)
 
     @property
-    def vaults(self) -> list[Vault]:
+    def storages(self) -> list[Storage]:
         """Where its acknowledgements are kept."""
-        return [d.vault for d in self.durables]
+        return [d.storage for d in self.durables]
 
     @property
     def life(self) -> int:
         """What its leases belong to: changes when they become void."""
         if not self.durables:
             return 0
-        return self.durables[0].vault.life + sum(d.epoch for d in self.durables)
+        return self.durables[0].storage.life + sum(d.epoch for d in self.durables)
 
     def on_void(self) -> None:
         """All leases are void."""
