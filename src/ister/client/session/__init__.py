@@ -57,7 +57,6 @@ from ister.client.session.producing.producer import (
     ProducerChannel,
     cut_batches,
 )
-from ister.client.session.producing.transaction import AckRun, Draft, Leased, Staged
 from ister.client.session.renewal import MAX_RENEWAL_MS
 from ister.client.session.requests import ERROR_ATTRIBUTE, Answer
 from ister.client.session.session import Link, Session
@@ -83,6 +82,7 @@ from ister.client.session.timelines.cron import (
     preview_command,
     rule_command,
 )
+from ister.client.session.transaction import AckRun, Draft, Leased, Staged
 from ister.client.session.url import TLS_SCHEME, backoff_s
 from ister.client.session.values import (
     Schema,

@@ -18,7 +18,7 @@ from ister.base.limits import (
     TRANSACTION_TOPICS_MAX,
 )
 from ister.client.session import Draft, MessageId, Staged
-from ister.client.session.producing.transaction import merge_runs
+from ister.client.session.transaction import merge_runs
 from ister.codec import Attributes, Batch
 from ister.topics import Router
 from ister.wire import Connection, Opcode
