@@ -233,10 +233,7 @@ class Producer(Generic[ValueT]):
 
     def with_ttl(self, attributes: Attributes | None, ttl: float) -> Attributes:
         """Return the attributes of a message that is not delivered after `ttl` seconds."""
-        if self._channels and not self._channels[0].stream:
-            reason = "only a stream keeps its messages and takes a ttl"
-            raise WrongKindError(self.topic, "live", reason)
-        return with_ttl(attributes, ttl)
+        return with_ttl(attributes, ttl, self.topic, stream=all(c.stream for c in self._channels))
 
     def send_encoded(
         self,
@@ -487,8 +484,7 @@ class Producer(Generic[ValueT]):
             check_expected_of_partitions(self.topic, self._partitions().partitions, expected)
             channel = self._route(key)
         if not channel.stream:
-            reason = "only a stream keeps its messages and takes an expected offset"
-            raise WrongKindError(self.topic, "live", reason)
+            raise WrongKindError(self.topic, "live", "only a stream takes an expected offset")
         while channel.full:
             await self._progress(channel)
         sent = channel.send_expecting(payload, key, attributes, id, expected, SendFuture)
