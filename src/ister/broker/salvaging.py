@@ -210,6 +210,11 @@ class _Planner:
         self._ledger = state.ledger
         manifest = survey.manifest
         self._named = manifest.spans if manifest is not None else {}
+        # Where the manifest says that each topic is.
+        self._homes = {
+            topic: {(span.segment.place, span.segment.number) for span in spans}
+            for topic, spans in self._named.items()
+        }
         self.spans: dict[int, list[Span]] = {}
         self.report = SalvagedStreams(
             lost_entries=survey.lost_entries, problems=survey.problems, notes=survey.notes
@@ -268,8 +273,8 @@ class _Planner:
                     ledger.on_changes([TopicCreated(number, part, default)])
 
     def _plan_topic(self, record: TopicRecord) -> None:
-        current = [file for file in self._survey.files if file.is_current]
-        others = [file for file in self._survey.files if not file.is_current]
+        current = [file for file in self._survey.files if self._counts(file, record.topic)]
+        others = [file for file in self._survey.files if not self._counts(file, record.topic)]
         choice = _Choice(record.topic, self._survey)
         for file in current:
             choice.take(file)
@@ -283,13 +288,18 @@ class _Planner:
         self.report.lost += [LostRange(name, *run) for run in lost]
         spans = sorted(choice.spans, key=lambda span: span.first_offset)
         spans = [span for span in spans if span.end_offset > record.first_offset]
-        if spans and spans[0].first_offset > record.first_offset:
-            record.first_offset = spans[0].first_offset
-        elif not spans:
-            record.first_offset = record.next_offset
+        if record.settings.retention != Retention.COMPACT:
+            start = spans[0].first_offset if spans else record.next_offset
+            record.first_offset = max(record.first_offset, start)
         self.report.messages += sum(s.end_offset - s.first_offset for s in spans)
         if spans:
             self.spans[record.topic] = self._formed(record, spans)
+
+    def _counts(self, file: FoundFile, topic: int) -> bool:
+        """Whether what a file has of a topic is not what is left of something rewritten."""
+        if not file.is_named:
+            return file.is_current
+        return (file.segment.place, file.segment.number) in self._homes.get(topic, ())
 
     def _settle(self, record: TopicRecord, choice: "_Choice") -> None:
         """Have the record of a topic know what of it was found, where the ledger is too old."""
@@ -319,16 +329,29 @@ class _Planner:
         lost: list[tuple[int, int]] = []
         for start, end in choice.covered.gaps_within(record.first_offset, record.next_offset):
             if is_compact:
-                is_known = end <= named_end or not self._survey.lost_entries
+                is_known = end <= named_end or not self._is_end_damaged
             else:
                 is_known = start <= keyed_end
             lost += suspects.within(start, end).runs() if is_known else [(start, end)]
         return lost
 
+    @property
+    def _is_end_damaged(self) -> bool:
+        """Whether messages may be missing that no manifest knows of."""
+        survey, manifest = self._survey, self._survey.manifest
+        unnamed = [file for file in survey.files if file.is_current and not file.is_named]
+        numbers = {file.segment.number for file in unnamed}
+        is_missing = (
+            manifest is not None
+            and manifest.replay_exists
+            and manifest.replay_from not in numbers
+        )
+        return is_missing or bool(survey.lost_entries) or any(file.bad for file in unnamed)
+
     def _suspects(self, record: TopicRecord, choice: "_Choice") -> Iterable[tuple[int, int]]:
         """Yield the ranges that messages in damaged places may have had."""
         for file in self._survey.files:
-            if not file.is_current or not file.bad:
+            if not file.bad or not self._counts(file, record.topic):
                 continue
             windows = file.windows.get(record.topic, [])
             named = [s for s in self._named.get(record.topic, []) if _is_in(s, file)]
