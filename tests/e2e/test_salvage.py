@@ -59,13 +59,13 @@ async def test_a_broker_goes_on_with_what_was_salvaged(
     found = json.loads(done.stdout)
     again = start_broker("--data", str(tmp_path / "new"))
     async with ister.connect(again.url) as client:
-        reader_offsets = []
+        reader_offsets: list[int] = []
         async with client.reader(ORDERS, start=0, end=COUNT) as reader:
             async for batch in reader:
                 reader_offsets += list(batch.offsets)
         async with client.producer(ORDERS, name="shop") as producer:
             new = await producer.send(b"new")
-        received = []
+        received: list[int] = []
         async with client.subscribe(ORDERS, "billing") as sub:
             while not received or received[-1] != new.offset:
                 message = await sub.receive(timeout=WAIT_S)

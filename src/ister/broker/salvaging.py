@@ -132,6 +132,7 @@ def carry_out(
         new.ledger = plan.ledger
         for topic, spans in plan.spans.items():
             name = plan.ledger.topics[topic].name
+            on_progress(name, 0)
             for _, some in groupby(spans, key=lambda span: span.segment.form is Form.KEYED):
                 rewrite = _rewrite(plan, new, topic, list(some))
                 rewrite.run(lambda size_bytes, name=name: on_progress(name, size_bytes))  # type: ignore[misc]
@@ -342,9 +343,7 @@ class _Planner:
         unnamed = [file for file in survey.files if file.is_current and not file.is_named]
         numbers = {file.segment.number for file in unnamed}
         is_missing = (
-            manifest is not None
-            and manifest.replay_exists
-            and manifest.replay_from not in numbers
+            manifest is not None and manifest.replay_exists and manifest.replay_from not in numbers
         )
         return is_missing or bool(survey.lost_entries) or any(file.bad for file in unnamed)
 

@@ -31,7 +31,7 @@ def salvage_facts(folder: Path) -> SalvagedFacts:
         try:
             keys = {key for (key,) in connection.execute("SELECT key FROM facts ORDER BY key")}
         except sqlite3.DatabaseError:
-            keys, is_whole = set(), is_whole and not seen
+            keys = set()
         try:
             [(revision,)] = connection.execute("SELECT revision FROM head").fetchall()
         except (sqlite3.DatabaseError, ValueError):
@@ -42,8 +42,12 @@ def salvage_facts(folder: Path) -> SalvagedFacts:
     if not isinstance(revision, int) or revision < newest:
         revision = newest + REVISIONS_SKIPPED
     known = {fact.key for fact in facts}
-    lost = sorted(str(key) for key in {*seen, *keys} - known)
-    return SalvagedFacts(facts, revision, lost, is_whole or bool(keys))
+    lost = {*seen, *keys} - known
+    # The index has the keys of what the table has lost, unless it is damaged itself.
+    is_whole = all(isinstance(key, str) and key.isprintable() for key in lost) and (
+        (bool(keys) and known <= keys) or (is_whole and not seen)
+    )
+    return SalvagedFacts(facts, revision, sorted(map(str, lost)), is_whole)
 
 
 def _read_facts(connection: sqlite3.Connection) -> tuple[list[Fact], list[object], bool]:

@@ -84,7 +84,9 @@ def salvage_folder(
             if plan is not None:
                 target = FileBackend(disk)
                 salvaged.streams = carry_out(plan, target, options, on_progress=on_progress)
+            on_progress(FACTS, 0)
             _salvage_facts(source, folder, salvaged)
+            on_progress(TIMELINES, 0)
             if (source / TIMELINES).exists():
                 salvaged.timelines = salvage_timelines(
                     source / TIMELINES,

@@ -52,6 +52,7 @@ IN_ORDER = (
     " WHERE topic = ? AND level = ? AND due = ? AND seq = ? AND version = ?"
 )
 IN_IDS = "SELECT 1 FROM messages INDEXED BY message_ids WHERE topic = ? AND id = ? AND rowid = ?"
+COUNT_ORDERED = "SELECT count(*) FROM messages INDEXED BY message_order"
 ALL_IDS = "SELECT seq, topic FROM messages INDEXED BY message_ids ORDER BY topic, id"
 
 
@@ -221,9 +222,14 @@ class _Salvage:
         if self._is_intact:
             return
         try:
+            listed = 0
             for seq, topic in self._source.execute(ALL_IDS):
+                listed += 1
                 if seq not in self._seqs and topic not in self._remains:
                     self._lost[topic] = self._lost.get(topic, 0) + 1
+            # Two indexes that agree are believed.
+            [(ordered,)] = self._source.execute(COUNT_ORDERED).fetchall()
+            self.report.is_whole &= listed == ordered
         except sqlite3.DatabaseError:
             self.report.is_whole = False
 
