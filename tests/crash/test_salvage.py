@@ -186,8 +186,8 @@ class Life:
         self.disk = self.disk.reopen("all")
         self.stopped = StoppedLog(FileBackend(self.disk), self.options)
 
-    def live(self, steps: int = 45) -> FaultyDisk:
-        """Use it, stop it as a broker does, and return its disk."""
+    def live(self, steps: int = 45, *, clean: bool = True) -> FaultyDisk:
+        """Use it, stop it as a broker does or kill it, and return its disk."""
         acts: list[Callable[[], None]] = [
             *[self.publish] * 9,
             self.commit,
@@ -200,8 +200,9 @@ class Life:
         ]
         for _ in range(steps):
             self.chance.choice(acts)()
-        self.stopped.checkpoint()
-        self.stopped.close()
+        if clean:
+            self.stopped.checkpoint()
+            self.stopped.close()
         return self.disk.reopen("none")
 
 
@@ -305,10 +306,35 @@ def test_what_is_salvaged_is_true_and_what_is_not_is_listed(seed: int) -> None:
             raise
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_an_intact_log_is_salvaged_whole(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_after_a_crash_only_the_end_may_be_missing_silently(seed: int) -> None:
     life = Life(seed)
-    disk = life.live()
+    disk = life.live(clean=False)
+    before = read(opened(disk))
+    for number in range(10):
+        chance = random.Random(seed * 1_000 + number)
+        damaged = disk.reopen("none")
+        what = damage(damaged, chance)
+        target, report = salvage(damaged)
+
+        stopped = opened(target)
+        ends = {topic: one.next_offset for topic, one in stopped.ledger.topics.items()}
+        kept = {
+            topic: {offset: row for offset, row in rows.items() if offset < ends.get(topic, 0)}
+            for topic, rows in before.items()
+        }
+        try:
+            check(life, kept, target, report)
+        except BaseException as error:
+            error.add_note(f"after {what}: {report}")
+            raise
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_an_intact_log_is_salvaged_whole(seed: int, *, clean: bool) -> None:
+    life = Life(seed)
+    disk = life.live(clean=clean)
     source = opened(disk)
     target, report = salvage(disk)
 

@@ -232,7 +232,7 @@ class _Planner:
 
     @property
     def _is_incomplete(self) -> bool:
-        return self._survey.is_stale or bool(self._survey.lost_entries)
+        return bool(self._survey.lost_entries)
 
     def _name_topics(self) -> None:
         """Give a name to topics that have messages and are not known."""
@@ -312,7 +312,7 @@ class _Planner:
                 ends += [cursor.floor, cursor.acked.end if cursor.acked else 0]
         record.next_offset = max([record.next_offset, *ends])
         record.last_ms = max([record.last_ms, *(span.last_ms for span in choice.spans)])
-        if self._survey.is_stale or record.name in self.report.nameless:
+        if (self._survey.is_stale and self._is_incomplete) or record.name in self.report.nameless:
             # What retention has dropped since is not lost.
             starts = named or choice.spans
             first = min((span.first_offset for span in starts), default=record.next_offset)

@@ -16,6 +16,7 @@ from ister.log.entry import Entry, FileHeader, Header, Kind
 from ister.log.manifest import Manifest, decode_document, decode_manifest, is_encrypted
 from ister.log.options import LogOptions
 from ister.log.reading import Reader
+from ister.log.recovery import FIRST_ENTRY
 from ister.log.salvage_file import Finding, FoundFile, Look
 from ister.log.scan import header_of, read_file_header
 from ister.log.segment import (
@@ -193,7 +194,7 @@ class _Surveyor:
         """Say where the replay onto a snapshot begins."""
         if manifest is not None:
             self._replay_from = manifest.replay_from
-            self.finding.entry_end = manifest.entry_end
+            self.finding.entry_end = self.finding.known_end = manifest.entry_end
             return
         # No manifest tells. Applying an entry twice changes nothing: the file that was written to
         # when the snapshot was made is early enough.
@@ -317,6 +318,9 @@ class _Surveyor:
     ) -> None:
         """Note what is missing at the end of the journal."""
         if manifest is None:
+            if self.found.problems:
+                # Nothing tells how much there was.
+                self.found.lost_entries.append((self.finding.entry_end or FIRST_ENTRY, None))
             return
         if manifest.replay_exists and manifest.replay_from not in headers:
             self.finding.problem(segment_name(manifest.replay_from), 0, "the file is missing")

@@ -46,6 +46,8 @@ class Finding:
     apply: Callable[[Entry], None]
     # The entry that comes next; `None`: not known.
     entry_end: int | None = FIRST_ENTRY
+    # The snapshot has all entries below.
+    known_end: int = 0
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     # Entries of the journal that should be there, by number: start and end; `None`: not known.
@@ -342,7 +344,8 @@ class Look:
         if self._number is not None:
             due = self._number
         if due is not None and header.number > due:
-            finding.lost_entries.append((due, header.number))
+            if header.number > finding.known_end:
+                finding.lost_entries.append((max(due, finding.known_end), header.number))
         elif due is not None and header.number < due:
             return
         self._number = header.number + 1
