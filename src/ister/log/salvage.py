@@ -311,6 +311,7 @@ class _Surveyor:
         if later and not look.has_footer():
             header = headers[later[0]]
             # One that is missing in between may have voided the last entries of this one.
+            look.is_before_headless = header is None
             look.is_uncertain = header is None or later[0] != number + 1
 
     def _check_end(

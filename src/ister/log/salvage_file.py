@@ -97,6 +97,8 @@ class Look:
         self.vouched_end = 0
         # Whether only what was proved to be synced counts.
         self.is_uncertain = False
+        # Whether the next file cannot tell which of the entries it voids.
+        self.is_before_headless = False
         # Whether nobody needs to know what is wrong with it.
         self.is_quiet = False
         self._mark = 0
@@ -120,10 +122,7 @@ class Look:
             self._found.bad.append((0, self._end))
             return
         if self.is_uncertain:
-            self._proved = max(
-                (h.synced for h, at, _, _ in self._entries(position) if h.synced <= at), default=0
-            )
-            self._found.bad.clear()
+            self._find_proved(position)
         for header, at, end, stored in self._entries(position, tell=not self.is_quiet):
             if header.kind == Kind.FOOTER and not self._found.is_named:
                 break
@@ -136,6 +135,18 @@ class Look:
             self._drop_series("a series is not closed")
         self._break()
         self._close()
+
+    def _find_proved(self, position: int) -> None:
+        """Find out what was synced for sure, if that matters."""
+        entry_end = 0
+        for header, at, _, _ in self._entries(position):
+            entry_end = header.number + 1
+            if header.synced <= at:
+                self._proved = max(self._proved, header.synced)
+        self._found.bad.clear()
+        # One that begins where this one ends, or before, is the next one.
+        follows = self.void_from is not None and self.void_from <= entry_end
+        self.is_uncertain = self.is_before_headless or not follows
 
     def has_footer(self) -> bool:
         """Whether the file was sealed, as far as its end tells."""
