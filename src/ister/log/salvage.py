@@ -302,17 +302,21 @@ class _Surveyor:
         headers: dict[int, tuple[Header, FileHeader] | None],
     ) -> None:
         """Say which of the entries of a journal file may not count."""
-        known = [h[1].first_entry for n in later if (h := headers[n]) is not None]
-        look.void_from = min(known, default=None)
+        firsts = [h[1].first_entry for n in later if (h := headers[n]) is not None]
+        look.void_from = min(firsts, default=None)
         manifest = self.found.manifest
         look.is_last = not later
         if look.is_last and manifest is not None and number >= manifest.replay_from:
             look.vouched_end = manifest.entry_end
         if later and not look.has_footer():
             header = headers[later[0]]
-            # One that is missing in between may have voided the last entries of this one.
-            look.is_before_headless = header is None
-            look.is_uncertain = header is None or later[0] != number + 1
+            # One that is missing in between may have voided the last entries of this one. While the
+            # newest manifest is there, only damage takes away one that is not named.
+            rewritten = manifest.segments if manifest is not None else []
+            known = {s.number for s in rewritten if s.form is not Form.JOURNAL} | headers.keys()
+            is_gone = any(n not in known for n in range(number + 1, later[0]))
+            look.is_followed_by_any = header is None or bool(self.finding.problems)
+            look.is_uncertain = header is None or is_gone
 
     def _check_end(
         self, manifest: Manifest | None, headers: dict[int, tuple[Header, FileHeader] | None]

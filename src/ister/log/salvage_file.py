@@ -97,8 +97,8 @@ class Look:
         self.vouched_end = 0
         # Whether only what was proved to be synced counts.
         self.is_uncertain = False
-        # Whether the next file cannot tell which of the entries it voids.
-        self.is_before_headless = False
+        # Whether also one that begins where this one ends may not be the next one.
+        self.is_followed_by_any = False
         # Whether nobody needs to know what is wrong with it.
         self.is_quiet = False
         self._mark = 0
@@ -146,7 +146,7 @@ class Look:
         self._found.bad.clear()
         # One that begins where this one ends, or before, is the next one.
         follows = self.void_from is not None and self.void_from <= entry_end
-        self.is_uncertain = self.is_before_headless or not follows
+        self.is_uncertain = self.is_followed_by_any or not follows
 
     def has_footer(self) -> bool:
         """Whether the file was sealed, as far as its end tells."""
