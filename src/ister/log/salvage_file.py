@@ -126,8 +126,12 @@ class Look:
         for header, at, end, stored in self._entries(position, tell=not self.is_quiet):
             if header.kind == Kind.FOOTER and not self._found.is_named:
                 break
-            if header.kind == Kind.HEADER or self._is_void(header, at):
+            if header.kind == Kind.HEADER or self._is_void(header):
                 self._break()
+                continue
+            if self.is_uncertain and at >= self._proved:
+                self._found.bad.append((at, end))
+                self._lose()
                 continue
             self._seen_end = header.number + (header.kind != Kind.FOOTER)
             self._take(header, at, end, stored)
@@ -271,8 +275,7 @@ class Look:
 
     def _is_missing(self, position: int) -> bool:
         """Whether entries at the end of the journal had been on the disk."""
-        number = self._finding.entry_end if self._number is None else self._number
-        number = number or FIRST_ENTRY
+        number = self._seen_end or self._finding.entry_end or FIRST_ENTRY
         if number < self.vouched_end:
             return True
         proof = find_proof(self._read, self._end, position=position, number=number, mark=self._mark)
@@ -281,9 +284,7 @@ class Look:
     def _is_ours(self, header: Header, _: int) -> bool:
         return header.mark == self._mark
 
-    def _is_void(self, header: Header, position: int) -> bool:
-        if self.is_uncertain and position >= self._proved:
-            return True
+    def _is_void(self, header: Header) -> bool:
         return self.void_from is not None and header.number >= self.void_from
 
     def _lose(self) -> None:

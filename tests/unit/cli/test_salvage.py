@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from ister.base import AckSettings, StreamSettings
 from ister.base.errors import BadRequestError, EncryptionKeyError, StorageTakenError
@@ -26,8 +25,7 @@ def make(folder: Path, keyring: FileKeyring | None = None) -> None:
         created = SubscriptionCreated(
             1, TOPIC, "billing", "shared", "round_robin", {}, [], AckSettings()
         )
-        changes = [TopicCreated(1, TOPIC, StreamSettings()), created, CursorMoved(1, 1, 0)]
-        stopped.record(changes)
+        stopped.record([TopicCreated(1, TOPIC, StreamSettings()), created, CursorMoved(1, 1, 0)])
     first = stopped.ledger.topics[1].next_offset
     for offset in range(first, first + 10):
         batch = Batch(b"".join(encode([b"message %d" % offset])))
