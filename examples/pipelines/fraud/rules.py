@@ -1,6 +1,6 @@
 """The rule: three payments below 5, then one of 500 or more, all within ten minutes.
 
-Thieves try a card out with small sums, which nobody notices, before they empty it.
+Thieves try a card out with small, unnoticed sums before they empty it.
 """
 
 from collections.abc import Iterable, Mapping
