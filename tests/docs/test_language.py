@@ -67,11 +67,16 @@ def documents() -> list[Path]:
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and text of what users read of a module: errors, and help of commands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if path.is_relative_to(ERRORS):
+        yield from texts(tree)
+        return
+    is_command = path.is_relative_to(COMMANDS)
+    for node in ast.walk(tree):
         is_help = isinstance(node, ast.keyword) and node.arg in {"help", "epilog"}
-        if is_help or isinstance(node, ast.Raise) or path.is_relative_to(ERRORS):
+        if is_help or isinstance(node, ast.Raise):
             yield from texts(node)
-        if path.is_relative_to(COMMANDS) and isinstance(node, ast.FunctionDef):
+        if is_command and isinstance(node, ast.FunctionDef):
             yield node.lineno, ast.get_docstring(node) or ""
 
 
