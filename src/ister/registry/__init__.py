@@ -4,9 +4,9 @@ Stands on `ister.schemas`, which knows what schemas mean, and `ister.metadata`, 
 """
 
 from ister.registry.guard import Guard, Tally
-from ister.registry.holdings import RegistryLimits
 from ister.registry.records import Binding, Registered, SubjectReport, SubjectVersion
 from ister.registry.registry import Registry
+from ister.registry.subject_store import RegistryLimits
 
 __all__ = [
     "Binding",

@@ -89,11 +89,11 @@ def test_a_few_changes_gather_while_the_store_is_at_work(bench: Bench) -> None:
     bench.put("a")
     bench.put("b")
     bench.put("c")
-    assert len(bench.harness.worker.calls) == 1
+    assert len(bench.worker.calls) == 1
 
     bench.make()
     assert bench.told == ["a"]
-    group = bench.harness.worker.calls[0][0]
+    group = bench.worker.calls[0][0]
     assert isinstance(group, Group)
     assert len(group.work) == 2
 
@@ -109,7 +109,7 @@ def test_a_group_has_so_many_bytes_unless_one_piece_has_more(bench: Bench) -> No
     bench.put("e", payload=b"1")
 
     told = []
-    while bench.harness.worker.calls:
+    while bench.worker.calls:
         bench.make()
         told.append("".join(bench.told))
     assert told == ["a", "ab", "abcd", "abcde"]
@@ -118,11 +118,11 @@ def test_a_group_has_so_many_bytes_unless_one_piece_has_more(bench: Bench) -> No
 def test_many_changes_do_not_wait_for_the_group_before_them(bench: Bench) -> None:
     bench.put("a")
     bench.put("b", AHEAD_CHANGES_MIN - 1)
-    assert len(bench.harness.worker.calls) == 1
+    assert len(bench.worker.calls) == 1
     bench.put("c")
-    assert len(bench.harness.worker.calls) == 2
+    assert len(bench.worker.calls) == 2
     bench.put("d", AHEAD_CHANGES_MIN)
-    assert len(bench.harness.worker.calls) == 2
+    assert len(bench.worker.calls) == 2
 
     for _ in range(3):
         bench.make()
@@ -147,7 +147,7 @@ def test_who_waits_behind_a_failure_is_told_so_and_a_group_on_its_way_is_not(ben
     bench.put("b", AHEAD_CHANGES_MIN)
     bench.put("c")
 
-    bench.harness.worker.fail(StorageFailedError("no room"))
+    bench.worker.fail(StorageFailedError("no room"))
     bench.settle()
     assert bench.told == ["a failed", "c failed"]
     bench.make()
@@ -165,7 +165,7 @@ def test_flush_waits_for_what_those_who_are_told_add(bench: Bench) -> None:
     bench.committer.flush(lambda: bench.told.append("flushed"))
     bench.settle()
 
-    while bench.harness.worker.calls:
+    while bench.worker.calls:
         bench.make()
 
     assert bench.told == ["added", "flushed"]
@@ -174,7 +174,7 @@ def test_flush_waits_for_what_those_who_are_told_add(bench: Bench) -> None:
 def test_a_change_is_made_at_once_when_the_store_can_and_others_of_that_turn_gather(
     bench: Bench,
 ) -> None:
-    bench.harness.worker.at_once = lambda call: call(bench.harness.worker.store)
+    bench.worker.at_once = lambda call: call(bench.worker.store)
     [made] = bench.put_at_once("a")
     second = bench.put_at_once("b")
     bench.settle()
@@ -184,13 +184,13 @@ def test_a_change_is_made_at_once_when_the_store_can_and_others_of_that_turn_gat
     assert second is None
     assert (made.id, third.id) == ("a", "c")
     assert bench.groups == 2
-    assert not bench.harness.worker.calls
+    assert not bench.worker.calls
 
 
 def test_a_change_is_not_made_before_work_that_was_added_or_that_is_under_way(
     bench: Bench,
 ) -> None:
-    bench.harness.worker.at_once = lambda call: call(bench.harness.worker.store)
+    bench.worker.at_once = lambda call: call(bench.worker.store)
     bench.committer.add(Work([Put(bench.number, "a", "g", 0, b"")]), lambda _: None)
     waiting = bench.put_at_once("b")
     bench.settle()
@@ -205,7 +205,7 @@ def test_a_change_is_not_made_before_work_that_was_added_or_that_is_under_way(
 
 
 def test_a_change_that_fails_at_once_is_told_so_and_counted(bench: Bench) -> None:
-    bench.harness.worker.at_once = lambda _: StorageFailedError("the disk does not answer")
+    bench.worker.at_once = lambda _: StorageFailedError("the disk does not answer")
     told = bench.put_at_once("a")
 
     assert isinstance(told, StorageFailedError)
@@ -213,7 +213,7 @@ def test_a_change_that_fails_at_once_is_told_so_and_counted(bench: Bench) -> Non
 
 
 def test_nothing_is_made_at_once_at_the_end(bench: Bench) -> None:
-    bench.harness.worker.at_once = lambda call: call(bench.harness.worker.store)
+    bench.worker.at_once = lambda call: call(bench.worker.store)
     bench.committer.close()
 
     assert bench.put_at_once("a") is None

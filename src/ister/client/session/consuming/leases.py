@@ -20,8 +20,9 @@ from ister.base.errors import BadBatchError, IsterError, LeaseLostError
 from ister.base.limits import ACKS_PER_FRAME_MAX
 from ister.client.session.calls import OnReply, ignore
 from ister.client.session.checks import cut_reason
-from ister.client.session.confirms import Confirm, Confirms, Part
-from ister.client.session.pending import Future
+from ister.client.session.consuming.confirms import Confirm, Confirms, Part
+from ister.client.session.futures import Future
+from ister.client.session.renewal import RENEWAL_SLACK
 from ister.codec import Batch, Column
 from ister.wire import (
     BACKOFF_DELAY,
@@ -34,16 +35,8 @@ from ister.wire import (
 )
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
 
-# For how long a lease is renewed while the application settles nothing of it. A handler that
-# takes longer than 20 ack timeouts is more likely stuck than slow, and what it holds must get to
-# another consumer some time; one that is slow says so by `extend`, or by a higher `max_renewal`.
-MAX_RENEWAL_MS = 600_000
-
-# Renewed at two thirds of its time: a lost connection may take the last third to come back.
-# Those due within the next twelfth go along, so that there are few frames and timers.
-RENEWAL_SLACK = 12
 
 # Where a run of offsets ends at the latest.
 OFFSET_MAX = 2**63
@@ -221,7 +214,7 @@ Span = tuple[Lease, int, int]
 class Leases:
     """Those of one subscription, with everything that is to be said about them."""
 
-    def __init__(self, session: "Session", *, channel: int, max_renewal_ms: int) -> None:
+    def __init__(self, session: "SessionPort", *, channel: int, max_renewal_ms: int) -> None:
         self.channel = channel
         # Changes when all leases become void.
         self.life = 0

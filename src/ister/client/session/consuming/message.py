@@ -6,7 +6,7 @@ reading only payloads costs only payloads.
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,70 +16,7 @@ from ister.client.session.values import no_schema
 from ister.codec import Attributes, Batch, ReplyAddress, SchemaRef
 
 if TYPE_CHECKING:
-    from ister.client.session.leases import Lease
-
-
-class MessageId(NamedTuple):
-    """Where a sent message ended up."""
-
-    topic: str
-    offset: int
-
-    @property
-    def partition(self) -> int | None:
-        """The partition, or `None` when the topic has none."""
-        found = find_partition(self.topic)
-        return found[1] if found else None
-
-    @property
-    def duplicate(self) -> bool:
-        """Whether a message of the same id was there before, so that this one was not stored."""
-        return False
-
-    @property
-    def delayed(self) -> bool:
-        """Whether it waits for its time, on the broker's disk: until then `offset` is -1."""
-        return False
-
-
-class DuplicateId(MessageId):
-    """Where the message is that was sent before under the same id. Equal to its own id."""
-
-    __slots__ = ()
-
-    @property
-    def duplicate(self) -> bool:
-        """See `MessageId`."""
-        return True
-
-
-class DelayedId(MessageId):
-    """The topic that a message will be published to. It gets an offset when it is due."""
-
-    __slots__ = ()
-
-    @property
-    def delayed(self) -> bool:
-        """See `MessageId`."""
-        return True
-
-
-class Answer(bytes):
-    """The answer to a request: the payload itself, with its attributes beside it."""
-
-    @property
-    def attributes(self) -> Attributes:
-        """The attributes of the answer."""
-        return getattr(self, "_attributes", {})
-
-    @attributes.setter
-    def attributes(self, attributes: Attributes) -> None:
-        self._attributes = attributes
-
-    @property
-    def payload(self) -> bytes:
-        """The payload, under the name that messages use."""
-        return self
+    from ister.client.session.consuming.leases import Lease
 
 
 class Delivery:

@@ -7,7 +7,7 @@ numbers and in its old batches; what cannot have been is numbered anew.
 
 from collections.abc import Iterable
 
-from ister.client.session.pending import UNNUMBERED, PendingBatch
+from ister.client.session.producing.pending import UNNUMBERED, PendingBatch
 
 
 def number_anew(batches: Iterable[PendingBatch], next_sequence: int) -> bool:

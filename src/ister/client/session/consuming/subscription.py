@@ -9,46 +9,22 @@ Always true:
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from ister.base.errors import IsterError
 from ister.base.limits import CREDIT_COUNT
-from ister.client.session.inbox import Inbox
-from ister.client.session.leases import MAX_RENEWAL_MS, LeasedBatch, Leases, Span
-from ister.client.session.message import BaseMessage
-from ister.client.session.sharing_window import PATIENCE_MS
+from ister.client.session.consuming.inbox import Inbox
+from ister.client.session.consuming.leases import LeasedBatch, Leases, Span
+from ister.client.session.consuming.message import BaseMessage
+from ister.client.session.consuming.sharing_window import PATIENCE_MS
+from ister.client.session.events import Event, Promoted, Resumed, SlowConsumer
+from ister.client.session.renewal import MAX_RENEWAL_MS
 from ister.wire import LEASE, Subscribe, Subscribed
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
-
-
-@dataclass(frozen=True, slots=True)
-class SlowConsumer:
-    """The broker dropped messages because this consumer was too slow: so many in all so far."""
-
-    subscription: str
-    dropped: int
-
-
-@dataclass(frozen=True, slots=True)
-class Promoted:
-    """This consumer of a failover subscription is the active one from now on."""
-
-    subscription: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The connection was lost and is back; live messages of the time between are lost."""
-
-    subscription: str
-
-
-Event = SlowConsumer | Promoted | Resumed
+    from ister.client.session.port import SessionPort
 
 
 class SubscriptionChannel:
@@ -56,7 +32,7 @@ class SubscriptionChannel:
 
     def __init__(
         self,
-        session: "Session",
+        session: "SessionPort",
         command: Subscribe,
         *,
         credit_count: int | None,

@@ -1,7 +1,7 @@
 """One subject in memory: its versions, and those of their schemas that are in use.
 
 Always true:
-- what a shelf holds is a `Contents`, which is never changed but replaced as a whole: a guard in
+- what a subject holds is a `Contents`, which is never changed but replaced as a whole: a guard in
   another thread sees one or the other;
 - a schema is parsed once while it is in use, however many topics are bound to its subject.
 """
@@ -55,7 +55,7 @@ class Contents:
 
 
 @dataclass(slots=True)
-class Shelf:
+class Subject:
     """One subject. Any thread may ask for its schemas; the rest is the event loop's."""
 
     contents: Contents

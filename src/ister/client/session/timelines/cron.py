@@ -4,7 +4,7 @@ from ister.base import Seconds
 from ister.base.errors import BadRequestError
 from ister.client.session.checks import as_bytes, check_count, check_text
 from ister.client.session.options import milliseconds
-from ister.client.session.timeline_changes import VERSION_MAX, checked_id, packed_attributes
+from ister.client.session.timelines.changes import VERSION_MAX, checked_id, packed_attributes
 from ister.codec import Attributes
 from ister.wire import ChangeCron, PreviewCron
 

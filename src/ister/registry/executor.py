@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ister.base.errors import BadSchemaError, ExtraMissingError, SchemaTooComplexError
 from ister.registry.records import SubjectVersion
-from ister.registry.shelf import Contents, Shelf
+from ister.registry.subject import Contents, Subject
 from ister.schemas import (
     REASONS_MAX,
     Mode,
@@ -27,7 +27,7 @@ T = TypeVar("T")
 THREADS = 2
 
 
-class Aside:
+class SchemaExecutor:
     """Does what takes a while in threads, each thing within a budget of steps.
 
     The threads are taken from those of the event loop, which are few: the others are left to those
@@ -78,7 +78,7 @@ class Aside:
 
 
 def breaks(
-    shelf: Shelf,
+    entry: Subject,
     contents: Contents,
     new: Schema,
     mode: Mode,
@@ -101,7 +101,7 @@ def breaks(
     # The newest first: what it says is nearest to what was changed.
     numbers = contents.record.versions if mode.is_transitive else [contents.latest]
     for number in reversed(numbers):
-        schema = shelf.find_parsed(number)
+        schema = entry.find_parsed(number)
         if schema is None:
             # Not kept: a thousand old versions would push out those in use.
             version = contents.versions[number]
@@ -113,9 +113,9 @@ def breaks(
     return list(reasons)[:REASONS_MAX]
 
 
-def prepare(shelf: Shelf, version: SubjectVersion, steps: Steps) -> None:
+def prepare(entry: Subject, version: SubjectVersion, steps: Steps) -> None:
     """Have a version ready to check payloads. Raises `ExtraMissingError`."""
-    shelf.schema(version, steps).validator()
+    entry.schema(version, steps).validator()
 
 
 def warm(schema: Schema) -> None:
@@ -125,16 +125,16 @@ def warm(schema: Schema) -> None:
         schema.validator()
 
 
-def warm_in_background(shelves: Sequence[Shelf]) -> None:
+def warm_in_background(entries: Sequence[Subject]) -> None:
     """Have the latest schemas of subjects ready, so that no first batch has to wait for that.
 
     In a thread that nobody waits for: neither a start with many schemas nor an end.
     """
 
     def work() -> None:
-        for shelf in shelves:
+        for entry in entries:
             with suppress(BadSchemaError, ExtraMissingError, SchemaTooComplexError):
-                warm(shelf.schema(shelf.contents.get(0)))
+                warm(entry.schema(entry.contents.get(0)))
 
-    if shelves:
+    if entries:
         threading.Thread(target=work, name="ister-schemas", daemon=True).start()

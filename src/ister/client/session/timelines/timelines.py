@@ -6,12 +6,13 @@ nothing is handed over.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ister.base.errors import ClosedError, IsterError, StorageFailedError
 from ister.client.session.calls import COMES_BACK, OnReply, ignore
-from ister.client.session.timeline import TimelineChannel
-from ister.client.session.timeline_clock import JUMP_US, ClockOffset
+from ister.client.session.port import Flushable
+from ister.client.session.timelines.clock import JUMP_US, ClockOffset
+from ister.client.session.timelines.consumer import TimelineChannel
 from ister.wire import (
     AskTime,
     Command,
@@ -23,7 +24,7 @@ from ister.wire import (
 )
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
 
 # Asked one after the other when a consumer is opened: the first answer comes late, because the
 # broker has opened files for it, and the quickest of a few is three times as exact as the first.
@@ -32,21 +33,14 @@ FIRST_ASKS = 4
 LOOKS = 5
 
 
-class Outgoing(Protocol):
-    """Something that was collected in a turn of the event loop."""
-
-    def flush(self) -> None:
-        """Send it."""
-
-
 class Timelines:
     """See the module."""
 
-    def __init__(self, session: "Session", now_us: Callable[[], int]) -> None:
+    def __init__(self, session: "SessionPort", now_us: Callable[[], int]) -> None:
         """`now_us` is our own clock in microseconds since 1970."""
         self.channels: dict[int, TimelineChannel] = {}
         self.clock = ClockOffset()
-        self.dirty: dict[Outgoing, None] = {}
+        self.dirty: dict[Flushable, None] = {}
         self._session = session
         self._now_us = now_us
         # How far our clock is ahead of the one that is never set.
@@ -56,6 +50,11 @@ class Timelines:
         self._shut: list[TimelineChannel] = []
 
     # The broker's time
+
+    @property
+    def spread_us(self) -> int:
+        """By how much the broker's time may be wrong."""
+        return self.clock.spread_us
 
     def find_now_us(self) -> int | None:
         """Return the time of the broker, or `None` while it is not known: then it is asked for."""
@@ -148,7 +147,7 @@ class Timelines:
         found = [channel.renew(now_ms) for channel in self.channels.values()]
         return min((next_ms for next_ms in found if next_ms is not None), default=None)
 
-    def mark_dirty(self, outgoing: Outgoing) -> None:
+    def mark_dirty(self, outgoing: Flushable) -> None:
         """Have `flush` look at something."""
         if not self.dirty:
             self._session.on_dirty()

@@ -13,7 +13,7 @@ from ister.base.limits import METADATA_CALLS_MAX
 T = TypeVar("T")
 
 
-class Lane:
+class SerialExecutor:
     """Calls are made in the order they were given in, all by one thread.
 
     The thread is made for the first call. It does not keep the process alive: a disk may take as

@@ -15,7 +15,7 @@ Always true:
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -38,15 +38,15 @@ from ister.base.limits import (
     PRODUCER_WINDOW_BYTES,
 )
 from ister.client.session.checks import as_bytes, attributes_size, check_extras
-from ister.client.session.delayed import DelayBox, Due
-from ister.client.session.numbering import number_anew
-from ister.client.session.pending import ANY_OFFSET, UNNUMBERED, PendingBatch, Sent
-from ister.client.session.results import OFFSET_FORGOTTEN
+from ister.client.session.ids import OFFSET_FORGOTTEN
+from ister.client.session.producing.delayed import DelayBox, Due
+from ister.client.session.producing.numbering import number_anew
+from ister.client.session.producing.pending import ANY_OFFSET, UNNUMBERED, PendingBatch, Sent
 from ister.codec import NO_SCHEMA, Attributes, Codec, ReplyAddress, SchemaRef, encode, encode_bare
 from ister.wire import SEQUENCE_MASK, Opcode, expecting, publish_bare_frame, publish_frame
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
     from ister.client.session.values import SchemaRegistration
 
 # Counted for each message on top of its payload, so that one sum bounds both the bytes and the
@@ -71,7 +71,7 @@ class ProducerChannel:
 
     def __init__(
         self,
-        session: "Session",
+        session: "SessionPort",
         *,
         topic: str,
         name: str,
@@ -81,7 +81,9 @@ class ProducerChannel:
         partitions: int = 0,
         schema: SchemaRef = NO_SCHEMA,
         registration: "SchemaRegistration | None" = None,
+        close: "Callable[[ProducerChannel], object]",
     ) -> None:
+        """`close` has the session forget it, when it cannot go on."""
         self.topic = topic
         self.name = name
         self.channel = channel
@@ -97,6 +99,7 @@ class ProducerChannel:
         # The first batch that failed without anybody waiting for it; `flush` tells of it.
         self._failed: PendingBatch | None = None
         self._session = session
+        self._close = close
         self._codec = codec
         # What batches say that they are, from the next one on.
         self.schema = schema
@@ -499,7 +502,7 @@ class ProducerChannel:
     def _end(self, error: IsterError) -> None:
         """Give up for good: also after a reconnect this producer is not opened again."""
         self.fail(error)
-        self._session.close_producer(self)
+        self._close(self)
 
     def _send_again(self, batch: PendingBatch) -> None:
         """Put a batch back to its place in the queue, under its numbers; send it a little later."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from ister.base.errors import ClosedError, IsterError
 from ister.client.session.calls import COMES_BACK, OnReply, ignore
-from ister.client.session.leases import Leases
-from ister.client.session.reader import ReaderChannel
-from ister.client.session.subscription import SubscriptionChannel
+from ister.client.session.consuming.reader import ReaderChannel
+from ister.client.session.consuming.subscription import SubscriptionChannel
+from ister.client.session.port import Flushable
 from ister.wire import (
     ActiveChanged,
     CloseConsumer,
@@ -30,7 +30,7 @@ from ister.wire import (
 )
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
 
 # `Subscribed` without being asked: the subscription was moved, and its leases are void.
 Notice = SlowConsumer | ActiveChanged | ConsumerClosed | ReaderEnded | Subscribed
@@ -39,12 +39,12 @@ Notice = SlowConsumer | ActiveChanged | ConsumerClosed | ReaderEnded | Subscribe
 class Receivers:
     """See the module."""
 
-    def __init__(self, session: "Session", on_lease: Callable[[int], object]) -> None:
+    def __init__(self, session: "SessionPort", on_lease: Callable[[int], object]) -> None:
         """`on_lease` is to have `renew` called at a time in ms."""
         self.subscriptions: dict[int, SubscriptionChannel] = {}
         self.readers: dict[int, ReaderChannel] = {}
         # Those with something to say about what they were delivered.
-        self.acking: dict[Leases, None] = {}
+        self.acking: dict[Flushable, None] = {}
         self._session = session
         self._on_lease = on_lease
         # When leases are looked at next, if that was asked for.
@@ -148,7 +148,7 @@ class Receivers:
 
     # Leases
 
-    def mark_acking(self, leases: Leases) -> None:
+    def mark_acking(self, leases: Flushable) -> None:
         """Have `flush` look at the leases of a subscription."""
         if not self.acking:
             self._session.on_dirty()

@@ -30,15 +30,15 @@ from ister.base.limits import (
 )
 from ister.client.session.calls import COMES_BACK, OnReply
 from ister.client.session.checks import as_bytes, check_extras
-from ister.client.session.pending import PendingBatch, Sent
-from ister.client.session.results import OFFSET_DELAYED
-from ister.client.session.timeline_changes import due_ms_of
+from ister.client.session.due import due_ms_of
+from ister.client.session.ids import OFFSET_DELAYED
+from ister.client.session.producing.pending import PendingBatch, Sent
 from ister.codec import Attributes, encode
 from ister.wire import Command, Done, SendDelayed
 
 if TYPE_CHECKING:
-    from ister.client.session.producer import ProducerChannel
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
+    from ister.client.session.producing.producer import ProducerChannel
 
 # Commands under way: 8 MiB at most, which keeps a disk busy.
 COMMANDS_MAX = 8
@@ -94,7 +94,7 @@ class DelayedBatch(PendingBatch):
 class DelayBox:
     """What one producer sends that is to be published later."""
 
-    def __init__(self, session: "Session", channel: "ProducerChannel") -> None:
+    def __init__(self, session: "SessionPort", channel: "ProducerChannel") -> None:
         self._session = session
         self._channel = channel
         self._open: DelayedBatch | None = None

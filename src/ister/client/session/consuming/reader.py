@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from ister.base import Origin, Position
 from ister.base.errors import ClosedError, IsterError
 from ister.base.limits import MIB
-from ister.client.session.inbox import Inbox
+from ister.client.session.consuming.inbox import Inbox
 from ister.codec import Batch, Column
 from ister.wire import OpenReader, ReaderOpened
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
 
 # Twice what a subscription has: a reader is after bandwidth, and pays nothing for what it drops.
 READER_BYTES = 16 * MIB
@@ -25,7 +25,7 @@ READER_COUNT = READER_BYTES // 16
 class ReaderChannel:
     """See the module."""
 
-    def __init__(self, session: "Session", command: OpenReader) -> None:
+    def __init__(self, session: "SessionPort", command: OpenReader) -> None:
         self.command = command
         self.channel = command.channel
         # Whether everything up to the end has come, and is in the inbox or taken. When the inbox

@@ -19,9 +19,9 @@ import structlog
 from ister.base import parse_plain
 from ister.base.errors import LimitReachedError, RevisionMismatchError, SchemaNotFoundError
 from ister.base.limits import BINDINGS_MAX, SCHEMA_VERSIONS_MAX, SCHEMAS_BYTES_MAX, SUBJECTS_MAX
-from ister.registry.archive import Archive, KeptBinding
 from ister.registry.bindings import Bindings
-from ister.registry.shelf import Contents, Shelf
+from ister.registry.repository import KeptBinding, SchemaRepository
+from ister.registry.subject import Contents, Subject
 
 logger = structlog.get_logger("schemas")
 
@@ -43,16 +43,16 @@ class RegistryLimits:
     bindings_max: int = BINDINGS_MAX
 
 
-class Holdings:
+class SubjectStore:
     """Subjects, bindings, and the highest id ever given."""
 
     def __init__(
-        self, archive: Archive, *, now_ms: Callable[[], int], limits: RegistryLimits
+        self, repository: SchemaRepository, *, now_ms: Callable[[], int], limits: RegistryLimits
     ) -> None:
-        self.archive = archive
+        self.repository = repository
         self.limits = limits
-        self.shelves: dict[str, Shelf] = {}
-        self.by_id: dict[int, Shelf] = {}
+        self.entries: dict[str, Subject] = {}
+        self.by_id: dict[int, Subject] = {}
         self.bindings = Bindings(now_ms)
         # Called with a topic's name after its binding, or a schema it uses, has changed.
         self.on_bound: list[Callable[[str], object]] = []
@@ -63,12 +63,12 @@ class Holdings:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._writes: set[asyncio.Task[None]] = set()
 
-    def get(self, subject: str) -> Shelf:
+    def get(self, subject: str) -> Subject:
         """Return a subject, or raise `SchemaNotFoundError`."""
-        shelf = self.shelves.get(subject)
-        if shelf is None:
+        entry = self.entries.get(subject)
+        if entry is None:
             raise SchemaNotFoundError(subject, 0)
-        return shelf
+        return entry
 
     def check_room(self, size_bytes: int) -> None:
         """Raise `LimitReachedError` when a definition of that size is too much."""
@@ -93,15 +93,15 @@ class Holdings:
 
         async def reload() -> None:
             async with self.ids_lock:
-                self.last_id, self.id_revision = await self.archive.load_id()
+                self.last_id, self.id_revision = await self.repository.load_id()
             await self._load_subject(subject)
             await self.reload_bindings()
 
         async with lock:
-            shelf = self.shelves.get(subject)
-            known = shelf.contents.revision if shelf is not None else 0
+            entry = self.entries.get(subject)
+            known = entry.contents.revision if entry is not None else 0
             # Else we would refuse by what another broker has changed, and never find out.
-            if await self.archive.load_revision(subject) != known:
+            if await self.repository.load_revision(subject) != known:
                 await reload()
             return await retried(step, before_next=reload)
 
@@ -127,32 +127,32 @@ class Holdings:
     def place(self, contents: Contents) -> None:
         """Have a subject in memory as it is in the metadata by now."""
         record = contents.record
-        shelf = self.shelves.get(record.subject)
-        if shelf is None or shelf.contents.record.schema_id != record.schema_id:
+        entry = self.entries.get(record.subject)
+        if entry is None or entry.contents.record.schema_id != record.schema_id:
             self.remove(record.subject)
-            self.shelves[record.subject] = self.by_id[record.schema_id] = Shelf(contents)
-        elif shelf.contents.revision <= contents.revision:
-            self._definitions_bytes -= shelf.contents.definitions_bytes
-            shelf.contents = contents
+            self.entries[record.subject] = self.by_id[record.schema_id] = Subject(contents)
+        elif entry.contents.revision <= contents.revision:
+            self._definitions_bytes -= entry.contents.definitions_bytes
+            entry.contents = contents
         else:
             return  # Read before what we know was written.
         self._definitions_bytes += contents.definitions_bytes
 
     def remove(self, subject: str) -> None:
         """Have no such subject in memory."""
-        shelf = self.shelves.pop(subject, None)
-        if shelf is not None:
-            self._definitions_bytes -= shelf.contents.definitions_bytes
-            del self.by_id[shelf.contents.record.schema_id]
+        entry = self.entries.pop(subject, None)
+        if entry is not None:
+            self._definitions_bytes -= entry.contents.definitions_bytes
+            del self.by_id[entry.contents.record.schema_id]
 
     # Loading
 
     async def load(self) -> None:
         """Take in everything there is, and nothing else."""
-        self.last_id, self.id_revision = await self.archive.load_id()
-        loaded = await self.archive.load_subjects()
+        self.last_id, self.id_revision = await self.repository.load_id()
+        loaded = await self.repository.load_subjects()
         # Of a first try that another broker disturbed.
-        for gone in self.shelves.keys() - {contents.record.subject for contents in loaded}:
+        for gone in self.entries.keys() - {contents.record.subject for contents in loaded}:
             self.remove(gone)
         for contents in loaded:
             self.place(contents)
@@ -165,23 +165,23 @@ class Holdings:
 
     async def _load_bindings(self) -> None:
         """Have the bindings in memory as they are in the metadata."""
-        loaded = {kept.binding.topic: kept for kept in await self.archive.load_bindings()}
+        loaded = {kept.binding.topic: kept for kept in await self.repository.load_bindings()}
         gone = [one.topic for one in self.bindings.all() if one.topic not in loaded]
         for topic in gone:
             self.bindings.drop(topic)
         changed = [kept for kept in loaded.values() if not self._is_known(kept)]
         for kept in changed:
             subject = kept.binding.subject
-            if subject not in self.shelves:
+            if subject not in self.entries:
                 await self._load_subject(subject)
-            shelf = self.shelves.get(subject)
-            if shelf is None:
-                raise await self.archive.why_unbound(kept)
-            self.bindings.set(kept.binding, kept.revision, shelf)
+            entry = self.entries.get(subject)
+            if entry is None:
+                raise await self.repository.why_unbound(kept)
+            self.bindings.set(kept.binding, kept.revision, entry)
         self.tell([*gone, *(kept.binding.topic for kept in changed)])
 
     async def _load_subject(self, subject: str) -> None:
-        contents = await self.archive.load_subject(subject)
+        contents = await self.repository.load_subject(subject)
         if contents is not None:
             self.place(contents)
         else:
@@ -192,7 +192,7 @@ class Holdings:
         return (
             bound is not None
             and bound.revision == kept.revision
-            and bound.shelf is self.shelves.get(kept.binding.subject)
+            and bound.entry is self.entries.get(kept.binding.subject)
         )
 
 

@@ -1,34 +1,20 @@
 """Messages on their way to the broker, and what tells the application about them."""
 
 from collections.abc import Callable
-from copy import copy
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from ister.base.errors import BadRequestError, IsterError
 from ister.client.session.checks import attributes_size
-from ister.client.session.message import MessageId
-from ister.client.session.results import Stored, message_id
+from ister.client.session.futures import Future, error_to_raise
+from ister.client.session.ids import MessageId, Stored, message_id
 from ister.codec import Attributes, ReplyAddress
 
 # No message of a stream has this number.
 UNNUMBERED = -1
 # No base offset is expected.
 ANY_OFFSET = -1
-
-
-class Future(Protocol):
-    """What asyncio's and the standard library's futures have in common."""
-
-    def done(self) -> bool:
-        """Whether it has a result or an error."""
-
-    def set_result(self, result: Any, /) -> None:
-        """Finish it well."""
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        """Finish it badly."""
 
 
 class PendingBatch:
@@ -148,18 +134,6 @@ class PendingBatch:
             callback()
 
 
-def error_to_raise(error: IsterError) -> IsterError:
-    """Return a copy of an error that is kept beside messages.
-
-    The traceback of a raised error refers to frames, and those refer to the futures of messages.
-    An error that such a future refers to must never be raised itself: Python's garbage collector
-    does not look into futures (`gc=False`), so the cycle with the messages would stay for ever.
-    """
-    copied = copy(error)
-    copied.__cause__ = error.__cause__
-    return copied
-
-
 def _extended(column: list[Any] | None, before: int, value: Any) -> list[Any]:
     if column is None:
         column = [None] * before
@@ -185,10 +159,11 @@ class Sent(msgspec.Struct, gc=False):
         """The id, once done; raises what went wrong."""
         if not self.batch.done:
             raise BadRequestError("the message is not acknowledged yet: await it")
-        error = self.batch.failure()
-        if error is not None:
+        if self.batch.error is not None:
             self.batch.awaited = True
-            raise error
+            # Not by a name: this frame would refer to an error whose traceback refers to it, and
+            # the payload would stay until Python looks for cycles.
+            raise error_to_raise(self.batch.error)
         if self.batch.offsets is not None:
             return message_id(self.batch.topic, self.batch.offsets[self.slot])
         return MessageId(self.batch.topic, self.batch.base_offset + self.slot)

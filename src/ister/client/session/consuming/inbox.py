@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ister.base.errors import IsterError, ProtocolError
 from ister.base.limits import CREDIT_MAX
-from ister.client.session.pending import Future
-from ister.client.session.sharing_window import SOON_IN_BATCHES_MS, SharingWindow
+from ister.client.session.consuming.sharing_window import SOON_IN_BATCHES_MS, SharingWindow
+from ister.client.session.futures import Future
 from ister.codec import Batch
 from ister.wire import credit_frame
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
 
 # Finished futures are swept out when more than this have gathered.
 WAITERS_KEPT = 16
@@ -35,7 +35,7 @@ class Inbox:
 
     def __init__(
         self,
-        session: "Session",
+        session: "SessionPort",
         *,
         channel: int,
         credit_count: int,

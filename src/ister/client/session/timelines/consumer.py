@@ -40,11 +40,11 @@ from ister.base.limits import (
 )
 from ister.client.session.calls import ignore
 from ister.client.session.checks import cut_reason
-from ister.client.session.leases import MAX_RENEWAL_MS, RENEWAL_SLACK
-from ister.client.session.pending import Future
-from ister.client.session.timeline_changes import outcomes_for
-from ister.client.session.timeline_clock import Lateness
-from ister.client.session.timeline_credit import Credit, is_left
+from ister.client.session.futures import Future
+from ister.client.session.renewal import MAX_RENEWAL_MS, RENEWAL_SLACK
+from ister.client.session.timelines.changes import outcomes_for
+from ister.client.session.timelines.clock import Lateness
+from ister.client.session.timelines.credit import Credit, is_left
 from ister.wire import (
     EXTEND,
     NO_LATENESS,
@@ -64,7 +64,7 @@ from ister.wire import (
 )
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
+    from ister.client.session.port import SessionPort
 
 # Finished futures are swept out when more than this have gathered.
 WAITERS_KEPT = 16
@@ -165,7 +165,7 @@ class TimelineChannel:
     """See the module."""
 
     def __init__(
-        self, session: "Session", command: ConsumeTimeline, max_renewal_ms: int = MAX_RENEWAL_MS
+        self, session: "SessionPort", command: ConsumeTimeline, max_renewal_ms: int = MAX_RENEWAL_MS
     ) -> None:
         self.channel = command.channel
         self.closed: IsterError | None = None
@@ -214,7 +214,7 @@ class TimelineChannel:
         while waiting and waiting[0][0] <= now_ms:
             due_ms, number, held = heappop(waiting)
             heappush(ready, (held.level, due_ms, number, held))
-        latest_ms = (now_us + self._session.timelines.clock.spread_us) // 1000
+        latest_ms = (now_us + self._session.timelines.spread_us) // 1000
         while ready:
             held = heappop(ready)[3]
             if held.gone:
@@ -452,7 +452,7 @@ class TimelineChannel:
         """Return whether the lease of a message cannot be over, as far as is known."""
         timelines = self._session.timelines
         now_us = timelines.find_now_us()
-        return now_us is not None and ((now_us + timelines.clock.spread_us) // 1000 < held.until_ms)
+        return now_us is not None and ((now_us + timelines.spread_us) // 1000 < held.until_ms)
 
     def _earliest_ms(self, span_ms: int) -> int:
         """Return before when nothing ends that the broker lets last so long from now."""

@@ -5,12 +5,11 @@ every change gets a version or an error, once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ister.base import Seconds, Time, delay_us, epoch_us
+from ister.base import Seconds
 from ister.base.errors import (
     BadRequestError,
     ConnectionLostError,
@@ -25,6 +24,7 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
 )
 from ister.client.session.checks import as_bytes, check_count, check_extras, check_text
+from ister.client.session.due import When
 from ister.codec import Attributes
 from ister.wire import (
     DELETE,
@@ -38,16 +38,11 @@ from ister.wire import (
 )
 
 if TYPE_CHECKING:
-    from ister.client.session.session import Session
-
-# A point in time, or a timedelta from now.
-When = Time | timedelta
+    from ister.client.session.port import SessionPort
 
 LEVELS = 32
 # A change without its id, payload and attributes.
 CHANGE_OVERHEAD_BYTES = 64
-# Milliseconds since 1970 up to the year 9999, which is the last that Python knows.
-DUE_MS_MAX = 253_402_300_800_000
 VERSION_MAX = 2**63 - 1
 
 # What to do about changes of which nobody knows whether they were made.
@@ -163,7 +158,7 @@ def cut_changes(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
 class ChangeBox:
     """Changes to one timeline of one group, on their way to the broker."""
 
-    def __init__(self, session: "Session", topic: str, group: str) -> None:
+    def __init__(self, session: "SessionPort", topic: str, group: str) -> None:
         self.topic = topic
         self.group = group
         self._session = session
@@ -207,31 +202,6 @@ class ChangeBox:
                 start += count
 
         self._session.call(change_command(self.topic, self.group, changes), on_reply)
-
-
-def due_ms_of(
-    at: When | None,
-    after: Seconds | None,
-    now_ms: int,
-    names: tuple[str, str] = ("at", "after"),
-) -> int:
-    """Return when something is due, in milliseconds of the broker's clock: never earlier.
-
-    That is a point in time, or so long from now; now without either. `names` are the arguments.
-    """
-    if at is not None and after is not None:
-        raise BadRequestError("give {} or {}, not both".format(*names))
-    span = at if isinstance(at, timedelta) else after
-    if span is not None:
-        due_ms = now_ms - (-delay_us(span, names[1], names[0]) // 1000)
-    elif at is not None:
-        due_ms = -(-epoch_us(at, *names) // 1000)
-    else:
-        due_ms = now_ms
-    if due_ms >= DUE_MS_MAX:
-        wrong = at if after is None else after
-        raise BadRequestError(f"{names[after is not None]} {wrong!r} is later than the year 9999")
-    return due_ms
 
 
 def check_when(at: When | None, after: Seconds | None) -> None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ister.base.errors import IsterError, LeaseLostError, RequestTimeoutError
 from ister.base.limits import ACKS_PER_FRAME_MAX
-from ister.client.session.pending import Future
+from ister.client.session.futures import Future
 from ister.wire import SEQUENCE_MASK, Opcode, Run, ack_frames, timed_ack_frames
 
 if TYPE_CHECKING:
-    from ister.client.session.leases import Lease
+    from ister.client.session.consuming.leases import Lease
 
 # Lease, first offset, end offset; milliseconds at the end for an extension.
 AnyRun = tuple[int, ...]

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import overload
+from typing import NamedTuple, overload
 
-from ister.client.session.message import DelayedId, DuplicateId, MessageId
+from ister.base import find_partition
 
 # What the broker answers about a message that it stored so long ago that it forgot where.
 OFFSET_FORGOTTEN = 2**64 - 1
@@ -18,6 +18,51 @@ OFFSET_FORGOTTEN = 2**64 - 1
 OFFSET_DELAYED = 2**64 - 2
 # What the application is told then.
 OFFSET_UNKNOWN = -1
+
+
+class MessageId(NamedTuple):
+    """Where a sent message ended up."""
+
+    topic: str
+    offset: int
+
+    @property
+    def partition(self) -> int | None:
+        """The partition, or `None` when the topic has none."""
+        found = find_partition(self.topic)
+        return found[1] if found else None
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether a message of the same id was there before, so that this one was not stored."""
+        return False
+
+    @property
+    def delayed(self) -> bool:
+        """Whether it waits for its time, on the broker's disk: until then `offset` is -1."""
+        return False
+
+
+class DuplicateId(MessageId):
+    """Where the message is that was sent before under the same id. Equal to its own id."""
+
+    __slots__ = ()
+
+    @property
+    def duplicate(self) -> bool:
+        """See `MessageId`."""
+        return True
+
+
+class DelayedId(MessageId):
+    """The topic that a message will be published to. It gets an offset when it is due."""
+
+    __slots__ = ()
+
+    @property
+    def delayed(self) -> bool:
+        """See `MessageId`."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)

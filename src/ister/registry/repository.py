@@ -28,7 +28,7 @@ from ister.registry.records import (
     subject_key,
     version_key,
 )
-from ister.registry.shelf import Contents
+from ister.registry.subject import Contents
 
 # Versions are up to 1 MiB each, the others some hundred bytes.
 VERSIONS_PER_PAGE = 32
@@ -42,7 +42,7 @@ class KeptBinding(NamedTuple):
     revision: int
 
 
-class Archive:
+class SchemaRepository:
     """The facts of a registry in a store that others may write to as well."""
 
     def __init__(self, metadata: Metadata) -> None:
