@@ -4,15 +4,22 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ister.base import Durability, full_name, parse_topic, rounded_size
+from ister.base import Durability, find_partition, full_name, parse_topic, rounded_size
+from ister.base.errors import NotFoundError, TopicNotFoundError
 from ister.cli.backup import DEFAULT_DATA
 from ister.cli.homes import TierOption, backend_of, find_home, open_verified, owned, told_place
 from ister.cli.progress import show_progress
 from ister.cli.terminal import JsonOption, counted, say, write_json
+
+if TYPE_CHECKING:
+    from ister.broker import StoppedLog
+
+# Streams that are named to somebody who mistyped one.
+LISTED_MAX = 20
 
 
 def move(
@@ -67,7 +74,13 @@ def move(
         show_progress(None) as advance,
     ):
         source, target = (local, remote) if is_object else (remote, local)
-        done = relocate(source, target, name, durability, on_progress=partial(advance, name))
+        # A mistyped URL is an empty store as well.
+        was_empty = not remote.ledger.topics
+        try:
+            done = relocate(source, target, name, durability, on_progress=partial(advance, name))
+        except TopicNotFoundError:
+            say(f"ister: stream {name!r} does not exist: {_told_streams(local, remote)}")
+            raise typer.Exit(NotFoundError.exit_code) from None
     place = told_place(object_store if is_object else str(data))
     if as_json:
         found = {"topic": name, "durability": durability, "place": place}
@@ -80,3 +93,15 @@ def move(
             counted(done.subscriptions, "subscription"),
         )
         say(f"{name} is in {place} now: {size}, {subscriptions}")
+    if was_empty and is_object:
+        say(
+            "this object store was empty, without a stream: start the broker with the same --object-store"
+        )
+
+
+def _told_streams(*logs: "StoppedLog") -> str:
+    """Tell which streams there are in these logs."""
+    topics = sorted(record.name for log in logs for record in log.ledger.topics.values())
+    names = list(dict.fromkeys(found[0] if (found := find_partition(t)) else t for t in topics))
+    more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
+    return f"there are {', '.join(names[:LISTED_MAX])}{more}" if names else "there are none"
