@@ -17,8 +17,7 @@ from ister.cli.progress import show_progress
 from ister.cli.terminal import JsonOption, counted, say, write_json
 
 if TYPE_CHECKING:
-    from ister.broker import StoppedLog
-    from ister.broker.relocating import Relocated
+    from ister.broker import Relocated, StoppedLog
 
 # Streams that are named to somebody who mistyped one.
 LISTED_MAX = 20
