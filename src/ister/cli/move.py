@@ -85,9 +85,7 @@ def move(
     else:
         _say_moved(name, place, done)
     if was_empty and is_object:
-        say(
-            "this object store was empty, without a stream: start the broker with the same --object-store"
-        )
+        say("this object store was empty: start the broker with the same --object-store")
 
 
 def _relocate(
