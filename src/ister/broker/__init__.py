@@ -11,7 +11,7 @@ from ister.broker.live.subscription import Subscription
 from ister.broker.live.topic import Topic
 from ister.broker.scheduling.turns import Turns
 from ister.broker.scheduling.workers import InlineWorker, ThreadWorker, Worker
-from ister.broker.schema_checks import Check, Guard, GuardOf
+from ister.broker.schema_checks import LongCheck, SchemaCheck, SchemaCheckOf
 from ister.broker.state.state import Budgets, State
 from ister.broker.storage.commit_figures import CommitFigures
 from ister.broker.storage.opening import open_storage
@@ -41,16 +41,14 @@ from ister.broker.transactions.transactions import Transaction, check_commit
 __all__ = [
     "Broker",
     "Budgets",
-    "Check",
     "CommitFigures",
     "ConnectionCounts",
     "Consumer",
     "DelayedBatch",
-    "Guard",
-    "GuardOf",
     "Head",
     "InlineWorker",
     "Located",
+    "LongCheck",
     "Membership",
     "Page",
     "Producer",
@@ -63,6 +61,8 @@ __all__ = [
     "Reject",
     "Relocated",
     "ReplySink",
+    "SchemaCheck",
+    "SchemaCheckOf",
     "Sink",
     "Spool",
     "Spooling",

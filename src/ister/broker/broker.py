@@ -60,7 +60,7 @@ from ister.broker.live.replies import Replies
 from ister.broker.live.subscription import RandomSlot
 from ister.broker.live.topic import AnyTopic, Pieces, Topic
 from ister.broker.scheduling.turns import Turns
-from ister.broker.schema_checks import Check, GuardOf, check, long_check
+from ister.broker.schema_checks import LongCheck, SchemaCheckOf, check, long_check
 from ister.broker.state.message_ids import check_ids
 from ister.broker.storage.committer import Done, ignore
 from ister.broker.storage.storage import Storage
@@ -352,8 +352,8 @@ class Broker:
         assert isinstance(topic, Topic)
         if topic.deleted:
             raise TopicNotFoundError(topic.name)
-        if topic.guard is not None and not checked:
-            check(topic.guard, batch)
+        if topic.schema_check is not None and not checked:
+            check(topic.schema_check, batch)
         self._published += 1
         return topic
 
@@ -396,8 +396,8 @@ class Broker:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
         check_ids(batch)
         self._published += 1
-        guard = None if checked else topic.guard
-        topic.publish(producer.name, batch, told, guard=guard, **expected)
+        schema_check = None if checked else topic.schema_check
+        topic.publish(producer.name, batch, told, schema_check=schema_check, **expected)
 
     def delay(
         self, producer: Producer, delayed: DelayedBatch, done: Done, *, checked: bool = False
@@ -413,19 +413,20 @@ class Broker:
         _check_may_publish(producer)
         if not checked:
             self._check_batch(topic.name, batch, producer)
-            if topic.guard is not None:
-                check(topic.guard, batch)
+            if topic.schema_check is not None:
+                check(topic.schema_check, batch)
         if batch.columns & Column.REPLY:
             raise BadRequestError("a request cannot be delayed: nobody would wait for the answer")
         self.delays.add(producer, delayed, done)
 
-    def long_check(self, producer: Producer, batch: Batch) -> Check | None:
+    def long_check(self, producer: Producer, batch: Batch) -> LongCheck | None:
         """Return what to do in a thread before this batch is published as `checked`.
 
         `None` when it need not be. Raises when the batch breaks another rule than its schema's.
         """
         topic, stream = producer.topic, producer.stream
-        check = long_check([(topic.guard, batch)]) if topic.guard is not None else None
+        schema_check = topic.schema_check
+        check = long_check([(schema_check, batch)]) if schema_check is not None else None
         if check is None:
             return None
         self._check_batch(topic.name, batch, producer)
@@ -457,25 +458,27 @@ class Broker:
         """
         self._transactions.commit(transaction, topics, acks, done, checked=checked)
 
-    def long_commit_check(self, transaction: Transaction, topics: Sequence[str]) -> Check | None:
+    def long_commit_check(
+        self, transaction: Transaction, topics: Sequence[str]
+    ) -> LongCheck | None:
         """Return what to do in a thread before this is committed as `checked`, if anything."""
-        return long_check(self._transactions.guarded(transaction, topics))
+        return long_check(self._transactions.batches_to_check(transaction, topics))
 
     # Schemas
 
     @property
-    def guard_of(self) -> GuardOf:
-        """Tells who guards a topic: asked when that is made, and when its schema changes."""
-        return self.catalog.guard_of
+    def schema_check_of(self) -> SchemaCheckOf:
+        """The function that finds a topic's schema check, when it is made or its schema changes."""
+        return self.catalog.schema_check_of
 
-    @guard_of.setter
-    def guard_of(self, guard_of: GuardOf) -> None:
-        self.catalog.guard_of = guard_of
-        self.catalog.set_guards(self.catalog.topics.values())
+    @schema_check_of.setter
+    def schema_check_of(self, schema_check_of: SchemaCheckOf) -> None:
+        self.catalog.schema_check_of = schema_check_of
+        self.catalog.refresh_schema_checks(self.catalog.topics.values())
 
     def on_bound(self, topic: str) -> None:
         """The schema of a topic has changed, whether that is there or not."""
-        self.catalog.set_guards(self.catalog.find(Pattern(topic)))
+        self.catalog.refresh_schema_checks(self.catalog.find(Pattern(topic)))
 
     # Requests and replies
 

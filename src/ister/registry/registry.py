@@ -28,8 +28,8 @@ from ister.base.errors import (
 )
 from ister.metadata import Metadata
 from ister.registry.archive import Archive
+from ister.registry.binding_check import BindingCheck, Tally
 from ister.registry.bindings import is_satisfiable
-from ister.registry.guard import Guard, Tally
 from ister.registry.holdings import Holdings, RegistryLimits, retried
 from ister.registry.records import (
     Binding,
@@ -219,15 +219,15 @@ class Registry:
         """Return every binding, by topic."""
         return self._holdings.bindings.all()
 
-    def guard(self, topic: str) -> Guard | None:
+    def find_check(self, topic: str) -> BindingCheck | None:
         """Return what checks the batches of a topic or a partition; `None` when nothing is to be.
 
         Ask again after `on_bound` was called for the topic.
         """
-        return self._holdings.bindings.guard(topic)
+        return self._holdings.bindings.find_check(topic)
 
     def tallies(self) -> dict[str, Tally]:
-        """Return what the guards have counted since the start, by bound topic."""
+        """Return what the checks have counted since the start, by bound topic."""
         return self._holdings.bindings.tallies()
 
     async def bind(

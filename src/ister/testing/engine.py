@@ -54,7 +54,7 @@ class Engine:
             spooling=Spooling(new_spool=lambda: Spool(None), new_worker=_inline_worker),
             auto_create=AutoCreate.parse(auto_create),
         )
-        self.broker.guard_of = registry.guard
+        self.broker.schema_check_of = registry.find_check
         registry.on_bound.append(self.broker.on_bound)
         if disk.names("segments"):
             self.broker.adopt(self._open_storage())

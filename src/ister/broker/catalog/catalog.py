@@ -51,7 +51,7 @@ from ister.broker.catalog.wanted import (
 from ister.broker.durable.dead_letters import OnTopic, is_for_letters
 from ister.broker.live.topic import AnyTopic, Topic
 from ister.broker.scheduling.chores import Steps
-from ister.broker.schema_checks import GuardOf, no_guard
+from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
 from ister.broker.state.changes import NamespaceCreated
 from ister.broker.state.state import State
 from ister.broker.storage.committer import Done, ignore
@@ -89,7 +89,7 @@ class Catalog:
         self.names = SortedNames()
         # Of a broker that has a store for them.
         self.timelines: Timelines | None = None
-        self.guard_of: GuardOf = no_guard
+        self.schema_check_of: SchemaCheckOf = no_schema_check
         # Told of a partitioned topic that was made or has grown.
         self.on_partitions_added: Callable[[TopicName], object] = lambda _: None
         # What deleted topics had counted: totals never fall.
@@ -129,7 +129,7 @@ class Catalog:
         self.namespaces.adopt(storage.state.namespaces)
         for topic in storage.topics.values():
             self._add(topic)
-            topic.guard = self.guard_of(topic.name)
+            topic.schema_check = self.schema_check_of(topic.name)
         for name, partitions in storage.state.partitioned.items():
             self._partitioned[name] = [
                 self.topics[partition_name(name, n)] for n in range(partitions)
@@ -292,10 +292,10 @@ class Catalog:
         if find_partition(name) is not None:
             raise BadNameError(name, "names ending in '-part-N' belong to partitioned topics")
 
-    def set_guards(self, topics: Iterable[AnyTopic]) -> None:
-        """Ask anew who guards some topics."""
+    def refresh_schema_checks(self, topics: Iterable[AnyTopic]) -> None:
+        """Look up the schema checks of some topics again."""
         for topic in topics:
-            topic.guard = self.guard_of(topic.name)
+            topic.schema_check = self.schema_check_of(topic.name)
 
     # Making
 
@@ -425,7 +425,7 @@ class Catalog:
         )
         for part in made:
             self._add(part)
-            part.guard = self.guard_of(part.name)
+            part.schema_check = self.schema_check_of(part.name)
         if partitioned:
             self._partitioned.setdefault(topic, []).extend(made)
         self.subscribers.on_streams(made)
@@ -444,7 +444,7 @@ class Catalog:
         topics = [Topic(name, self._new_number()) for name in names]
         for topic in topics:
             self._add(topic)
-            topic.guard = self.guard_of(topic.name)
+            topic.schema_check = self.schema_check_of(topic.name)
         self.subscribers.on_live(topics)
         return topics
 

@@ -22,7 +22,7 @@ from ister.base.errors import (
     ShardMovedError,
 )
 from ister.broker.scheduling.turns import Turns
-from ister.broker.schema_checks import Guard, check
+from ister.broker.schema_checks import SchemaCheck, check
 from ister.broker.state.changes import Sequenced, encode_changes
 from ister.broker.state.key_offsets import PendingKeys, check_keys
 from ister.broker.state.message_ids import keys_of
@@ -92,7 +92,6 @@ class StreamTopic:
         "changed",
         "deleted",
         "followers",
-        "guard",
         "is_work_queue",
         "keys",
         "messages_dropped",
@@ -105,6 +104,7 @@ class StreamTopic:
         "producers",
         "recent",
         "record",
+        "schema_check",
         "settings",
         "storage",
     )
@@ -127,7 +127,7 @@ class StreamTopic:
         self.deleted = False
         # Whether its storage knows that it is to be looked at: see `upkeep`.
         self.changed = False
-        self.guard: Guard | None = None
+        self.schema_check: SchemaCheck | None = None
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out = 0
@@ -167,19 +167,19 @@ class StreamTopic:
         batch: Batch,
         told: Told,
         *,
-        guard: Guard | None = None,
+        schema_check: SchemaCheck | None = None,
         **expected: Unpack[Expected],
     ) -> None:
         """Store a checked batch of the producer `name`; `told` is called once, maybe at once.
 
-        What is stored already is answered without asking the `guard`, which may know better now.
+        What is stored already is answered without a `schema_check`: the schema may be another now.
         """
         self.storage.committer.check_room()
         if self.is_repeated(name, batch):
             self._answer_again(name, batch, told)
             return
-        if guard is not None:
-            check(guard, batch)
+        if schema_check is not None:
+            check(schema_check, batch)
         if self.record.key_offsets is not None:
             check_keys([batch])
         if (offset := expected.get("expected_offset", self.appended)) != self.appended:

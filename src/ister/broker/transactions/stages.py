@@ -43,7 +43,7 @@ from ister.base.limits import (
     STAGING_BYTES_MAX,
 )
 from ister.broker.scheduling.workers import Worker
-from ister.broker.schema_checks import Guard, check
+from ister.broker.schema_checks import SchemaCheck, check
 from ister.broker.streams.recent import BATCH_OVERHEAD_BYTES
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.transactions.spool import Spool, SpoolPlace
@@ -86,12 +86,12 @@ class Stage:
         "batches",
         "due_ms",
         "error",
-        "guards",
         "held_bytes",
         "keep_ms",
         "messages",
         "on_written",
         "publishing",
+        "schema_checks",
         "size_bytes",
         "slot_end",
         "spool",
@@ -124,7 +124,7 @@ class Stage:
         self.on_written: Callable[[], object] | None = None
         # Once closed: by slot, where its batches go, and who has checked them.
         self.topics: list[StreamTopic] = []
-        self.guards: list[Guard | None] = []
+        self.schema_checks: list[SchemaCheck | None] = []
         # When it is too old; 0 while it is open.
         self.due_ms = 0
         self.publishing = False
@@ -372,18 +372,21 @@ class Staging:
 
         They are checked again where a topic was bound to another schema since.
         """
-        guards = [
-            [topic.guard if topic.guard is not known else None for topic, known in pairs]
-            for pairs in (zip(s.topics, s.guards, strict=True) for s in stages)
+        schema_checks = [
+            [
+                topic.schema_check if topic.schema_check is not known else None
+                for topic, known in pairs
+            ]
+            for pairs in (zip(s.topics, s.schema_checks, strict=True) for s in stages)
         ]
 
         def look() -> list[StagedBatch]:
             found = []
-            for stage, changed in zip(stages, guards, strict=True):
+            for stage, changed in zip(stages, schema_checks, strict=True):
                 for slot, batch in stage.find_batches():
-                    guard = changed[slot]
-                    if guard is not None:
-                        check(guard, batch.read())
+                    schema_check = changed[slot]
+                    if schema_check is not None:
+                        check(schema_check, batch.read())
                     found.append(batch)
             return found
 
@@ -472,16 +475,16 @@ class Staging:
                 call()
 
     def _check_schemas(self, stage: Stage, done: Callable[[IsterError | None], object]) -> None:
-        guards = stage.guards = [topic.guard for topic in stage.topics]
-        if not any(guard is not None for guard in guards) or not stage.batches:
+        schema_checks = stage.schema_checks = [topic.schema_check for topic in stage.topics]
+        if not any(schema_check is not None for schema_check in schema_checks) or not stage.batches:
             done(None)
             return
 
         def run() -> None:
             for slot, batch in stage.find_batches():
-                guard = guards[slot]
-                if guard is not None:
-                    check(guard, batch.read())
+                schema_check = schema_checks[slot]
+                if schema_check is not None:
+                    check(schema_check, batch.read())
 
         self._read(
             CHECKING,

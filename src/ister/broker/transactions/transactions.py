@@ -37,7 +37,7 @@ from ister.base.limits import (
 )
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription, Run
-from ister.broker.schema_checks import Guard, check
+from ister.broker.schema_checks import SchemaCheck, check
 from ister.broker.state.changes import Acked, Change, TransactionDone, encode_changes
 from ister.broker.state.key_offsets import check_keys
 from ister.broker.storage.storage import Storage
@@ -159,8 +159,8 @@ class Transactions:
         parts = self._parts(transaction, names)
         if not checked:
             for topic, batch in parts:
-                if topic.guard is not None:
-                    check(topic.guard, batch)
+                if topic.schema_check is not None:
+                    check(topic.schema_check, batch)
         for durables, *_ in acks:
             for durable in durables:
                 # First: that a lease is over would mean that nothing of it was carried out, and
@@ -179,15 +179,17 @@ class Transactions:
             storage.committer.check()
         self._carry_out(storage, parts, found, (transaction, done))
 
-    def guarded(self, transaction: Transaction, names: Sequence[str]) -> list[tuple[Guard, Batch]]:
+    def batches_to_check(
+        self, transaction: Transaction, names: Sequence[str]
+    ) -> list[tuple[SchemaCheck, Batch]]:
         """Return the batches of a transaction that are to be checked; of one repeated, none."""
         word = transaction.word
         if word in self._committing or any(word in v.state.commits for v in self._storages):
             return []
         return [
-            (topic.guard, batch)
+            (topic.schema_check, batch)
             for topic, batch in self._parts(transaction, names)
-            if topic.guard is not None
+            if topic.schema_check is not None
         ]
 
     def _parts(self, transaction: Transaction, names: Sequence[str]) -> list[_Part]:

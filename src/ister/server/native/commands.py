@@ -95,7 +95,9 @@ _CONSUMERS_MAX = "consumers_per_connection_max"
 def greet(session: "NativeSession", frame: Frame) -> None:
     """Answer the hello of a client, or raise why it is not let in."""
     hello, version = accept_hello(frame)
-    session.shown = session.door.guard.check(hello.token, door="native", address=session.address)
+    session.shown = session.door.authenticator.check(
+        hello.token, door="native", address=session.address
+    )
     if session.door.closing:
         raise GoingAwayError("shutting down")
     session.opened(hello)
