@@ -17,7 +17,9 @@ from ister.broker.storage.commit_figures import CommitFigures
 from ister.broker.storage.opening import open_storage
 from ister.broker.storage.relocation import Relocated, relocate
 from ister.broker.storage.stopped_log import StoppedLog
-from ister.broker.storage.storage import Storage, Workers
+from ister.broker.storage.storage import Storage
+from ister.broker.storage.threads import Workers
+from ister.broker.storage.writes import Write
 from ister.broker.streams.reader import Reader, ReaderSink, open_reader
 from ister.broker.streams.recent import RecentBudget
 from ister.broker.streams.segments import Located, Page, locate
@@ -85,6 +87,7 @@ __all__ = [
     "WithStore",
     "Worker",
     "Workers",
+    "Write",
     "check_commit",
     "default_dead_letter_topic",
     "locate",

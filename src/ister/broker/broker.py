@@ -59,12 +59,13 @@ from ister.broker.durable.subscriptions import Durables
 from ister.broker.live.replies import Replies
 from ister.broker.live.subscription import RandomSlot
 from ister.broker.live.topic import AnyTopic, Pieces, Topic
+from ister.broker.scheduling.completion import Done, after_all, ignore
 from ister.broker.scheduling.turns import Turns
 from ister.broker.schema_checks import LongCheck, SchemaCheckOf, check, long_check
 from ister.broker.state.message_ids import check_ids
-from ister.broker.storage.committer import Done, ignore
 from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic, Told
+from ister.broker.streams.recent import RecentBudget
+from ister.broker.streams.stream import OnStored, StreamTopic
 from ister.broker.streams.streams import Streams
 from ister.broker.streams.watches import Watching
 from ister.broker.timelines import StoreWorker, Timelines
@@ -107,6 +108,7 @@ class Broker:
         limits: Limits,
         clock: Clock,
         random_slot: RandomSlot,
+        recent: RecentBudget | None = None,
         open_local: Callable[[], Storage] | None = None,
         spooling: Spooling | None = None,
         auto_create: AutoCreate | None = None,
@@ -138,13 +140,16 @@ class Broker:
         self.streams = Streams(
             clock=clock,
             new_number=new_number,
-            durables=self.durables,
+            turns=self.turns,
+            recent=recent or RecentBudget(),
             open_local=open_local,
             on_opened=self.adopt,
         )
+        self.streams.upkeep.before_round.append(self.durables.expiry.tend)
         self.catalog = Catalog(
             limits=limits,
             streams=self.streams,
+            durables=self.durables,
             new_number=new_number,
             auto_create=auto_create or AutoCreate(),
         )
@@ -155,19 +160,23 @@ class Broker:
             durables=self.durables,
             random_slot=random_slot,
         )
-        self.watching = Watching(self.catalog, clock)
+        self.watching = Watching(self.catalog.streams_of, clock)
+        self.catalog.on_partitions_added = self.watching.on_partitions_added
         self._transactions = Transactions(self.streams.storages, self.catalog.stream_to_write)
-        self.staging = Staging(
-            clock=clock,
-            spooling=spooling,
-            find_topic=self.catalog.stream_to_write,
-            check_batch=lambda batch: self._check_batch("(stage)", batch, None),
-        )
+        self.staging = self._new_staging(spooling)
         self.series = SeriesPublisher(self.staging, self.streams)
         # Of a broker that has a store for timelines.
         self.delays: Delays | None = None
         # How many batches were published, by connections: timelines give way to those.
         self._published = 0
+
+    def _new_staging(self, spooling: Spooling | None) -> Staging:
+        return Staging(
+            clock=self.clock,
+            spooling=spooling,
+            find_topic=self.catalog.stream_to_write,
+            check_batch=lambda batch: self._check_batch("(stage)", batch, None),
+        )
 
     def adopt(self, storage: Storage, *, is_object: bool = False) -> None:
         """Take over a storage: the namespaces, topics and subscriptions its state knows.
@@ -176,6 +185,7 @@ class Broker:
         """
         self.catalog.check_adoptable(storage.state)
         self.streams.adopt(storage, is_object=is_object)
+        self.durables.adopt(storage, self.streams.topics_of(storage))
         if not is_object:
             storage.committer.at_once = self._may_wait
         self.catalog.adopt(storage)
@@ -286,22 +296,11 @@ class Broker:
             raise BadRequestError(
                 f"{name} is partitioned: purge one of its partitions to an offset"
             )
-        left, purged = len(topics), 0
-        failed: list[IsterError] = []
-
-        def on_done(error: IsterError | None, count: int) -> None:
-            nonlocal left, purged
-            left -= 1
-            purged += count
-            if error is not None:
-                failed.append(error)
-            if left == 0:
-                done(failed[0] if failed else purged)
-
-        for topic in topics:
-            end = topic.next_offset if before < 0 else min(before, topic.next_offset)
-            count = max(end - topic.first_offset, 0)
-            self.streams.trim(topic, end, lambda error, count=count: on_done(error, count))  # type: ignore[misc]
+        ends = [t.next_offset if before < 0 else min(before, t.next_offset) for t in topics]
+        purged = sum(max(end - t.first_offset, 0) for t, end in zip(topics, ends, strict=True))
+        each = after_all(len(topics), lambda error: done(error or purged))
+        for topic, end in zip(topics, ends, strict=True):
+            topic.trim(end, each)
 
     # Producing
 
@@ -376,7 +375,7 @@ class Broker:
         self,
         producer: Producer,
         batch: Batch,
-        told: Told,
+        told: OnStored,
         *,
         checked: bool = False,
         **expected: Unpack[Expected],
@@ -551,7 +550,7 @@ class Broker:
             queued_bytes=self.budget.queued_bytes,
             storage_error=self.streams.error,
             stored_bytes=sum(v.log.total_bytes for v in self.streams.storages),
-            tail_bytes=max((v.budget.size_bytes for v in self.streams.storages), default=0),
+            tail_bytes=self.streams.recent.size_bytes,
             delayed=self.delays.report() if self.delays is not None else DelayReport(),
         )
 

@@ -34,7 +34,7 @@ import structlog
 
 from ister.base import AutoCreate, Clock
 from ister.base.errors import ConfigError, StorageFailedError
-from ister.broker import Broker
+from ister.broker import Broker, RecentBudget
 from ister.codec import keep_freed_memory
 from ister.metadata import Metadata, SqliteMetadata
 from ister.objects import make_folder
@@ -123,15 +123,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     clock = SystemClock(loop.call_later)
     authenticator = open_authenticator(config.security, clock.monotonic_ms)
     storage = Storages(config, clock, environment=os.environ)
-    broker = Broker(
-        name=config.name or _host_name(),
-        limits=config.limits,
-        clock=clock,
-        random_slot=random.randrange,
-        open_local=storage.open_local,
-        spooling=storage.spooling,
-        auto_create=AutoCreate.parse(config.auto_create),
-    )
+    broker = _new_broker(config, clock, storage)
     metadata = SqliteMetadata(config.data_folder)
     opening = asyncio.ensure_future(_open_storage(config, broker, storage, metadata, clock))
     if not await _comes_first(opening, stopped):
@@ -189,6 +181,19 @@ class Doors:
     http: "HttpDoor"
     backups: Backups
     grpc: "GrpcDoor | None" = None
+
+
+def _new_broker(config: ServerConfig, clock: Clock, storage: Storages) -> Broker:
+    return Broker(
+        name=config.name or _host_name(),
+        limits=config.limits,
+        clock=clock,
+        random_slot=random.randrange,
+        recent=RecentBudget(config.storage.memory_bytes),
+        open_local=storage.open_local,
+        spooling=storage.spooling,
+        auto_create=AutoCreate.parse(config.auto_create),
+    )
 
 
 async def _open_storage(

@@ -104,13 +104,13 @@ def bench() -> Iterator[Bench]:
 
 
 def test_it_looks_only_now_and_then(bench: Bench) -> None:
-    bench.compactor.tend()
+    bench.compactor.maintain()
     assert bench.jobs == []
     bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.compactor.maintain()
     assert len(bench.jobs) == 1
 
-    bench.compactor.tend()
+    bench.compactor.maintain()
 
     assert len(bench.jobs) == 1
 
@@ -146,7 +146,7 @@ def test_after_a_rewrite_it_looks_again_without_waiting(bench: Bench) -> None:
     bench.compactor.look()
     bench.work()
     bench.checkpoint()
-    bench.compactor.tend()
+    bench.compactor.maintain()
 
     assert len(bench.jobs) == 1
 
@@ -165,7 +165,7 @@ def test_closing_breaks_a_rewrite_off(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert bench.compactor.figures.failures == 0
     assert bench.compactor.figures.by_reason == {}
     bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.compactor.maintain()
     assert bench.jobs == []
 
 
@@ -245,7 +245,7 @@ class Turns:
 
     def look(self) -> None:
         self.clock.advance(LOOK_S + 1)
-        self.compactor.tend()
+        self.compactor.maintain()
         self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -306,7 +306,7 @@ def test_a_rewrite_without_room_leaves_the_reserve_alone_and_messages_are_taken(
     reserve = disk.names("reserve")
     disk.create("foreign/file", allocate_bytes=disk.free_bytes - 8_000)
     turns.clock.advance(LOOK_S + 1)
-    turns.compactor.tend()
+    turns.compactor.maintain()
 
     assert turns.compactor.figures.failures == 1
     assert disk.names("reserve") == reserve
@@ -315,11 +315,11 @@ def test_a_rewrite_without_room_leaves_the_reserve_alone_and_messages_are_taken(
 
 def test_plan_that_fails_is_counted_and_tried_again(bench: Bench) -> None:
     bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.compactor.maintain()
     _, done = bench.jobs.pop()
     done(ZeroDivisionError())
 
     assert bench.compactor.figures.failures == 1
     bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.compactor.maintain()
     assert len(bench.jobs) == 1

@@ -46,7 +46,8 @@ def read_all(bench: StreamBench, *, credit: int = 1_000_000) -> ReaderSink:
         _position("earliest"),
         _position("latest"),
         opened.append,
-        durables=bench.broker.durables,
+        turns=bench.broker.turns,
+        shared=bench.broker.durables.shared,
         sink=sink,
         channel=1,
     )

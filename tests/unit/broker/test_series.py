@@ -459,9 +459,13 @@ def test_who_fails_on_what_is_published_keeps_nobody_from_publishing(bench: Stre
     class Faulty:
         listening = True
         is_durable = False
+        floor = None
 
         def on_new(self) -> None:
             raise ZeroDivisionError
+
+        def on_trimmed(self) -> None:
+            pass
 
         def on_topic_deleted(self) -> None:
             pass

@@ -49,12 +49,13 @@ from ister.broker.catalog.wanted import (
     no_letters,
 )
 from ister.broker.durable.dead_letters import OnTopic, is_for_letters
+from ister.broker.durable.subscriptions import Durables
 from ister.broker.live.topic import AnyTopic, Topic
 from ister.broker.scheduling.chores import Steps
+from ister.broker.scheduling.completion import Done, ignore
 from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
 from ister.broker.state.changes import NamespaceCreated
 from ister.broker.state.state import State
-from ister.broker.storage.committer import Done, ignore
 from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.streams import Streams
@@ -81,6 +82,7 @@ class Catalog:
         *,
         limits: Limits,
         streams: Streams,
+        durables: Durables,
         new_number: Callable[[], int],
         auto_create: AutoCreate,
     ) -> None:
@@ -102,6 +104,7 @@ class Catalog:
         )
         self._limits = limits
         self._streams = streams
+        self._durables = durables
         self._new_number = new_number
         self._auto_create = auto_create
         self._partitioned: dict[str, list[AnyTopic]] = {}
@@ -127,9 +130,8 @@ class Catalog:
     def adopt(self, storage: Storage) -> None:
         """Take over what the state of a storage knows."""
         self.namespaces.adopt(storage.state.namespaces)
-        for topic in storage.topics.values():
+        for topic in self._streams.topics_of(storage).values():
             self._add(topic)
-            topic.schema_check = self.schema_check_of(topic.name)
         for name, partitions in storage.state.partitioned.items():
             self._partitioned[name] = [
                 self.topics[partition_name(name, n)] for n in range(partitions)
@@ -186,7 +188,7 @@ class Catalog:
         if kind == OFF:
             raise TopicNotFoundError(name)
         # A live topic would take no dead letters: they would come again and again.
-        return "stream" if is_for_letters(name, self._streams.durables) else kind
+        return "stream" if is_for_letters(name, self._durables) else kind
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""
@@ -419,13 +421,16 @@ class Catalog:
                 self._take_back(topic, made)
             done(error)
 
-        total = self.partition_count(topic) + len(names)
         made += self._streams.create(
-            names, settings, on_done, partitioned=topic if partitioned else "", partitions=total
+            names,
+            settings,
+            on_done,
+            partitioned=topic if partitioned else "",
+            partitions=self.partition_count(topic) + len(names),
+            cover=self._durables.plan_cover(names, storage, settings),
         )
         for part in made:
             self._add(part)
-            part.schema_check = self.schema_check_of(part.name)
         if partitioned:
             self._partitioned.setdefault(topic, []).extend(made)
         self.subscribers.on_streams(made)
@@ -444,7 +449,6 @@ class Catalog:
         topics = [Topic(name, self._new_number()) for name in names]
         for topic in topics:
             self._add(topic)
-            topic.schema_check = self.schema_check_of(topic.name)
         self.subscribers.on_live(topics)
         return topics
 
@@ -452,6 +456,7 @@ class Catalog:
         if topic.name not in self.topics:
             self.names.add(topic.name)
         self.topics[topic.name] = topic
+        topic.schema_check = self.schema_check_of(topic.name)
 
     def _remove(self, name: str) -> None:
         if self.topics.pop(name, None) is not None:
@@ -538,7 +543,7 @@ class Catalog:
             yield from self.subscribers.end(ended, live, reason)
             yield from self._streams.end_followers([t for t in gone if isinstance(t, StreamTopic)])
             names = {name, *(part.name for part in gone)}
-            yield from self._streams.durables.on_topics_gone(names, reason)
+            yield from self._durables.on_topics_gone(names, reason)
         finally:
             # Last: closing has counted what was still queued as dropped.
             for part in gone:

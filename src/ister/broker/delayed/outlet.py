@@ -24,10 +24,10 @@ import structlog
 from ister.base.errors import IsterError, StorageUncertainError
 from ister.base.limits import MIB
 from ister.broker.delayed.envelope import Letter, batches_of
-from ister.broker.state.changes import Sequenced, encode_changes
+from ister.broker.state.changes import Sequenced
+from ister.broker.storage.writes import Write
 from ister.broker.streams.stream import StreamTopic
 from ister.codec import Batch
-from ister.log import Kind
 from ister.telemetry import Occasions
 
 # One entry of the journal: a few milliseconds of the event loop, and of the disk.
@@ -127,20 +127,8 @@ class Outlet:
             if new is not None:
                 stream.stamp(new)
                 stored.append(new)
-        changes = encode_changes([noted])
-        if stored:
-            storage.log.append_transaction([stream.part(batch) for batch in stored], changes)
-        else:
-            storage.log.append(Kind.CHANGES, 0, (changes,), sync=True)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None:
-                storage.state.on_changes([noted])
-                for batch in stored:
-                    stream.on_committed(batch, sequenced=False)
-            self._on_stored(letters, error)
-
-        storage.committer.add(on_done)
+        write = Write(batches=[(stream, batch) for batch in stored], changes=[noted])
+        storage.commit(write, lambda error: self._on_stored(letters, error))
 
     def _on_stored(self, letters: list[Letter], error: IsterError | None) -> None:
         if error is None:

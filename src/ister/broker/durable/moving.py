@@ -15,8 +15,8 @@ from ister.base.errors import IsterError, SubscriptionNotFoundError
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.scheduling.chores import Steps
+from ister.broker.scheduling.completion import Done
 from ister.broker.state.changes import Acked, Change, CursorMoved
-from ister.broker.storage.committer import Done
 from ister.subscriptions import Cursor
 
 # Topics moved in one step, at 50 µs each: below 2 ms.

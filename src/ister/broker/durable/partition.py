@@ -175,6 +175,11 @@ class Partition:
         return True
 
     @property
+    def floor(self) -> int:
+        """See `Follower`."""
+        return self.cursor.floor
+
+    @property
     def listening(self) -> bool:
         """See `Follower`."""
         return bool(self.subscription.consumers)

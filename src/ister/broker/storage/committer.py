@@ -33,34 +33,10 @@ from ister.base.errors import (
     StorageTakenError,
     StorageUncertainError,
 )
+from ister.broker.scheduling.completion import Done, ignore
 from ister.broker.scheduling.workers import Worker
 from ister.broker.storage.commit_figures import CommitFigures
 from ister.log import Group, Log, is_disk_full
-
-Done = Callable[[IsterError | None], object]
-
-
-def ignore(_: IsterError | None) -> None:
-    """For what nobody waits for."""
-
-
-def after_all(count: int, done: Done) -> Done:
-    """Return what to call `count` times, for `done` to be told once: of the first error, if any."""
-    errors: list[IsterError] = []
-    left = count
-
-    def one(error: IsterError | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            errors.append(error)
-        if left == 0:
-            done(errors[0] if errors else None)
-
-    if not count:
-        done(None)
-    return one
-
 
 # While changes are taken and messages are not.
 FULL = "the disk is full"
@@ -76,7 +52,7 @@ COMMITTING_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Committer:
-    """See the module."""
+    """Writes what a log collects, a group at a time, and tells everybody who waits for it."""
 
     def __init__(
         self,
@@ -85,21 +61,22 @@ class Committer:
         worker: Worker,
         clock: Clock,
         call_soon: Callable[[Callable[[], object]], object],
-        before_take: Callable[[], object],
-        on_failed: Callable[[], object],
         shard: Callable[[], str] = lambda: "local",
     ) -> None:
         """`shard` is what the log is called."""
         self.log = log
         self.error: StorageFailedError | ShardMovedError | None = None
+        # Called before a group is taken: who has gathered something for it appends that now.
+        self.before_group: list[Callable[[], object]] = []
+        # Called when a group has failed, before anybody gets its error: who has changed state for
+        # an entry undoes that.
+        self.on_failure: list[Callable[[], object]] = []
         # Called once, when the storage is lost and everybody who waited was told.
         self.on_lost: Callable[[ShardMovedError], object] = ignore
         self.figures = CommitFigures()
         self._worker = worker
         self._clock = clock
         self._call_soon = call_soon
-        self._before_take = before_take
-        self._on_failed = on_failed
         self._shard = shard
         self._logger: Any = structlog.get_logger("storage")
         self._waiting: list[Done] = []
@@ -108,7 +85,7 @@ class Committer:
         self._scheduled = False
         # Whether somebody wanted a commit while one was under way: acknowledgements, say, which
         # are gathered only when the next group is begun.
-        self._kicked = False
+        self._woken = False
         self._closed = False
         # Whether a small group may be written in the event loop, when the disk is quick: going to
         # a thread and back costs as much as such a disk does. Whoever has few connections to
@@ -175,7 +152,7 @@ class Committer:
     def add(self, done: Done) -> None:
         """Have `done` called when everything appended so far is as durable as it asked to be."""
         self._waiting.append(done)
-        self.kick()
+        self.wake()
 
     def after(self, done: Done) -> None:
         """As `add`, but at once when nothing is under way, also when the storage has failed.
@@ -187,14 +164,14 @@ class Committer:
         else:
             self.add(done)
 
-    def ride(self, done: Done) -> None:
+    def piggyback(self, done: Done) -> None:
         """As `add`, for what need not be committed before something else is."""
         self._waiting.append(done)
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Commit what has gathered, at the end of this turn of the loop or after this group."""
         if self._committing is not None:
-            self._kicked = True
+            self._woken = True
         elif not self._scheduled and self.error is None:
             self._scheduled = True
             self._call_soon(self._begin)
@@ -218,8 +195,9 @@ class Committer:
         self._scheduled = False
         if self._committing is not None or self.error is not None or self._closed:
             return
-        self._kicked = False
-        self._before_take()
+        self._woken = False
+        for call in self.before_group:
+            call()
         group = self.log.take()
         waiting, self._waiting = self._waiting, []
         if group is None:
@@ -273,8 +251,8 @@ class Committer:
         if not self.full:
             self._tell(self._relieved)
         if self.resting:
-            if self._waiting or self._kicked:
-                self.kick()
+            if self._waiting or self._woken:
+                self.wake()
             else:
                 self._tell(self._idle)
 
@@ -332,7 +310,8 @@ class Committer:
         """Undo the state of all entries before any caller gets its error."""
         self.log.failed(group)
         self._committing_bytes = 0
-        self._on_failed()
+        for call in self.on_failure:
+            call()
 
     def _tell_failed(self, failed: IsterError | None) -> None:
         committing, self._committing = self._committing or [], None
@@ -366,7 +345,7 @@ class Committer:
             return
         self.error = None
         self._logger.info("storage_recovered")
-        self.kick()
+        self.wake()
 
     def _tell_all(self, waiting: list[Done], error: IsterError | None) -> None:
         """Tell everybody: who fails on it must not keep it from the others."""

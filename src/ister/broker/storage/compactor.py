@@ -67,7 +67,7 @@ class Compactor:
         self._looks_without_upload = 0
         self._looked_ms = clock.monotonic_ms()
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Look whether something pays, if it is time to. Called about once a second."""
         now_ms = self._clock.monotonic_ms()
         due = self._log.disk_full or now_ms - self._looked_ms >= LOOK_S * 1000

@@ -11,7 +11,7 @@ Always true:
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Protocol, Unpack
+from typing import Protocol, Unpack
 
 from ister.base import Durability, Expected, Retention, StreamReport, StreamSettings, TopicReport
 from ister.base.errors import (
@@ -21,25 +21,25 @@ from ister.base.errors import (
     SequenceError,
     ShardMovedError,
 )
+from ister.broker.scheduling.completion import Done, ignore
 from ister.broker.scheduling.turns import Turns
 from ister.broker.schema_checks import SchemaCheck, check
-from ister.broker.state.changes import Sequenced, encode_changes
+from ister.broker.state.changes import Sequenced, TopicTrimmed
 from ister.broker.state.key_offsets import PendingKeys, check_keys
 from ister.broker.state.message_ids import keys_of
 from ister.broker.state.state import TopicRecord
-from ister.broker.streams.recent import RecentBatches
+from ister.broker.storage.storage import Storage
+from ister.broker.storage.writes import Publish, Write
+from ister.broker.streams.recent import RecentBatches, RecentBudget
 from ister.codec import Batch, Column
-from ister.log import Kind
 
-if TYPE_CHECKING:
-    from ister.broker.storage.storage import Storage
+# Called when a batch is stored or refused: with an error; or with nothing, and the batch says where
+# it is; or with the offset of each message, when some were known before.
+OnStored = Callable[[IsterError | None, list[int] | None], object]
 
-# What a producer is told: an error; or nothing, and the batch says where it is; or the offset of
-# each message, when some were known before.
-Told = Callable[[IsterError | None, list[int] | None], object]
-
-# Followers told of new messages without a look at the clock: 2 µs each, once their turn is over.
-TOLD_AT_ONCE = 64
+# Followers notified of new messages without a look at the clock, 2 µs each, once their turn is
+# over.
+NOTIFIED_AT_ONCE = 64
 # One read of what is not in memory any more.
 READ_BYTES = 4 * 1024 * 1024
 
@@ -55,8 +55,15 @@ class Follower(Protocol):
     def is_durable(self) -> bool:
         """Whether it belongs to a subscription."""
 
+    @property
+    def floor(self) -> int | None:
+        """The offset below which it has acknowledged everything; `None` if it keeps no count."""
+
     def on_new(self) -> None:
         """Messages have become visible."""
+
+    def on_trimmed(self) -> None:
+        """Messages at the start of the topic are gone."""
 
     def on_topic_deleted(self) -> None:
         """The topic is gone."""
@@ -80,13 +87,14 @@ class StreamTopic:
 
     __slots__ = (
         "_in_memory",
+        "_on_changed",
         "_pending_ids",
         "_pending_keys",
         "_pending_sequences",
         "_stamped_ms",
         "_sync",
         "_turns",
-        "_untold",
+        "_unnotified",
         "appended",
         "bytes_in",
         "changed",
@@ -109,13 +117,23 @@ class StreamTopic:
         "storage",
     )
 
-    def __init__(self, record: TopicRecord, number: int, storage: "Storage", turns: Turns) -> None:
+    def __init__(
+        self,
+        record: TopicRecord,
+        number: int,
+        storage: Storage,
+        *,
+        turns: Turns,
+        recent: RecentBudget,
+        on_changed: "Callable[[StreamTopic], object]",
+    ) -> None:
+        """`on_changed` is called once until `changed` is reset: it may keep too much by now."""
         self.record = record
         self.name = record.name
         # What deliver frames call this topic.
         self.number = number
         self.storage = storage
-        self.recent = RecentBatches(storage.budget)
+        self.recent = RecentBatches(recent)
         self.appended = record.next_offset
         self.followers: dict[Follower, None] = {}
         self.is_work_queue = record.settings.retention == Retention.WORKQUEUE
@@ -125,8 +143,9 @@ class StreamTopic:
         # Who last opened a producer of a name: the others are fenced.
         self.owners: dict[str, object] = {}
         self.deleted = False
-        # Whether its storage knows that it is to be looked at: see `upkeep`.
+        # Whether retention has been asked to check it: see `upkeep`.
         self.changed = False
+        self._on_changed = on_changed
         self.schema_check: SchemaCheck | None = None
         self.messages_in = 0
         self.bytes_in = 0
@@ -146,8 +165,8 @@ class StreamTopic:
         self._pending_keys: dict[int, list[str | None]] = {}
         self.keys = PendingKeys(record)
         self._turns = turns
-        # Followers that are told of new messages in a later turn of the loop.
-        self._untold: OrderedDict[Follower, None] = OrderedDict()
+        # Followers that are notified of new messages in a later turn of the loop.
+        self._unnotified: OrderedDict[Follower, None] = OrderedDict()
 
     @property
     def next_offset(self) -> int:
@@ -159,24 +178,45 @@ class StreamTopic:
         """The offset of the oldest message kept."""
         return self.record.first_offset
 
+    def floors(self) -> list[int]:
+        """Return the floor of every subscription; where the topic begins for those to come."""
+        floors = [floor for one in self.followers if (floor := one.floor) is not None]
+        return [*floors, self.first_offset] if self.partitions_coming else floors
+
+    def trim(self, first_offset: int, done: Done) -> None:
+        """Drop the messages below an offset, if there are any."""
+        first_offset = min(first_offset, self.next_offset)
+        if first_offset <= self.first_offset:
+            done(None)
+            return
+
+        def on_done(error: IsterError | None) -> None:
+            if error is None:
+                self.storage.trimmed = True
+                for follower in list(self.followers):
+                    follower.on_trimmed()
+            done(error)
+
+        self.storage.commit(Write(changes=[TopicTrimmed(self.record.topic, first_offset)]), on_done)
+
     # Producing
 
     def publish(
         self,
         name: str,
         batch: Batch,
-        told: Told,
+        on_stored: OnStored,
         *,
         schema_check: SchemaCheck | None = None,
         **expected: Unpack[Expected],
     ) -> None:
-        """Store a checked batch of the producer `name`; `told` is called once, maybe at once.
+        """Store a checked batch of the producer `name`; `on_stored` is called once, maybe at once.
 
         What is stored already is answered without a `schema_check`: the schema may be another now.
         """
         self.storage.committer.check_room()
         if self.is_repeated(name, batch):
-            self._answer_again(name, batch, told)
+            self._answer_again(name, batch, on_stored)
             return
         if schema_check is not None:
             check(schema_check, batch)
@@ -188,9 +228,9 @@ class StreamTopic:
             self.keys.check(batch, expected["expected_key_offset"])
         new, offsets = self.sort_out(batch)
         if offsets is not None:
-            self._publish_rest(batch, new, offsets, told)
+            self._publish_rest(batch, new, offsets, on_stored)
         else:
-            self._store(batch, told)
+            self._store(batch, on_stored)
 
     def sort_out(self, batch: Batch) -> tuple[Batch | None, list[int] | None]:
         """Return what of a batch is new by its ids, to be stamped next.
@@ -248,33 +288,16 @@ class StreamTopic:
             return False
         return self.record.producers.is_hole(name, first, batch.count)
 
-    def _store(self, batch: Batch, told: Told) -> None:
+    def _store(self, batch: Batch, on_stored: OnStored) -> None:
         self.stamp(batch)
         self._expect(batch)
-        self.storage.log.append(
-            Kind.BATCH,
-            self.record.topic,
-            (batch.stamp_bytes(), batch.tail),
-            count=batch.count,
-            base_offset=batch.base_offset,
-            time_ms=batch.publish_time_ms,
-            sync=self._sync,
-        )
+        write = Publish(self, batch, sync=self._sync)
         if self._in_memory:
             # The application chose to be told before anything is safe.
-            self.storage.committer.add(lambda error: None if error else self.on_committed(batch))
-            told(None, None)
-            return
-
-        def done(error: IsterError | None) -> None:
-            # First of all: the producer need not wait for what is to be done here.
-            try:
-                told(error, None)
-            finally:
-                if error is None:
-                    self.on_committed(batch)
-
-        self.storage.committer.add(done)
+            self.storage.commit(write, ignore)
+            on_stored(None, None)
+        else:
+            self.storage.commit(write, lambda error: on_stored(error, None))
 
     def _expect(self, batch: Batch) -> None:
         """A batch is about to be stored: its numbers are taken."""
@@ -305,16 +328,6 @@ class StreamTopic:
             assert isinstance(batch, Batch)
             self.keys.add(batch, self.record.key_offsets)
 
-    def part(self, batch: Batch) -> tuple[int, int, int, int, tuple[bytes, memoryview]]:
-        """Return a stamped batch as a part of a journal transaction."""
-        return (
-            self.record.topic,
-            batch.base_offset,
-            batch.publish_time_ms,
-            batch.count,
-            (batch.stamp_bytes(), batch.tail),
-        )
-
     def on_committed(self, batch: Batch, *, sequenced: bool = True) -> None:
         """A batch is in the journal: from now on it is there for everybody."""
         if self.deleted:
@@ -335,7 +348,7 @@ class StreamTopic:
         self._keep([batch])
         if not self.changed:
             self.on_changed()
-        self._tell_followers()
+        self._notify_followers()
 
     def on_series(
         self, end_offset: int, *, count: int, size_bytes: int, held: Sequence[Batch] = ()
@@ -352,12 +365,12 @@ class StreamTopic:
         self.messages_in += count
         self.bytes_in += size_bytes
         self.on_changed()
-        self._tell_followers()
+        self._notify_followers()
 
-    def _tell_followers(self) -> None:
-        if len(self.followers) > TOLD_AT_ONCE:
-            waits = bool(self._untold)
-            self._untold.update(self.followers)
+    def _notify_followers(self) -> None:
+        if len(self.followers) > NOTIFIED_AT_ONCE:
+            waits = bool(self._unnotified)
+            self._unnotified.update(self.followers)
             if not waits:
                 self.go_through()
             return
@@ -366,14 +379,14 @@ class StreamTopic:
             follower.on_new()
 
     def go_through(self) -> None:
-        """Tell followers of new messages as long as there is time, and the others later."""
-        untold, followers = self._untold, self.followers
-        while untold:
-            for _ in range(min(len(untold), TOLD_AT_ONCE)):
-                follower, _ = untold.popitem(last=False)
+        """Notify followers of new messages as long as there is time, and the others later."""
+        unnotified, followers = self._unnotified, self.followers
+        while unnotified:
+            for _ in range(min(len(unnotified), NOTIFIED_AT_ONCE)):
+                follower, _ = unnotified.popitem(last=False)
                 if follower in followers:
                     follower.on_new()
-            if untold and not self._turns.join():
+            if unnotified and not self._turns.join():
                 self._turns.wait(self)
                 return
 
@@ -392,10 +405,10 @@ class StreamTopic:
         self._in_memory = durability == Durability.MEMORY
 
     def on_changed(self) -> None:
-        """Have the upkeep look at this topic soon: it may keep too much by now."""
+        """Have retention check this topic soon: it may keep too much by now."""
         if not self.changed:
             self.changed = True
-            self.storage.changed.append(self)
+            self._on_changed(self)
 
     def on_failed(self) -> None:
         """Nothing that was not committed will be."""
@@ -411,21 +424,23 @@ class StreamTopic:
         pending = self._pending_sequences.get(name)
         return stored if pending is None else max(stored, *pending.values())
 
-    def _answer_again(self, name: str, batch: Batch, told: Told) -> None:
-        """Tell a producer of a batch that is stored, or about to be, where it is."""
+    def _answer_again(self, name: str, batch: Batch, on_stored: OnStored) -> None:
+        """Answer a producer of a batch that is stored, or about to be, with where it is."""
         sequence, record = batch.first_sequence, self.record.producers
         if batch.columns & Column.ID:
             known = self._known_offsets(keys_of(batch.ids or ()))
             if None not in known:
                 # What it repeats may still be on its way to the disk.
                 offsets = [~offset for offset in known if offset is not None]
-                self.storage.committer.add(lambda error: told(error, None if error else offsets))
+                self.storage.committer.add(
+                    lambda error: on_stored(error, None if error else offsets)
+                )
                 return
         batch.publish_time_ms = self.storage.clock.now_ms()
 
         def done(error: IsterError | None) -> None:
             batch.base_offset = record.offset_of(name, sequence)
-            told(error, None)
+            on_stored(error, None)
 
         if sequence + batch.count <= record.next_sequence(name):
             done(None)
@@ -466,29 +481,24 @@ class StreamTopic:
                 self._pending_ids[key] = offset
 
     def _publish_rest(
-        self, batch: Batch, rest: Batch | None, offsets: list[int], told: Told
+        self, batch: Batch, rest: Batch | None, offsets: list[int], on_stored: OnStored
     ) -> None:
         """Store the messages of a batch that are new, and tell the offset of each."""
         self._expect(batch)
         taken = Sequenced(self.record.topic, batch.producer, batch.first_sequence, batch.count)
-        changes = encode_changes([taken])
-        if rest is None:
-            self.storage.log.append(Kind.CHANGES, 0, (changes,), sync=self._sync)
-        else:
+        batches = []
+        if rest is not None:
             self.stamp(rest)
-            # One entry: with the numbers alone, what is new would never be stored; without them,
-            # a repetition from after the window of the ids would be stored again.
-            self.storage.log.append_transaction([self.part(rest)], changes, sync=self._sync)
+            batches.append((self, rest))
 
         def done(error: IsterError | None) -> None:
             if error is None:
-                self.storage.state.on_changes([taken])
                 self._expected(batch)
-                if rest is not None:
-                    self.on_committed(rest, sequenced=False)
-            told(error, None if error else offsets)
+            on_stored(error, None if error else offsets)
 
-        self.storage.committer.add(done)
+        # One entry: with the numbers alone, what is new would never be stored; without them, a
+        # repetition from after the window of the ids would be stored again.
+        self.storage.commit(Write(batches=batches, changes=[taken], sync=self._sync), done)
 
     # Reading
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from ister.base import Clock, Timer
 from ister.base.errors import BadRequestError, IsterError, ShardMovedError, TopicNotFoundError
 from ister.base.limits import WATCH_MS_MAX, WATCHED_STREAMS_MAX
-from ister.broker.catalog.catalog import Catalog
 from ister.broker.streams.stream import StreamTopic
 
 
@@ -96,10 +95,19 @@ class Seat:
         """See `Follower`: who waits for messages comes for them next, and finds them in memory."""
         return True
 
+    @property
+    def floor(self) -> int | None:
+        """See `Follower`."""
+        return None
+
     def on_new(self) -> None:
         """Messages have become visible, or some are gone, which is nothing new."""
         if self.stream.next_offset > self._known:
             self._watch.answer()
+
+    def on_trimmed(self) -> None:
+        """See `Follower`."""
+        self.on_new()
 
     def on_topic_deleted(self) -> None:
         """The topic is gone: its client is told by whatever looking it up says."""
@@ -113,11 +121,11 @@ class Seat:
 class Watching:
     """The watches of a broker, and the heads of its streams."""
 
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, find_streams: Callable[[str], Sequence[StreamTopic]], clock: Clock) -> None:
+        """`find_streams` finds a stream or the partitions of one, or raises what is wrong."""
         self.waiting: set[Watch] = set()
-        self._catalog = catalog
+        self._find_streams = find_streams
         self._clock = clock
-        catalog.on_partitions_added = self._on_partitions_added
 
     def watch(
         self, topics: Sequence[str], beyond: Mapping[str, int], wait_ms: int, done: OnHeads
@@ -150,7 +158,7 @@ class Watching:
         # Each name once: of one with a thousand partitions, a command has room for many.
         for name in dict.fromkeys(topics):
             # By name: a topic may be named beside one of its partitions.
-            found |= {stream.name: stream for stream in self._catalog.streams_of(name)}
+            found |= {stream.name: stream for stream in self._find_streams(name)}
             if len(found) > WATCHED_STREAMS_MAX:
                 raise BadRequestError(
                     f"more than {WATCHED_STREAMS_MAX} streams at once: ask for some of them"
@@ -161,7 +169,7 @@ class Watching:
                 raise TopicNotFoundError(name)
         return list(found.values())
 
-    def _on_partitions_added(self, topic: str) -> None:
+    def on_partitions_added(self, topic: str) -> None:
         """A topic has more partitions: nobody who asked for it knows anything of those."""
         for watch in [watch for watch in self.waiting if watch.asks_for(topic)]:
             watch.answer()

@@ -24,11 +24,12 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
-from ister.broker.state.changes import SeriesPublished, encode_changes
+from ister.broker.state.changes import Change, SeriesPublished, encode_changes
 from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.streams import Streams
 from ister.broker.transactions.stages import Stage, StagedBatch, Staging
+from ister.log import Log
 
 # Publishes that wait for the one under way, of all connections: a few hundred queries at once.
 PUBLISHES_MAX = 1_000
@@ -183,34 +184,39 @@ class SeriesPublisher:
         mark = SeriesPublished(request.series, request.number, storage.clock.now_ms())
         for batch in batches:
             batch.topic.stamp(batch)
-        storage.log.append_series([batch.part() for batch in batches], encode_changes([mark]))
 
         def on_done(error: IsterError | None) -> None:
             if error is not None:
                 self._staging.not_published(stages)
                 self._end(request, error)
                 return
-            storage.state.on_changes([mark])
             messages = sum(stage.messages for stage in stages)
             self._staging.published(stages)
-            try:
-                _show(batches)
-            finally:
-                # Whoever fails on what he is shown must not keep all others from publishing.
-                self._end(request, Published(repeated=False, messages=messages))
+            self._end(request, Published(repeated=False, messages=messages))
 
-        storage.committer.add(on_done)
+        storage.commit(SeriesWrite(batches, [mark]), on_done)
 
 
-def _show(batches: Sequence[StagedBatch]) -> None:
-    """Have the messages of a series seen, topic by topic."""
-    found: dict[StreamTopic, list[StagedBatch]] = {}
-    for batch in batches:
-        found.setdefault(batch.topic, []).append(batch)
-    for topic, own in found.items():
-        topic.on_series(
-            own[-1].base_offset + own[-1].count,
-            count=sum(batch.count for batch in own),
-            size_bytes=sum(batch.size_bytes for batch in own),
-            held=[batch.held for batch in own if batch.held is not None],
-        )
+@dataclass(frozen=True, slots=True)
+class SeriesWrite:
+    """Staged batches, each an entry of its own, that count once all of them are stored."""
+
+    batches: Sequence[StagedBatch]
+    changes: Sequence[Change]
+
+    def append_to(self, log: Log) -> None:
+        """See `Writable`."""
+        log.append_series([batch.part() for batch in self.batches], encode_changes(self.changes))
+
+    def show(self) -> None:
+        """See `Writable`: topic by topic."""
+        found: dict[StreamTopic, list[StagedBatch]] = {}
+        for batch in self.batches:
+            found.setdefault(batch.topic, []).append(batch)
+        for topic, own in found.items():
+            topic.on_series(
+                own[-1].base_offset + own[-1].count,
+                count=sum(batch.count for batch in own),
+                size_bytes=sum(batch.size_bytes for batch in own),
+                held=[batch.held for batch in own if batch.held is not None],
+            )

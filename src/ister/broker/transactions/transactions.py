@@ -38,9 +38,10 @@ from ister.base.limits import (
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription, Run
 from ister.broker.schema_checks import SchemaCheck, check
-from ister.broker.state.changes import Acked, Change, TransactionDone, encode_changes
+from ister.broker.state.changes import Acked, Change, TransactionDone
 from ister.broker.state.key_offsets import check_keys
 from ister.broker.storage.storage import Storage
+from ister.broker.storage.writes import Write
 from ister.broker.streams.stream import StreamTopic
 from ister.codec import Batch, Column
 from ister.subscriptions import OffsetSet
@@ -205,13 +206,10 @@ class Transactions:
     ) -> None:
         word = asker[0].word
         offsets, each, stored = _stamp(parts)
-        changes: list[Change] = [Acked(*ack.partition.numbers, [ack.run[1:]]) for ack in acks]
+        acked: list[Change] = [Acked(*ack.partition.numbers, [ack.run[1:]]) for ack in acks]
         client = asker[0].client
         time_ms = storage.state.commits.stamp(storage.clock.monotonic_ms())
-        changes.append(TransactionDone(word, offsets, time_ms, each, client))
-        storage.log.append_transaction(
-            [topic.part(batch) for topic, batch in stored], encode_changes(changes)
-        )
+        answer = TransactionDone(word, offsets, time_ms, each, client)
         self._committing[word] = [asker]
         commits = [
             (partition, partition.cursor, partition.deliveries.begin_commit(*run))
@@ -220,21 +218,16 @@ class Transactions:
 
         def on_done(error: IsterError | None) -> None:
             waiting = self._committing.pop(word)
-            if error is None:
-                storage.state.on_changes([changes[-1]])
             for partition, cursor, commit in commits:
                 if error is None:
                     partition.subscription.on_committed(partition, cursor, commit)
                 else:
                     partition.subscription.on_not_committed(partition, cursor, commit)
-            if error is None:
-                for topic, batch in stored:
-                    topic.on_committed(batch, sequenced=False)
             for transaction, told in waiting:
                 transaction.each = each
                 told(error or offsets)
 
-        storage.committer.add(on_done)
+        storage.commit(Write(batches=stored, changes=[answer], journal_only=acked), on_done)
 
 
 def _stamp(

@@ -101,7 +101,7 @@ def take_snapshot(
         stages=broker.staging.count,
         staged_bytes=broker.staging.staged_bytes,
         timelines_failures=broker.catalog.timelines.failures if broker.catalog.timelines else 0,
-        upkeep_failures=broker.streams.upkeep_failures,
+        upkeep_failures=broker.streams.upkeep.failures,
         message_ids=budgets.ids.size if budgets else 0,
         message_ids_forgotten=budgets.ids.forgotten if budgets else 0,
         ready=not native.closing and not broker.streams.error,
