@@ -85,21 +85,22 @@ class Committer:
         worker: Worker,
         clock: Clock,
         call_soon: Callable[[Callable[[], object]], object],
-        before_take: Callable[[], object],
-        on_failed: Callable[[], object],
         shard: Callable[[], str] = lambda: "local",
     ) -> None:
         """`shard` is what the log is called."""
         self.log = log
         self.error: StorageFailedError | ShardMovedError | None = None
+        # Called before a group is taken: who has gathered something for it appends that now.
+        self.before_group: list[Callable[[], object]] = []
+        # Called when a group has failed, before anybody gets its error: who has changed state for
+        # an entry undoes that.
+        self.on_failure: list[Callable[[], object]] = []
         # Called once, when the storage is lost and everybody who waited was told.
         self.on_lost: Callable[[ShardMovedError], object] = ignore
         self.figures = CommitFigures()
         self._worker = worker
         self._clock = clock
         self._call_soon = call_soon
-        self._before_take = before_take
-        self._on_failed = on_failed
         self._shard = shard
         self._logger: Any = structlog.get_logger("storage")
         self._waiting: list[Done] = []
@@ -219,7 +220,8 @@ class Committer:
         if self._committing is not None or self.error is not None or self._closed:
             return
         self._kicked = False
-        self._before_take()
+        for call in self.before_group:
+            call()
         group = self.log.take()
         waiting, self._waiting = self._waiting, []
         if group is None:
@@ -332,7 +334,8 @@ class Committer:
         """Undo the state of all entries before any caller gets its error."""
         self.log.failed(group)
         self._committing_bytes = 0
-        self._on_failed()
+        for call in self.on_failure:
+            call()
 
     def _tell_failed(self, failed: IsterError | None) -> None:
         committing, self._committing = self._committing or [], None

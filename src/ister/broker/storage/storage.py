@@ -1,8 +1,6 @@
 """One log with its state: what writes to it, reads from it, and keeps it in order.
 
 A broker has one storage in its data folder, and may have another in an object store. Always true:
-- acknowledgements are in the cursors at once and in the journal with the next group, at the
-  latest `LAZY_S` later; whoever asked for a confirmation waits for that;
 - a checkpoint is written in the background, one at a time;
 - once another broker has the log, nothing is written, compacted or removed any more (LOST).
 """
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ister.base import Clock, Retention
+from ister.base import Clock
 from ister.base.errors import (
     IsterError,
     ShardMovedError,
@@ -21,37 +19,22 @@ from ister.base.errors import (
     StorageTakenError,
 )
 from ister.broker.scheduling.workers import Worker
-from ister.broker.state.changes import (
-    Acked,
-    Change,
-    Confirmed,
-    Failed,
-    FailedRuns,
-    Runs,
-    encode_changes,
-)
+from ister.broker.state.changes import Change, encode_changes
 from ister.broker.state.state import State
 from ister.broker.storage.committer import Committer, Done
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS, Compactor
 from ister.broker.streams.recent import RecentBudget
 from ister.log import Kind, Log, Place
-from ister.subscriptions import Cursor, LeasedRun
 
 if TYPE_CHECKING:
-    from ister.broker.durable.partition import Partition
     from ister.broker.streams.stream import StreamTopic
 
-# Acknowledgements that nobody waits for may be this late in the journal: what a crash of the
-# broker makes us deliver again is what was acknowledged since.
-LAZY_S = 0.1
 # A checkpoint costs a pass over the state; what it saves is replaying a file at the next start.
 CHECKPOINT_S_MIN = 2.0
 # How often to look whether another broker has taken the log: one request, 86,400 in a month, which
 # cost some cents. Upkeep runs each second; when it did not for this long, the process was stopped.
 WATCH_OWNER_MS = 30_000
 STOPPED_MS = 3_000
-# Topics of these keep what was not acknowledged, or less than that.
-BY_ACKS = (Retention.INTEREST, Retention.WORKQUEUE)
 
 
 class Workers:
@@ -128,10 +111,9 @@ class Storage:
             worker=workers.writing,
             clock=clock,
             call_soon=call_soon,
-            before_take=self._append_acks,
-            on_failed=self._on_failed,
             shard=lambda: self.name,
         )
+        self.committer.on_failure.append(self._on_failed)
         self.committer.on_lost = self._on_lost
         # Called once, when another broker has the log.
         self.on_lost: Callable[[ShardMovedError], object] = lambda _: None
@@ -145,14 +127,6 @@ class Storage:
         self.compactions = self.compactor.figures
         self._call_soon = call_soon
         self._logger: Any = structlog.get_logger("storage")
-        self._dirty: dict[Partition, None] = {}
-        # By subscription, what was acknowledged under which lease and is to be confirmed.
-        self._confirmed: dict[int, list[LeasedRun]] = {}
-        # Whether somebody waits for the acknowledgements that are not on the disk yet.
-        self._confirming = False
-        # Whether some are in the journal without having asked for a sync.
-        self._acks_unsynced = False
-        self._lazy = False
         self._checkpointing = False
         self._checkpointed_ms = -(10**9)
         self._checkpoint_timer = False
@@ -183,73 +157,12 @@ class Storage:
 
         self.committer.add(on_done)
 
-    def on_acked(self, partition: "Partition") -> None:
-        """A cursor has moved: have that in the journal soon."""
-        self._dirty[partition] = None
-        if partition.topic.record.settings.retention in BY_ACKS:
-            partition.topic.on_changed()
-        if not self._lazy:
-            self._lazy = True
-            self.clock.call_later(LAZY_S, self._on_lazy)
-
-    def on_confirmed(self, subscription: int, runs: list[LeasedRun]) -> None:
-        """Have the journal say under which leases messages were acknowledged: `confirm` follows."""
-        if runs:
-            self._confirmed.setdefault(subscription, []).extend(runs)
-
-    def confirm(self, done: Done) -> None:
-        """Have `done` called when all acknowledgements so far are on the disk."""
-        self.committer.check()
-        self._confirming = True
-        self.committer.add(done)
-
-    def _on_lazy(self) -> None:
-        self._lazy = False
-        if self._dirty:
-            self.committer.kick()
-
-    def _append_acks(self) -> None:
-        """Put the acknowledgements since the last group into this one."""
-        if not self._dirty and not self._confirming:
-            return
-        dirty, self._dirty = self._dirty, {}
-        changes: list[Change] = []
-        written: list[tuple[Partition, Cursor, Runs, FailedRuns]] = []
-        for partition in dirty:
-            subscription, topic = partition.numbers
-            runs, failed = partition.take_changes()
-            written.append((partition, partition.cursor, runs, failed))
-            if runs:
-                changes.append(Acked(subscription, topic, runs))
-            if failed:
-                changes.append(Failed(subscription, topic, failed))
-        confirmed, self._confirmed = self._confirmed, {}
-        confirmations = [Confirmed(*item) for item in confirmed.items()]
-        changes += confirmations
-        sync, self._confirming = self._confirming, False
-        if not changes and not (sync and self._acks_unsynced):
-            return
-        self._acks_unsynced = not sync
-        self.log.append(Kind.CHANGES, 0, (encode_changes(changes),), sync=sync)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None:
-                self.state.on_changes(confirmations)
-                return
-            for partition, cursor, runs, failed in written:
-                partition.put_back(cursor, runs, failed)
-            for subscription, leased in confirmed.items():
-                self.on_confirmed(subscription, leased)
-
-        self.committer.ride(on_done)
-
     def _on_failed(self) -> None:
         for topic in self.topics.values():
             topic.on_failed()
 
     def _on_lost(self, error: ShardMovedError) -> None:
         self.compactor.close()
-        self._dirty.clear()
         self.on_lost(error)
 
     # Housekeeping
