@@ -95,7 +95,7 @@ class Business:
         runs = [(d.lease, d.offset, d.offset + 1) for d in self._inbox.deliveries]
         self._inbox.deliveries.clear()
         self._membership.ack(runs)
-        answer = self.ask(self.life.storage.confirm)
+        answer = self.ask(self._membership.confirm)
         if answer.value is None and runs:
             self.confirmed = max(self.confirmed, *(end for _, _, end in runs))
 

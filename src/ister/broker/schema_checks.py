@@ -55,7 +55,7 @@ def check(schema_check: SchemaCheck, batch: Batch) -> None:
     try:
         schema_check.check(batch)
     finally:
-        # What was looked at is of no use any more, and may wait in memory for a while.
+        # What was unpacked is of no use any more, and may wait in memory for a while.
         batch.forget_columns()
 
 

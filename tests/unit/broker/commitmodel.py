@@ -211,7 +211,7 @@ class CommitModel:
                 self.lazily.difference_update(accepted)
 
         try:
-            self.bench.storage.confirm(confirmed)
+            self.bench.broker.durables.confirm(self.bench.storage, confirmed)
         except IsterError:
             return
 

@@ -507,7 +507,7 @@ class StreamBench:
     def confirm(self) -> IsterError | None:
         """Wait until all acknowledgements are in the journal; return what went wrong."""
         outcome = Outcome()
-        self.storage.confirm(outcome)
+        self.broker.durables.confirm(self.storage, outcome)
         self.settle()
         return outcome.error
 

@@ -250,7 +250,7 @@ def test_a_dead_message_found_after_a_restart_is_buried_without_a_consumer(
     durable = next(iter(bench.broker.durables))
     (partition,) = durable.partitions
     partition.cursor.fail_run(0, 1, 1)
-    bench.storage.on_acked(partition)
+    durable.ack_journal.mark_dirty(partition)
     assert bench.confirm() is None
     bench.restart("none")
     bench.advance(0)

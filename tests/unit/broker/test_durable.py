@@ -12,7 +12,7 @@ from ister.base.errors import (
     SubscriptionNotFoundError,
     SubscriptionTakenError,
 )
-from ister.broker.storage.storage import LAZY_S
+from ister.broker.durable.ack_journal import LAZY_S
 
 LAZY_MS = int(LAZY_S * 1000)
 

@@ -291,7 +291,7 @@ def test_with_ordering_a_dead_message_found_at_the_start_stays_first_of_its_key(
     member.leave()
     (partition,) = durable.partitions
     partition.cursor.fail_run(0, 2, 1)
-    bench.storage.on_acked(partition)
+    durable.ack_journal.mark_dirty(partition)
     assert bench.confirm() is None
     bench.restart("none")
     member = join(bench, "a", acks=acks)

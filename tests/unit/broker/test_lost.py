@@ -92,7 +92,7 @@ def test_every_waiting_request_is_answered_once(old: StreamBench) -> None:
     successor(old)
     sent = [old.send([b"late"], topic=TOPIC, settle=False) for _ in range(3)]
     outcome = Outcome()
-    storage_of(old).confirm(outcome)
+    old.broker.durables.confirm(storage_of(old), outcome)
     old.settle()
 
     assert all(isinstance(one.error, ShardMovedError) for one in sent)

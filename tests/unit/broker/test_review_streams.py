@@ -194,7 +194,7 @@ def test_a_reader_comes_to_the_end_of_a_compacted_topic(bench: StreamBench) -> N
     bench.publish(b"", keys=["k"])
     bench.restart(after_ms=25 * HOUR_MS)
     bench.create("/default/other")  # Rolls the file that was found.
-    bench.storage.compactor.look()
+    bench.storage.compactor.check()
     bench.settle()
     bench.storage.checkpoint(Outcome())
     bench.settle()

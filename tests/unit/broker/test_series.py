@@ -77,7 +77,7 @@ def publish(
 
 def damage(bench: StreamBench, word: str, position: int) -> None:
     """Change what a stage has in its file, from its end if `position` is negative."""
-    spool = bench.broker.staging.closed(word).spool
+    spool = bench.broker.staging.get_closed(word).spool
     assert spool._file is not None
     spool._file.seek(position, 2 if position < 0 else 0)
     spool._file.write(b"damaged!")

@@ -69,7 +69,7 @@ def close(bench: StreamBench, stage: Stage, *topics: str, settle: bool = True) -
 
 def is_closed(bench: StreamBench, word: str = "word") -> bool:
     try:
-        bench.broker.staging.closed(word)
+        bench.broker.staging.get_closed(word)
     except StageNotFoundError:
         return False
     return True

@@ -283,7 +283,7 @@ class Dispatch:
             within = offsets[bisect_left(offsets, start) : bisect_left(offsets, end)]
             for passed in runs_between(start, end, within):
                 partition.deliveries.skip(*passed)
-        self._subscription.storage.on_acked(partition)
+        self._subscription.ack_journal.mark_dirty(partition)
         self._flight.touch(partition)
 
     def _repeat(self, partition: Partition) -> bool:
@@ -326,7 +326,7 @@ class Dispatch:
     def _skip(self, partition: Partition, start: int, end: int) -> None:
         """Count messages as done that were handed out before, or were to be."""
         partition.deliveries.skip(start, end)
-        self._subscription.storage.on_acked(partition)
+        self._subscription.ack_journal.mark_dirty(partition)
         self._flight.touch(partition)
         if self.parking is not None:
             self.parking.on_done(partition, start, end)

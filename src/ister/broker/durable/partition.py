@@ -8,7 +8,6 @@ from ister.base import Retention
 from ister.base.errors import ShardMovedError
 from ister.broker.durable.deadlines import NEVER_MS
 from ister.broker.durable.selection import Sieve
-from ister.broker.state.changes import FailedRuns, Runs
 from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget
 from ister.broker.streams.stream import StreamTopic
 from ister.codec import Batch
@@ -159,15 +158,6 @@ class Partition:
         self.shown.clear()
         self.held_back = ordered and self.deliveries.any_exhausted
         self.held_up = False
-
-    def take_changes(self) -> tuple[Runs, FailedRuns]:
-        """Return what is to be written to the journal, and forget it."""
-        return self.cursor.take_changes(), self.cursor.take_failures()
-
-    def put_back(self, cursor: Cursor, runs: Runs, failed: FailedRuns) -> None:
-        """The journal did not take these, which were of that cursor."""
-        cursor.put_back(runs, failed)
-        self.topic.storage.on_acked(self)
 
     @property
     def is_durable(self) -> bool:

@@ -18,6 +18,7 @@ from ister.base import Clock, Poison, SubscriptionReport, is_wildcard
 from ister.base.errors import IsterError, ShardMovedError, SubscriptionNotFoundError
 from ister.broker.consumers.consumer import Consumer
 from ister.broker.consumers.members import Members
+from ister.broker.durable.ack_journal import AckJournal
 from ister.broker.durable.deadlines import Alarm
 from ister.broker.durable.dispatch import Dispatch
 from ister.broker.durable.in_flight import Flight
@@ -53,6 +54,7 @@ class DurableSubscription:
         record: SubscriptionRecord,
         storage: Storage,
         *,
+        ack_journal: AckJournal,
         clock: Clock,
         random_slot: Callable[[int], int],
         turns: Turns,
@@ -73,6 +75,7 @@ class DurableSubscription:
         self.policy = Policy(created.policy)
         self.filter = self._make_filter()
         self.storage = storage
+        self.ack_journal = ack_journal
         self.journal = 0 if storage.name == "local" else 1
         self.members = Members(self.type)
         self.consumers = self.members.consumers
@@ -81,8 +84,7 @@ class DurableSubscription:
         self.epoch = 0
         self.closed = False
         # Moves that the journal does not have yet, and the number of the last one.
-        self._moves = 0
-        self._move = 0
+        self._moves = self._move = 0
         self._alarm = Alarm(clock, self._on_due)
         self.quarantine = Quarantine(
             self, clock=clock, alarm=self._alarm, undertaker=undertaker, told=told
@@ -192,10 +194,9 @@ class DurableSubscription:
         """Messages at the start of a topic are gone: they count as done."""
         first_offset = partition.topic.first_offset
         partition.deliveries.trim(first_offset)
-        self._flight.touch(partition)
         if self.dispatch.parking is not None:
             self.dispatch.parking.trim(partition, first_offset)
-        self.dispatch.add(partition)
+        self._look_again(partition)
         self.dispatch.pump()
 
     def on_loaded(self, partition: Partition) -> None:
@@ -233,14 +234,13 @@ class DurableSubscription:
         if former is not None:
             self.messages_out += former.delivered
         self._lost.discard(consumer.identity)
-        now_ms = self._clock.monotonic_ms()
         for partition in self.dispatch.holders.of(consumer.identity):
             if consumer.held is not None and partition.deliveries.release(
                 consumer.identity, besides=consumer.held
             ):
                 # Got lost on the way: the client does not have it.
                 self._look_again(partition)
-            partition.deliveries.regained(consumer.identity, now_ms=now_ms)
+            partition.deliveries.regained(consumer.identity, now_ms=self._clock.monotonic_ms())
         if self.dispatch.parking is not None:
             self.dispatch.parking.reroute()
         consumer.pumps.append(self.dispatch.pump)
@@ -345,7 +345,7 @@ class DurableSubscription:
                     partition.moved = moved
                     self._use(partition, cursor)
                     # What of it the journal was to hear of, before it was moved.
-                    self.storage.on_acked(partition)
+                    self.ack_journal.mark_dirty(partition)
             self._void()
 
         return undo
@@ -437,7 +437,7 @@ class DurableSubscription:
             taken = partition.deliveries.left_of(number, start, end) if confirm or ordered else []
             refused += [(number, *run) for run in partition.deliveries.ack(number, start, end)]
             if confirm:
-                self.storage.on_confirmed(self.number, [(number, *run) for run in taken])
+                self.ack_journal.record_leases(self.number, [(number, *run) for run in taken])
             if ordered:
                 for run in taken:
                     self.on_acked(partition, *run)
@@ -462,7 +462,7 @@ class DurableSubscription:
                 refused.append((number, start, end))
                 continue
             if confirm:
-                self.storage.on_confirmed(self.number, [(number, end - 1, end)])
+                self.ack_journal.record_leases(self.number, [(number, end - 1, end)])
             self.on_acked(partition, start, end)
         self.dispatch.on_settled()
         return self.storage.state.confirmations.missing(self.number, refused)
@@ -556,7 +556,7 @@ class DurableSubscription:
     def on_acked(self, partition: Partition, start: int, end: int) -> None:
         """Messages are done: have that in the journal, and go on with what waited for them."""
         if start < end:
-            self.storage.on_acked(partition)
+            self.ack_journal.mark_dirty(partition)
             self._flight.touch(partition)
             if partition.gate is not None and self.dispatch.parking is not None:
                 self.dispatch.parking.on_done(partition, start, end)
@@ -566,7 +566,7 @@ class DurableSubscription:
 
     def _on_failed(self, partition: Partition) -> None:
         """Deliveries have gone wrong: have that in the journal, and go on with them."""
-        self.storage.on_acked(partition)
+        self.ack_journal.mark_dirty(partition)
         self._look_again(partition)
         self.quarantine.treat(partition)
         self.watch(partition)

@@ -40,6 +40,7 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import COVERED_AT_ONCE_MAX, Limits
+from ister.broker.durable.ack_journal import AckJournal
 from ister.broker.durable.dead_letters import holds_own_letters, letters_of
 from ister.broker.durable.expiry import Expiry
 from ister.broker.durable.moving import move
@@ -98,6 +99,7 @@ class Durables:
         self._check_letters = check_letters
         self._told = Occasions(clock.monotonic_ms)
         self._saved = SavedCursors()
+        self._ack_journals: dict[Storage, AckJournal] = {}
         self._by_key: dict[tuple[str, str], list[DurableSubscription]] = {}
         # The same, by pattern: of those with wildcards, and of others.
         self._wildcards: dict[str, dict[DurableSubscription, None]] = {}
@@ -120,6 +122,7 @@ class Durables:
     def adopt(self, storage: Storage, topics: Mapping[int, StreamTopic]) -> None:
         """Take over the subscriptions of a storage, on its `topics`."""
         storage.on_loss.append(lambda error: self.on_lost(storage, error))
+        self._ack_journals[storage] = AckJournal(storage)
         for record in storage.state.subscriptions.values():
             durable = self._make(record, storage)
             for number, cursor in record.cursors.items():
@@ -263,8 +266,13 @@ class Durables:
         """Return the names of the subscriptions that cover a topic."""
         return {f.subscription.name for f in topic.followers if isinstance(f, Partition)}
 
+    def confirm(self, storage: Storage, done: Done) -> None:
+        """See `AckJournal.confirm`."""
+        self._ack_journals[storage].confirm(done)
+
     def on_lost(self, storage: Storage, error: ShardMovedError) -> None:
         """Another broker has a storage: the consumers of its topics are told."""
+        self._ack_journals[storage].clear()
         for durable in [durable for durable in self if durable.storage is storage]:
             durable.on_lost(error)
 
@@ -458,6 +466,7 @@ class Durables:
         durable = DurableSubscription(
             record,
             storage,
+            ack_journal=self._ack_journals[storage],
             clock=self._clock,
             random_slot=self._random_slot,
             turns=self.turns,

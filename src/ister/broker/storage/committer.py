@@ -11,7 +11,7 @@ Always true:
 - `done` of an entry is called once: without an error after its group is as durable as it asked
   for, or with one, and then nothing of the group is visible or acknowledged;
 - with `StorageFailedError` no later start finds anything of the group: it was never written, was
-  cut off, or the journal has gone on behind it. VOIDING tries that before anybody is told. When
+  cut off, or the journal has gone on behind it. VOIDING tries that before anybody is answered. When
   it fails too the error is `StorageUncertainError`;
 - in VOIDING and FAILED no entry is accepted. Callers that changed state for an entry are asked to
   undo it;
@@ -71,7 +71,7 @@ class Committer:
         # Called when a group has failed, before anybody gets its error: who has changed state for
         # an entry undoes that.
         self.on_failure: list[Callable[[], object]] = []
-        # Called once, when the storage is lost and everybody who waited was told.
+        # Called once, when the storage is lost and everybody who waited has an answer.
         self.on_lost: Callable[[ShardMovedError], object] = ignore
         self.figures = CommitFigures()
         self._worker = worker
@@ -92,7 +92,7 @@ class Committer:
         # serve says so.
         self.at_once: Callable[[], bool] = lambda: False
         self._commit_s = 1.0
-        # Called after everybody was told of a commit: doors send what that has set off.
+        # Called after the callbacks of a commit: doors send what that has set off.
         self.after_commit: list[Callable[[], object]] = []
         # Whether one entry alone was committed: its answer is worth a system call of its own.
         self.lone = False
@@ -157,7 +157,7 @@ class Committer:
     def after(self, done: Done) -> None:
         """As `add`, but at once when nothing is under way, also when the storage has failed.
 
-        For who finds something done already: whoever did it may still wait for the journal.
+        For callers that find something done already: its commit may still be under way.
         """
         if self.resting:
             done(None)
@@ -201,8 +201,8 @@ class Committer:
         group = self.log.take()
         waiting, self._waiting = self._waiting, []
         if group is None:
-            self._tell_all(waiting, None)
-            self._tell(self._idle)
+            self._answer_all(waiting, None)
+            self._call_once(self._idle)
             return
         self._committing = waiting
         self._committing_bytes = group.size_bytes
@@ -215,7 +215,7 @@ class Committer:
     def _try_write(self, group: Group) -> Exception | None:
         try:
             self._write(group)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - passed to who waits
             return error
         return None
 
@@ -238,23 +238,23 @@ class Committer:
         self._committing_bytes = 0
         self.log.committed(group)
         # The next group first: the disk works while we tell everybody about this one. Not in the
-        # event loop: whoever waits for the next group would be told before those of this one.
+        # event loop: callers of the next group would be answered before those of this one.
         if self.log.collecting:
             self._begin(may_block=False)
         self.lone = len(waiting) == 1
-        self._tell_all(waiting, None)
+        self._answer_all(waiting, None)
         for call in self.after_commit:
             call()
         if self.lost:
             self._discard(Group(), None)
             return
         if not self.full:
-            self._tell(self._relieved)
+            self._call_once(self._relieved)
         if self.resting:
             if self._waiting or self._woken:
                 self.wake()
             else:
-                self._tell(self._idle)
+                self._call_once(self._idle)
 
     def _fail(self, group: Group, error: Exception) -> None:
         self.figures.failures += 1
@@ -273,7 +273,7 @@ class Committer:
         if group.reached and not self._closed and not self.lost:
             self._worker.run(self.log.recover, lambda e: self._on_voided(failed, e))
             return
-        self._tell_failed(StorageUncertainError(reason) if group.reached else failed)
+        self._answer_failed(StorageUncertainError(reason) if group.reached else failed)
         if not self.lost:
             # On a full disk there may be room for a smaller group, or a reserve for changes.
             self._retry_later(0.0 if full else RETRY_S)
@@ -282,13 +282,13 @@ class Committer:
         committing, self._committing = self._committing or [], None
         waiting, self._waiting = self._waiting, []
         was_lost = self.lost
-        # First: whoever is told may try again at once.
+        # First: a caller may try again as soon as it is answered.
         self._on_retried(error)
         void = error is None or self.log.voided
         outcome = failed if void else StorageUncertainError(failed.reason)
-        self._tell_all([*committing, *waiting], outcome)
-        self._tell(self._relieved)
-        self._tell(self._idle)
+        self._answer_all([*committing, *waiting], outcome)
+        self._call_once(self._relieved)
+        self._call_once(self._idle)
         if was_lost:
             self._discard(Group(), self.error)
 
@@ -304,7 +304,7 @@ class Committer:
     def _discard(self, group: Group, failed: IsterError | None) -> None:
         """Forget `group`, which has `failed`, and all that was to come after it."""
         self._take_back(group)
-        self._tell_failed(failed)
+        self._answer_failed(failed)
 
     def _take_back(self, group: Group) -> None:
         """Undo the state of all entries before any caller gets its error."""
@@ -313,15 +313,15 @@ class Committer:
         for call in self.on_failure:
             call()
 
-    def _tell_failed(self, failed: IsterError | None) -> None:
+    def _answer_failed(self, failed: IsterError | None) -> None:
         committing, self._committing = self._committing or [], None
         waiting, self._waiting = self._waiting, []
-        self._tell_all(committing, failed)
+        self._answer_all(committing, failed)
         # Some may wait for what somebody else has in the group that failed.
         uncertain = failed if isinstance(failed, StorageUncertainError) else None
-        self._tell_all(waiting, uncertain or self.error)
-        self._tell(self._relieved)
-        self._tell(self._idle)
+        self._answer_all(waiting, uncertain or self.error)
+        self._call_once(self._relieved)
+        self._call_once(self._idle)
         if isinstance(self.error, ShardMovedError):
             self.on_lost(self.error)
 
@@ -347,16 +347,16 @@ class Committer:
         self._logger.info("storage_recovered")
         self.wake()
 
-    def _tell_all(self, waiting: list[Done], error: IsterError | None) -> None:
-        """Tell everybody: who fails on it must not keep it from the others."""
+    def _answer_all(self, waiting: list[Done], error: IsterError | None) -> None:
+        """Call all that wait: one that raises must not keep the answer from the others."""
         for done in waiting:
             try:
                 done(error)
             except Exception:  # A bug costs one answer, not those of a group.
                 self._logger.exception("internal_error")
 
-    def _tell(self, calls: list[Callable[[], object]]) -> None:
-        told = calls[:]
+    def _call_once(self, calls: list[Callable[[], object]]) -> None:
+        due = calls[:]
         calls.clear()
-        for call in told:
+        for call in due:
             call()

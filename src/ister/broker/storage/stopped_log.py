@@ -28,7 +28,7 @@ def unlimited_budgets() -> Budgets:
 
 
 class StoppedLog:
-    """See the module. Blocks; for one thread."""
+    """A log without a broker, and its state. Blocks; for one thread."""
 
     def __init__(
         self,

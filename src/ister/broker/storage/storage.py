@@ -1,19 +1,17 @@
 """One log with its state: what writes to it, reads from it, and keeps it in order.
 
 A broker has one storage in its data folder, and may have another in an object store. Always true:
-- acknowledgements are in the cursors at once and in the journal with the next group, at the
-  latest `LAZY_S` later; whoever asked for a confirmation waits for that;
 - a checkpoint is written in the background, one at a time;
 - once another broker has the log, nothing is written, compacted or removed any more (LOST).
 """
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from ister.base import Clock, Retention
+from ister.base import Clock
 from ister.base.errors import (
     IsterError,
     ShardMovedError,
@@ -22,37 +20,20 @@ from ister.base.errors import (
 )
 from ister.broker.scheduling.completion import Done
 from ister.broker.scheduling.workers import Worker
-from ister.broker.state.changes import (
-    Acked,
-    Change,
-    Confirmed,
-    Failed,
-    FailedRuns,
-    Runs,
-    encode_changes,
-)
+from ister.broker.state.changes import Change
 from ister.broker.state.state import State
 from ister.broker.storage.committer import Committer
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS, Compactor
 from ister.broker.storage.threads import Workers
 from ister.broker.storage.writes import Writable, Write
-from ister.log import Kind, Log, Place
-from ister.subscriptions import Cursor, LeasedRun
+from ister.log import Log, Place
 
-if TYPE_CHECKING:
-    from ister.broker.durable.partition import Partition
-
-# Acknowledgements that nobody waits for may be this late in the journal: what a crash of the
-# broker makes us deliver again is what was acknowledged since.
-LAZY_S = 0.1
 # A checkpoint costs a pass over the state; what it saves is replaying a file at the next start.
 CHECKPOINT_S_MIN = 2.0
-# How often to look whether another broker has taken the log: one request, 86,400 in a month, which
+# How often to check whether another broker has taken the log: one request, 86,400 in a month, which
 # cost some cents. Upkeep runs each second; when it did not for this long, the process was stopped.
 WATCH_OWNER_MS = 30_000
 STOPPED_MS = 3_000
-# Topics of these keep what was not acknowledged, or less than that.
-BY_ACKS = (Retention.INTEREST, Retention.WORKQUEUE)
 
 
 class Storage:
@@ -87,7 +68,6 @@ class Storage:
             call_soon=call_soon,
             shard=lambda: self.name,
         )
-        self.committer.before_group.append(self._append_acks)
         self.committer.on_lost = self._on_lost
         self.compactor = Compactor(
             log,
@@ -99,20 +79,12 @@ class Storage:
         self.compactions = self.compactor.figures
         self._call_soon = call_soon
         self._logger: Any = structlog.get_logger("storage")
-        self._dirty: dict[Partition, None] = {}
-        # By subscription, what was acknowledged under which lease and is to be confirmed.
-        self._confirmed: dict[int, list[LeasedRun]] = {}
-        # Whether somebody waits for the acknowledgements that are not on the disk yet.
-        self._confirming = False
-        # Whether some are in the journal without having asked for a sync.
-        self._acks_unsynced = False
-        self._lazy = False
         self._checkpointing = False
         self._checkpointed_ms = -(10**9)
         self._checkpoint_timer = False
         self._maintained_ms = self._watched_ms = clock.monotonic_ms()
         self._refilling = False
-        self._told_full = False
+        self._logged_full = False
         # Set while there is something to drop that the manifest still names.
         self.trimmed = False
 
@@ -161,69 +133,8 @@ class Storage:
         listed = list(changes)
         self.commit(Write(changes=listed) if apply else Write(journal_only=listed), done)
 
-    def on_acked(self, partition: "Partition") -> None:
-        """A cursor has moved: have that in the journal soon."""
-        self._dirty[partition] = None
-        if partition.topic.record.settings.retention in BY_ACKS:
-            partition.topic.on_changed()
-        if not self._lazy:
-            self._lazy = True
-            self.clock.call_later(LAZY_S, self._on_lazy)
-
-    def on_confirmed(self, subscription: int, runs: list[LeasedRun]) -> None:
-        """Have the journal say under which leases messages were acknowledged: `confirm` follows."""
-        if runs:
-            self._confirmed.setdefault(subscription, []).extend(runs)
-
-    def confirm(self, done: Done) -> None:
-        """Have `done` called when all acknowledgements so far are on the disk."""
-        self.committer.check()
-        self._confirming = True
-        self.committer.add(done)
-
-    def _on_lazy(self) -> None:
-        self._lazy = False
-        if self._dirty:
-            self.committer.wake()
-
-    def _append_acks(self) -> None:
-        """Put the acknowledgements since the last group into this one."""
-        if not self._dirty and not self._confirming:
-            return
-        dirty, self._dirty = self._dirty, {}
-        changes: list[Change] = []
-        written: list[tuple[Partition, Cursor, Runs, FailedRuns]] = []
-        for partition in dirty:
-            subscription, topic = partition.numbers
-            runs, failed = partition.take_changes()
-            written.append((partition, partition.cursor, runs, failed))
-            if runs:
-                changes.append(Acked(subscription, topic, runs))
-            if failed:
-                changes.append(Failed(subscription, topic, failed))
-        confirmed, self._confirmed = self._confirmed, {}
-        confirmations = [Confirmed(*item) for item in confirmed.items()]
-        changes += confirmations
-        sync, self._confirming = self._confirming, False
-        if not changes and not (sync and self._acks_unsynced):
-            return
-        self._acks_unsynced = not sync
-        self.log.append(Kind.CHANGES, 0, (encode_changes(changes),), sync=sync)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None:
-                self.state.on_changes(confirmations)
-                return
-            for partition, cursor, runs, failed in written:
-                partition.put_back(cursor, runs, failed)
-            for subscription, leased in confirmed.items():
-                self.on_confirmed(subscription, leased)
-
-        self.committer.piggyback(on_done)
-
     def _on_lost(self, error: ShardMovedError) -> None:
         self.compactor.close()
-        self._dirty.clear()
         for call in self.on_loss:
             call(error)
 
@@ -271,17 +182,17 @@ class Storage:
             self._refilling = False
             if error is not None:
                 self._logger.warning("reserve_not_made", reason=str(error))
-            if space.is_full and not self._told_full:
-                self._told_full = True
+            if space.is_full and not self._logged_full:
+                self._logged_full = True
                 self._logger.error("disk_full", hint="messages are refused until space is free")
-            elif self._told_full and not space.is_full:
-                self._told_full = False
+            elif self._logged_full and not space.is_full:
+                self._logged_full = False
                 self._logger.info("disk_has_room")
 
         self.workers.housekeeping.run(space.refill, on_done)
 
     def _watch_owner(self) -> None:
-        """Look whether another broker has taken the log: who writes nothing would not notice.
+        """Check whether another broker has taken the log: without writes nothing else shows it.
 
         Right after this process was stopped, or its machine was, for longer than another broker
         waits; and every now and then.
@@ -293,13 +204,13 @@ class Storage:
             return
         self._watched_ms = now_ms
 
-        def on_looked(error: Exception | None) -> None:
+        def on_checked(error: Exception | None) -> None:
             if isinstance(error, StorageTakenError):
                 self.committer.lose(error)
             elif error is not None:
                 self._logger.warning("owner_not_known", journal=self.name, reason=str(error))
 
-        self.workers.writing.run(self.log.check_owner, on_looked)
+        self.workers.writing.run(self.log.check_owner, on_checked)
 
     @property
     def checkpointing(self) -> bool:
@@ -334,7 +245,7 @@ class Storage:
         if self.log.unsynced:
             # A snapshot that knows more than the disk would give offsets twice after a power cut.
             # Only the journal can tell whether a sync has worked: another descriptor of the same
-            # file may be told that all is well after the journal was told otherwise.
+            # file may report that all is well after the journal was told otherwise.
             self.commit(Write(), on_synced)
         else:
             on_synced(None)

@@ -72,8 +72,8 @@ class Write:
 
     batches: Sequence[tuple[Target, Batch]] = ()
     changes: Sequence[Change] = ()
-    # For the journal alone: the caller has put them into the state before, or does so when it is
-    # told, and undoes them with an error.
+    # For the journal alone: the caller has put them into the state already and takes them back
+    # with an error, or puts them there when it is called back.
     journal_only: Sequence[Change] = ()
     sync: bool = True
 

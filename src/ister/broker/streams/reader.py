@@ -38,7 +38,7 @@ class ReaderSink(Protocol):
 
 
 class Reader:
-    """See the module."""
+    """Sends a range of one stream to one client."""
 
     def __init__(
         self,

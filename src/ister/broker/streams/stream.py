@@ -3,7 +3,7 @@
 Always true:
 - offsets rise by one per message; `appended` is the next one to give, `record.next_offset` the
   next one to become visible;
-- a batch is seen by consumers and readers, and its producer is told, only once its group is
+- a batch is seen by consumers and readers, and its producer answered, only once its group is
   committed;
 - a batch that was sent before is not stored again: it is answered as it was the first time.
 """
@@ -45,7 +45,7 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 class Follower(Protocol):
-    """Whoever wants to know of new messages: a partition of a subscription, or a reader."""
+    """What is notified of new messages: a partition of a subscription, a reader, a watch."""
 
     @property
     def listening(self) -> bool:
@@ -293,7 +293,7 @@ class StreamTopic:
         self._expect(batch)
         write = Publish(self, batch, sync=self._sync)
         if self._in_memory:
-            # The application chose to be told before anything is safe.
+            # The application chose to be answered before anything is safe.
             self.storage.commit(write, ignore)
             on_stored(None, None)
         else:
@@ -511,7 +511,7 @@ class StreamTopic:
     ) -> bool:
         """Read the batch with the message at `offset`, or the next there is, and those after it.
 
-        `done` is told in a later turn of the loop. Returns whether there is anything to read.
+        `done` is called in a later turn of the loop. Returns whether there is anything to read.
         Only a compacted topic has holes: in any other, one is a `MessagesMissingError`, unless
         what was asked for has been trimmed meanwhile.
         """

@@ -1,4 +1,4 @@
-"""Waiting for messages without taking any: a watch is told once when a stream has new ones.
+"""Waiting for messages without taking any: a watch is answered once a stream has new ones.
 
 Always true:
 - a watch answers once: when a stream has messages beyond what its client knows, when one of its
@@ -110,7 +110,7 @@ class Seat:
         self.on_new()
 
     def on_topic_deleted(self) -> None:
-        """The topic is gone: its client is told by whatever looking it up says."""
+        """The topic is gone: the client gets the error of looking it up."""
         self._watch.answer()
 
     def on_lost(self, error: ShardMovedError) -> None:
@@ -130,7 +130,7 @@ class Watching:
     def watch(
         self, topics: Sequence[str], beyond: Mapping[str, int], wait_ms: int, done: OnHeads
     ) -> Watch | None:
-        """Have `done` told the heads of some streams, maybe at once; return who waits, if any.
+        """Call `done` with the heads of some streams, maybe at once; return the watch if it waits.
 
         A partitioned topic stands for its partitions, those to come as well. Raises
         `TopicNotFoundError` and `WrongKindError`.
@@ -164,7 +164,7 @@ class Watching:
                     f"more than {WATCHED_STREAMS_MAX} streams at once: ask for some of them"
                 )
         for name, stream in found.items():
-            # The catalog lists it until everybody was told.
+            # The catalog lists it until every follower was notified.
             if stream.deleted:
                 raise TopicNotFoundError(name)
         return list(found.values())
