@@ -59,20 +59,17 @@ from ister.broker.durable.subscriptions import Durables
 from ister.broker.live.replies import Replies
 from ister.broker.live.subscription import RandomSlot
 from ister.broker.live.topic import AnyTopic, Pieces, Topic
-from ister.broker.scheduling.completion import Done, after_all, ignore
-from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling import Done, Turns, after_all, ignore
 from ister.broker.schema_checks import LongCheck, SchemaCheckOf, check, long_check
-from ister.broker.state.message_ids import check_ids
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.recent import RecentBudget
-from ister.broker.streams.stream import OnStored, StreamTopic
-from ister.broker.streams.streams import Streams
-from ister.broker.streams.watches import Watching
+from ister.broker.state import check_ids
+from ister.broker.storage import Storage
+from ister.broker.streams import OnStored, RecentBudget, Streams, StreamTopic, Watching
 from ister.broker.timelines import StoreWorker, Timelines
-from ister.broker.transactions.series import SeriesPublisher
-from ister.broker.transactions.stages import Spooling, Staging
-from ister.broker.transactions.transactions import (
+from ister.broker.transactions import (
     Offsets,
+    SeriesPublisher,
+    Spooling,
+    Staging,
     Transaction,
     TransactionAck,
     Transactions,
@@ -429,7 +426,7 @@ class Broker:
         if check is None:
             return None
         self._check_batch(topic.name, batch, producer)
-        if stream is not None and stream.is_repeated(producer.name, batch):
+        if stream is not None and stream.sent.is_repeated(producer.name, batch):
             return None
         return check
 

@@ -24,9 +24,9 @@ import structlog
 from ister.base.errors import IsterError, StorageUncertainError
 from ister.base.limits import MIB
 from ister.broker.delayed.envelope import Letter, batches_of
-from ister.broker.state.changes import Sequenced
-from ister.broker.storage.writes import Write
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.state import Sequenced
+from ister.broker.storage import Write
+from ister.broker.streams import StreamTopic
 from ister.codec import Batch
 from ister.telemetry import Occasions
 

@@ -1,1 +1,72 @@
-"""What a replay of the journal restores: topics, subscriptions, cursors, producers, answers."""
+"""What a restart finds again beside the messages: a fold over the journal."""
+
+from ister.broker.state.changes import (
+    Acked,
+    Change,
+    Confirmed,
+    CursorDropped,
+    CursorMoved,
+    CursorSaved,
+    Failed,
+    FailedRuns,
+    NamespaceCreated,
+    NamespaceDeleted,
+    PartitionedCreated,
+    PartitionedDeleted,
+    Runs,
+    Sequenced,
+    SeriesPublished,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionPaused,
+    TopicCreated,
+    TopicDeleted,
+    TopicsCovered,
+    TopicTrimmed,
+    TransactionDone,
+    encode_changes,
+)
+from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
+from ister.broker.state.key_offsets import PendingKeys, check_keys
+from ister.broker.state.message_ids import ALL_TIMES_MS, check_ids, keys_of
+from ister.broker.state.shared_budget import SharedBudget
+from ister.broker.state.state import Budgets, State, SubscriptionRecord, TopicRecord
+
+__all__ = [
+    "ALL_TIMES_MS",
+    "Acked",
+    "Budgets",
+    "Change",
+    "Confirmed",
+    "CursorDropped",
+    "CursorMoved",
+    "CursorSaved",
+    "Failed",
+    "FailedRuns",
+    "NamespaceCreated",
+    "NamespaceDeleted",
+    "PartitionedCreated",
+    "PartitionedDeleted",
+    "PendingKeys",
+    "Runs",
+    "Sequenced",
+    "SeriesPublished",
+    "SharedBudget",
+    "State",
+    "SubscriptionCreated",
+    "SubscriptionDeleted",
+    "SubscriptionPaused",
+    "SubscriptionRecord",
+    "TopicCreated",
+    "TopicDeleted",
+    "TopicRecord",
+    "TopicTrimmed",
+    "TopicsCovered",
+    "TransactionDone",
+    "check_ids",
+    "check_keys",
+    "decode_cursors",
+    "encode_changes",
+    "encode_cursors",
+    "keys_of",
+]

@@ -33,8 +33,7 @@ from ister.base.errors import (
     StorageTakenError,
     StorageUncertainError,
 )
-from ister.broker.scheduling.completion import Done, ignore
-from ister.broker.scheduling.workers import Worker
+from ister.broker.scheduling import Done, Worker, ignore
 from ister.broker.storage.commit_figures import CommitFigures
 from ister.log import Group, Log, is_disk_full
 

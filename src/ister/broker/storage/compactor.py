@@ -19,8 +19,8 @@ import structlog
 from ister.base import Clock, Retention
 from ister.base.errors import CorruptedError
 from ister.base.limits import MIB
-from ister.broker.scheduling.workers import Worker
-from ister.broker.state.state import State
+from ister.broker.scheduling import Worker
+from ister.broker.state import State
 from ister.broker.storage.compaction_figures import CompactionFigures
 from ister.log import CompactionPolicy, KeyPolicy, Log, Rewrite, plan_compaction
 

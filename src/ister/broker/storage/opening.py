@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ister.base import Clock
-from ister.broker.state.state import Budgets, State
+from ister.broker.state import Budgets, State
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS
 from ister.broker.storage.storage import Storage
 from ister.broker.storage.threads import Workers

@@ -18,10 +18,8 @@ from ister.base.errors import (
     StorageFailedError,
     StorageTakenError,
 )
-from ister.broker.scheduling.completion import Done
-from ister.broker.scheduling.workers import Worker
-from ister.broker.state.changes import Change
-from ister.broker.state.state import State
+from ister.broker.scheduling import Done, Worker
+from ister.broker.state import Change, State
 from ister.broker.storage.committer import Committer
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS, Compactor
 from ister.broker.storage.threads import Workers

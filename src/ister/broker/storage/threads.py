@@ -2,7 +2,7 @@
 
 import time
 
-from ister.broker.scheduling.workers import Worker
+from ister.broker.scheduling import Worker
 
 
 class Workers:

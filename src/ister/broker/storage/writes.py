@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ister.broker.state.changes import Change, encode_changes
-from ister.broker.state.state import TopicRecord
+from ister.broker.state import Change, TopicRecord, encode_changes
 from ister.codec import Batch
 from ister.log import Kind, Log
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import structlog
 
-from ister.broker.state.shared_budget import SharedBudget
-from ister.broker.state.state import Budgets
+from ister.broker.state import Budgets, SharedBudget
 
 # How often a line says so.
 INTERVAL_MS = 60_000

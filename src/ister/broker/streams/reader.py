@@ -18,7 +18,7 @@ from ister.base.errors import (
     StorageFailedError,
 )
 from ister.base.limits import CREDIT_MAX
-from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling import Turns
 from ister.broker.streams.positions import resolve
 from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget, cut
 from ister.broker.streams.stream import StreamTopic

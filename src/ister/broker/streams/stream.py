@@ -10,7 +10,6 @@ Always true:
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
 from typing import Protocol, Unpack
 
 from ister.base import Durability, Expected, Retention, StreamReport, StreamSettings, TopicReport
@@ -18,18 +17,20 @@ from ister.base.errors import (
     IsterError,
     MessagesMissingError,
     OffsetMismatchError,
-    SequenceError,
     ShardMovedError,
 )
-from ister.broker.scheduling.completion import Done, ignore
-from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling import Done, Turns, ignore
 from ister.broker.schema_checks import SchemaCheck, check
-from ister.broker.state.changes import Sequenced, TopicTrimmed
-from ister.broker.state.key_offsets import PendingKeys, check_keys
-from ister.broker.state.message_ids import keys_of
-from ister.broker.state.state import TopicRecord
-from ister.broker.storage.storage import Storage
-from ister.broker.storage.writes import Publish, Write
+from ister.broker.state import (
+    PendingKeys,
+    Sequenced,
+    TopicRecord,
+    TopicTrimmed,
+    check_keys,
+    keys_of,
+)
+from ister.broker.storage import Publish, Storage, Write
+from ister.broker.streams.deduplication import Deduplication
 from ister.broker.streams.recent import RecentBatches, RecentBudget
 from ister.codec import Batch, Column
 
@@ -88,9 +89,6 @@ class StreamTopic:
     __slots__ = (
         "_in_memory",
         "_on_changed",
-        "_pending_ids",
-        "_pending_keys",
-        "_pending_sequences",
         "_stamped_ms",
         "_sync",
         "_turns",
@@ -113,6 +111,7 @@ class StreamTopic:
         "recent",
         "record",
         "schema_check",
+        "sent",
         "settings",
         "storage",
     )
@@ -157,12 +156,8 @@ class StreamTopic:
         self._in_memory = record.settings.durability == Durability.MEMORY
         # The last time that was given, to a batch that is stored or on its way.
         self._stamped_ms = record.last_ms
-        # Of batches that are not committed yet: by producer, the first number and the end of each.
-        self._pending_sequences: dict[str, dict[int, int]] = {}
-        # Of batches with ids: the offset by the key of an id, and the keys by the first offset of a
-        # batch. A long id takes as long to turn into its key as all else: that is done once.
-        self._pending_ids: dict[str, int] = {}
-        self._pending_keys: dict[int, list[str | None]] = {}
+        # What producers have sent before.
+        self.sent = Deduplication(record)
         self.keys = PendingKeys(record)
         self._turns = turns
         # Followers that are notified of new messages in a later turn of the loop.
@@ -215,7 +210,7 @@ class StreamTopic:
         What is stored already is answered without a `schema_check`: the schema may be another now.
         """
         self.storage.committer.check_room()
-        if self.is_repeated(name, batch):
+        if self.sent.is_repeated(name, batch):
             self._answer_again(name, batch, on_stored)
             return
         if schema_check is not None:
@@ -233,64 +228,18 @@ class StreamTopic:
             self._store(batch, on_stored)
 
     def sort_out(self, batch: Batch) -> tuple[Batch | None, list[int] | None]:
-        """Return what of a batch is new by its ids, to be stamped next.
-
-        When some of it is not, also the offset of each message: of one that was stored before as a
-        negative number, its bits turned round.
-        """
-        if not batch.columns & Column.ID or not self.record.settings.dedup_window_ms:
-            return batch, None
-        keys = keys_of(batch.ids or ())
-        known = self._known_offsets(keys)
-        new = [slot for slot, offset in enumerate(known) if offset is None]
-        if len(new) == batch.count:
-            self._expect_ids(keys)
-            return batch, None
-        offsets = [~o if o is not None else 0 for o in known]
-        for place, slot in enumerate(new):
-            offsets[slot] = self.appended + place
-        rest = batch.unstamped(new) if new else None
-        if rest is not None:
-            self._expect_ids([keys[slot] for slot in new])
-        return rest, offsets
+        """Return what of a batch is new by its ids, to be stamped next: see `Deduplication`."""
+        now_ms = self.storage.clock.now_ms()
+        return self.sent.sort_out(batch, next_offset=self.appended, now_ms=now_ms)
 
     def plan_offsets(self, batches: Sequence[Batch]) -> list[int]:
         """Return the offset of the first new message of each of some batches, stored in turn."""
-        dedup = self.record.settings.dedup_window_ms
-        ids = [keys_of(b.ids or ()) if b.columns & Column.ID and dedup else [] for b in batches]
-        known = iter(self._known_offsets(list(chain.from_iterable(ids))))
-        offset, offsets = self.appended, []
-        for batch, keys in zip(batches, ids, strict=True):
-            offsets.append(offset)
-            offset += sum(o is None for o in islice(known, len(keys))) if keys else batch.count
-        return offsets
-
-    def is_repeated(self, name: str, batch: Batch) -> bool:
-        """Whether a batch of a producer was stored before, or is about to be."""
-        if not name or not batch.numbered:
-            return False
-        sequence, due = batch.first_sequence, self.next_sequence(name)
-        # A higher one is new: what lies between was refused; and so is that when it comes again.
-        if sequence >= due or self._is_hole(name, batch):
-            return False
-        if sequence + batch.count <= due:
-            return True
-        # Some of a batch with ids may have been left out: the ids will tell.
-        if not batch.columns & Column.ID:
-            raise SequenceError(self.name, name, sequence, due)
-        return False
-
-    def _is_hole(self, name: str, batch: Batch) -> bool:
-        """Whether none of a batch is stored or about to be, though later ones are."""
-        first, end = batch.first_sequence, batch.first_sequence + batch.count
-        pending = self._pending_sequences.get(name, {})
-        if any(other < end and other_end > first for other, other_end in pending.items()):
-            return False
-        return self.record.producers.is_hole(name, first, batch.count)
+        now_ms = self.storage.clock.now_ms()
+        return self.sent.plan_offsets(batches, next_offset=self.appended, now_ms=now_ms)
 
     def _store(self, batch: Batch, on_stored: OnStored) -> None:
         self.stamp(batch)
-        self._expect(batch)
+        self.sent.take_numbers(batch)
         write = Publish(self, batch, sync=self._sync)
         if self._in_memory:
             # The application chose to be answered before anything is safe.
@@ -298,22 +247,6 @@ class StreamTopic:
             on_stored(None, None)
         else:
             self.storage.commit(write, lambda error: on_stored(error, None))
-
-    def _expect(self, batch: Batch) -> None:
-        """A batch is about to be stored: its numbers are taken."""
-        if batch.numbered and (name := batch.producer_bytes):
-            first = batch.first_sequence
-            pending = self._pending_sequences.setdefault(name.decode(errors="replace"), {})
-            pending[first] = first + batch.count
-
-    def _expected(self, batch: Batch) -> None:
-        """It is stored."""
-        name = batch.producer_bytes.decode(errors="replace")
-        pending = self._pending_sequences.get(name)
-        if pending is not None:
-            pending.pop(batch.first_sequence, None)
-            if not pending:
-                del self._pending_sequences[name]
 
     def stamp(self, batch: Stamped) -> None:
         """Give a batch its offsets and time."""
@@ -332,17 +265,9 @@ class StreamTopic:
         """A batch is in the journal: from now on it is there for everybody."""
         if self.deleted:
             return
-        keys = None
-        if self._pending_keys and batch.columns & Column.ID:
-            keys = self._pending_keys.pop(batch.base_offset, None)
-        self.record.on_stored(batch, sequenced=sequenced, keys=keys)
+        self.sent.on_committed(batch, sequenced=sequenced)
         self.messages_in += batch.count
         self.bytes_in += batch.size_bytes
-        if sequenced and self._pending_sequences and batch.numbered:
-            self._expected(batch)
-        for key in keys or ():
-            if key is not None:
-                self._pending_ids.pop(key, None)
         if self.record.key_offsets is not None:
             self.keys.on_stored(batch)
         self._keep([batch])
@@ -413,22 +338,18 @@ class StreamTopic:
     def on_failed(self) -> None:
         """Nothing that was not committed will be."""
         self.appended = self.record.next_offset
-        self._pending_sequences.clear()
-        self._pending_ids.clear()
-        self._pending_keys.clear()
+        self.sent.clear()
         self.keys.clear()
-
-    def next_sequence(self, name: str) -> int:
-        """Return the number the next message of a producer should have."""
-        stored = self.record.producers.next_sequence(name)
-        pending = self._pending_sequences.get(name)
-        return stored if pending is None else max(stored, *pending.values())
 
     def _answer_again(self, name: str, batch: Batch, on_stored: OnStored) -> None:
         """Answer a producer of a batch that is stored, or about to be, with where it is."""
         sequence, record = batch.first_sequence, self.record.producers
         if batch.columns & Column.ID:
-            known = self._known_offsets(keys_of(batch.ids or ()))
+            known = self.sent.find_offsets(
+                keys_of(batch.ids or ()),
+                next_offset=self.appended,
+                now_ms=self.storage.clock.now_ms(),
+            )
             if None not in known:
                 # What it repeats may still be on its way to the disk.
                 offsets = [~offset for offset in known if offset is not None]
@@ -447,44 +368,11 @@ class StreamTopic:
         else:
             self.storage.committer.add(done)
 
-    def _known_offsets(self, keys: Sequence[str | None]) -> list[int | None]:
-        """Return for each key of an id the offset it was stored at before, `None` for a new one."""
-        window_ms = self.record.settings.dedup_window_ms
-        newer_than_ms = self.storage.clock.now_ms() - window_ms
-        find, pending = self.record.ids.find, self._pending_ids
-        known: list[int | None] = []
-        fresh: dict[str, int] = {}
-        # The offset of the next message that is new.
-        following = self.appended
-        for key in keys:
-            if key is None:
-                known.append(None)
-                following += 1
-                continue
-            offset = pending.get(key)
-            if offset is None:
-                offset = find(key, newer_than_ms=newer_than_ms)
-            if offset is None:
-                # The second of two in one batch is known by the first, whose offset this will be.
-                offset = fresh.get(key)
-                if offset is None:
-                    fresh[key] = following
-                    following += 1
-            known.append(offset)
-        return known
-
-    def _expect_ids(self, keys: list[str | None]) -> None:
-        """A batch with these keys of ids is about to be stamped and stored."""
-        self._pending_keys[self.appended] = keys
-        for offset, key in enumerate(keys, self.appended):
-            if key is not None:
-                self._pending_ids[key] = offset
-
     def _publish_rest(
         self, batch: Batch, rest: Batch | None, offsets: list[int], on_stored: OnStored
     ) -> None:
         """Store the messages of a batch that are new, and tell the offset of each."""
-        self._expect(batch)
+        self.sent.take_numbers(batch)
         taken = Sequenced(self.record.topic, batch.producer, batch.first_sequence, batch.count)
         batches = []
         if rest is not None:
@@ -493,7 +381,7 @@ class StreamTopic:
 
         def done(error: IsterError | None) -> None:
             if error is None:
-                self._expected(batch)
+                self.sent.on_numbers_stored(batch)
             on_stored(error, None if error else offsets)
 
         # One entry: with the numbers alone, what is new would never be stored; without them, a

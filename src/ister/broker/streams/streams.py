@@ -13,20 +13,18 @@ import structlog
 
 from ister.base import Clock, Durability, StreamChanges, StreamSettings, TopicName
 from ister.base.errors import BadRequestError, IsterError, ShardMovedError
-from ister.broker.scheduling.chores import Chores, Steps
-from ister.broker.scheduling.completion import Done
-from ister.broker.scheduling.turns import Turns
-from ister.broker.state.changes import (
+from ister.broker.scheduling import Chores, Done, Steps, Turns
+from ister.broker.state import (
+    ALL_TIMES_MS,
+    Budgets,
     Change,
     PartitionedCreated,
     PartitionedDeleted,
     TopicCreated,
     TopicDeleted,
+    TopicRecord,
 )
-from ister.broker.state.message_ids import ALL_TIMES_MS
-from ister.broker.state.state import Budgets, TopicRecord
-from ister.broker.storage.storage import Storage
-from ister.broker.storage.writes import Write
+from ister.broker.storage import Storage, Write
 from ister.broker.streams.recent import RecentBudget
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.upkeep import Upkeep

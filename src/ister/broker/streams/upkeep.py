@@ -18,9 +18,8 @@ from typing import Any
 import structlog
 
 from ister.base import Clock, Timer, housekeeping
-from ister.broker.scheduling.chores import Chores, Steps
-from ister.broker.scheduling.completion import ignore
-from ister.broker.storage.storage import Storage
+from ister.broker.scheduling import Chores, Steps, ignore
+from ister.broker.storage import Storage
 from ister.broker.streams.forgotten import ForgottenLog
 from ister.broker.streams.retention import BY_ACKS, plan_retention
 from ister.broker.streams.stream import StreamTopic

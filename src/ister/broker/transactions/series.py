@@ -24,10 +24,9 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
-from ister.broker.state.changes import Change, SeriesPublished, encode_changes
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic
-from ister.broker.streams.streams import Streams
+from ister.broker.state import Change, SeriesPublished, encode_changes
+from ister.broker.storage import Storage
+from ister.broker.streams import Streams, StreamTopic
 from ister.broker.transactions.stages import Stage, StagedBatch, Staging
 from ister.log import Log
 

@@ -42,10 +42,9 @@ from ister.base.limits import (
     STAGES_MAX,
     STAGING_BYTES_MAX,
 )
-from ister.broker.scheduling.workers import Worker
+from ister.broker.scheduling import Worker
 from ister.broker.schema_checks import SchemaCheck, check
-from ister.broker.streams.recent import BATCH_OVERHEAD_BYTES
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.streams import BATCH_OVERHEAD_BYTES, StreamTopic
 from ister.broker.transactions.spool import Spool, SpoolPlace
 from ister.codec import Batch, Column
 from ister.log import Buffer, SeriesPart, is_disk_full

@@ -38,11 +38,9 @@ from ister.base.limits import (
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription, Run
 from ister.broker.schema_checks import SchemaCheck, check
-from ister.broker.state.changes import Acked, Change, TransactionDone
-from ister.broker.state.key_offsets import check_keys
-from ister.broker.storage.storage import Storage
-from ister.broker.storage.writes import Write
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.state import Acked, Change, TransactionDone, check_keys
+from ister.broker.storage import Storage, Write
+from ister.broker.streams import StreamTopic
 from ister.codec import Batch, Column
 from ister.subscriptions import OffsetSet
 

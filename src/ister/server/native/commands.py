@@ -236,7 +236,7 @@ def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply
             topic=command.topic,
             producer_id=producer.id,
             partitions=0,
-            next_sequence=stream.next_sequence(command.name) if stream is not None else 0,
+            next_sequence=stream.sent.next_sequence(command.name) if stream is not None else 0,
             kind=producer.topic.kind,
             created=True if created and not _is_heard(producer.topic) else UNSET,
         )
