@@ -106,11 +106,15 @@ class Upkeep:
 
         A fast producer fills a small disk in less than a second.
         """
-        timer = self._timer
-        if timer is not None and any(storage.wants_room for storage in self._storages):
-            timer.cancel()
-            self._timer = None
-            self._clock.call_later(0.0, self._begin_round)
+        if self._timer is None:
+            return
+        # A plain loop: this is on the way of every commit.
+        for storage in self._storages:
+            if storage.wants_room:
+                self._timer.cancel()
+                self._timer = None
+                self._clock.call_later(0.0, self._begin_round)
+                return
 
     @housekeeping
     def _begin_round(self) -> None:
