@@ -15,11 +15,14 @@ from ister.broker.state import Budgets, State
 from ister.broker.storage import (
     CommitFigures,
     Relocated,
+    SalvagedStreams,
     StoppedLog,
     Storage,
     Workers,
     Write,
+    carry_out,
     open_storage,
+    plan_salvage,
     relocate,
 )
 from ister.broker.streams import (
@@ -69,6 +72,7 @@ __all__ = [
     "Reject",
     "Relocated",
     "ReplySink",
+    "SalvagedStreams",
     "SchemaCheck",
     "SchemaCheckOf",
     "Sink",
@@ -94,10 +98,12 @@ __all__ = [
     "Worker",
     "Workers",
     "Write",
+    "carry_out",
     "check_commit",
     "default_dead_letter_topic",
     "locate",
     "open_reader",
     "open_storage",
+    "plan_salvage",
     "relocate",
 ]

@@ -24,6 +24,7 @@ from ister.broker.state.changes import (
     TopicsCovered,
     TopicTrimmed,
     TransactionDone,
+    decode_changes,
     encode_changes,
 )
 from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
@@ -65,6 +66,7 @@ __all__ = [
     "TransactionDone",
     "check_ids",
     "check_keys",
+    "decode_changes",
     "decode_cursors",
     "encode_changes",
     "encode_cursors",
