@@ -19,10 +19,10 @@ from ister.broker import (
     Broker,
     InlineWorker,
     Membership,
+    SourceTopic,
     Storage,
     StreamTopic,
     SubscribeOptions,
-    Topic,
     Workers,
     open_reader,
     open_storage,
@@ -70,13 +70,13 @@ class Inbox:
         self.batches: list[Batch] = []
         self.ended: list[IsterError | None] = []
 
-    def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         self.batches.append(batch)
 
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,

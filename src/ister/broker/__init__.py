@@ -3,7 +3,8 @@
 from ister.broker.broker import Broker, Producer
 from ister.broker.catalog.memberships import Membership, SubscribeOptions
 from ister.broker.connections import ConnectionCounts
-from ister.broker.consumers.consumer import Consumer, Sink
+from ister.broker.consumers.consumer import Consumer
+from ister.broker.consumers.sink import Sink, SourceTopic
 from ister.broker.delayed import DelayedBatch
 from ister.broker.durable.dead_letters import default_dead_letter_topic
 from ister.broker.live.replies import ReplySink
@@ -76,6 +77,7 @@ __all__ = [
     "SchemaCheck",
     "SchemaCheckOf",
     "Sink",
+    "SourceTopic",
     "Spool",
     "Spooling",
     "Stage",

@@ -6,6 +6,7 @@ is called once.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from importlib.metadata import version
 from itertools import count
@@ -59,7 +60,7 @@ from ister.broker.durable.subscriptions import Durables
 from ister.broker.live.replies import Replies
 from ister.broker.live.subscription import RandomSlot
 from ister.broker.live.topic import AnyTopic, Pieces, Topic
-from ister.broker.scheduling import Done, Turns, after_all, ignore
+from ister.broker.scheduling import Done, EndOfTurn, Turns, after_all, ignore
 from ister.broker.schema_checks import LongCheck, SchemaCheckOf, check, long_check
 from ister.broker.state import check_ids
 from ister.broker.storage import Storage
@@ -121,18 +122,19 @@ class Broker:
         self._producer_id = 0
         new_number = count(1).__next__
         # What handing out may take of each turn of the loop.
-        self.turns = Turns(
-            call_soon=lambda call: clock.call_later(0, call),
-            now_ns=lambda: clock.monotonic_ms() * 1_000_000,
-        )
+        call_soon = partial(clock.call_later, 0)
+        now_ns = lambda: clock.monotonic_ms() * 1_000_000  # noqa: E731
+        self.turns = Turns(call_soon=call_soon, now_ns=now_ns)
+        self.end_of_turn = EndOfTurn(call_soon)
         self.budget = QueueBudget(limits, self.turns)
         self.durables = Durables(
             clock=clock,
             turns=self.turns,
+            end_of_turn=self.end_of_turn,
             random_slot=random_slot,
-            undertaker=DeadLetters(name, self._find_stream),
+            dead_letter_sink=DeadLetters(name, self._find_stream),
             limits=limits,
-            check_letters=self._check_letters,
+            check_dead_letters=self._check_dead_letters,
         )
         self.streams = Streams(
             clock=clock,
@@ -143,6 +145,7 @@ class Broker:
             on_opened=self.adopt,
         )
         self.streams.upkeep.before_round.append(self.durables.expiry.tend)
+        self.streams.after_commit.append(self.end_of_turn.run)
         self.catalog = Catalog(
             limits=limits,
             streams=self.streams,
@@ -565,8 +568,8 @@ class Broker:
     def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
         self.catalog.find_stream(name, settings, done)
 
-    def _check_letters(self, names: Collection[str]) -> None:
-        self.catalog.check_letters(names)
+    def _check_dead_letters(self, names: Collection[str]) -> None:
+        self.catalog.check_dead_letters(names)
 
     def _check_batch(self, topic: str, batch: Batch, producer: Producer | None) -> None:
         limits = self.limits

@@ -434,9 +434,9 @@ class CommitModel:
         assert self.bench.lag() == 0, "some never came"
         assert self.commits == []
         assert self.stored_effects() == self.effects
-        self.check_letters()
+        self.check_dead_letters()
 
-    def check_letters(self) -> None:
+    def check_dead_letters(self) -> None:
         letters = self.count_of(LETTERS)
         if self.seeks:
             return

@@ -16,12 +16,12 @@ from ister.broker import (
     Membership,
     Producer,
     RecentBudget,
+    SourceTopic,
     Spool,
     Spooling,
     Storage,
     StreamTopic,
     SubscribeOptions,
-    Topic,
     Transaction,
     Workers,
     open_storage,
@@ -125,13 +125,13 @@ class LeaseSink:
         self.errors: list[IsterError | None] = []
         self.lives: list[int] = []
 
-    def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         self.live += batch.payloads
 
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,
@@ -352,12 +352,15 @@ class StreamBench:
 
     def settle(self) -> None:
         """Let everything happen that needs no time."""
+        self.broker.end_of_turn.run()
         while self._ready:
             self._ready.popleft()()
+            self.broker.end_of_turn.run()
 
     def step(self) -> None:
         """Let the first of these things happen, and what it sets off wait."""
         self._ready.popleft()()
+        self.broker.end_of_turn.run()
 
     def advance(self, ms: int) -> None:
         """Move the clock."""

@@ -159,6 +159,7 @@ def test_a_consumer_whose_connection_is_full_gets_the_rest_when_it_is_not(
 
     member.sink.writable = True
     member.membership.consumer.resume()
+    bench.settle()
 
     assert member.offsets == [0]
 

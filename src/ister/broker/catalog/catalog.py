@@ -46,9 +46,9 @@ from ister.broker.catalog.wanted import (
     TIMELINE_KINDS,
     check_same_settings,
     check_wanted,
-    no_letters,
+    not_for_dead_letters,
 )
-from ister.broker.durable.dead_letters import OnTopic, is_for_letters
+from ister.broker.durable.dead_letters import OnTopic, takes_dead_letters
 from ister.broker.durable.subscriptions import Durables
 from ister.broker.live.topic import AnyTopic, Topic
 from ister.broker.scheduling.chores import Steps
@@ -57,6 +57,7 @@ from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
 from ister.broker.state.changes import NamespaceCreated
 from ister.broker.state.state import State
 from ister.broker.storage.storage import Storage
+from ister.broker.storage.writes import Write
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.streams import Streams
 from ister.broker.timelines import Timelines
@@ -188,7 +189,8 @@ class Catalog:
         if kind == OFF:
             raise TopicNotFoundError(name)
         # A live topic would take no dead letters: they would come again and again.
-        return "stream" if is_for_letters(name, self._durables) else kind
+        named = (durable.acks.dead_letter_topic for durable in self._durables)
+        return "stream" if takes_dead_letters(name, named) else kind
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""
@@ -256,7 +258,7 @@ class Catalog:
         if isinstance(found, StreamTopic):
             done(found)
         elif found is not None or name in self._partitioned:
-            done(no_letters(name))
+            done(not_for_dead_letters(name))
         else:
 
             def on_done(error: IsterError | None) -> None:
@@ -266,7 +268,7 @@ class Catalog:
 
             self.create(name, on_done, kind="stream", stream=settings)
 
-    def check_letters(self, names: Collection[str]) -> None:
+    def check_dead_letters(self, names: Collection[str]) -> None:
         """Raise when no dead letters may go to a topic, or when it is one that cannot take them.
 
         Several names are in one namespace and end alike: those of a subscription on many topics. Of
@@ -277,15 +279,15 @@ class Catalog:
             is_there = name in self.topics or name in self._partitioned
             is_there = is_there or (timelines is not None and timelines.has(name))
             if is_there or not looked:
-                self._check_letters(name)
+                self._check_dead_letters(name)
             looked = looked or not is_there
 
-    def _check_letters(self, name: str) -> None:
+    def _check_dead_letters(self, name: str) -> None:
         check_not_reserved(name)
         found = self.topics.get(name)
         self._check_no_timeline(name)
         if name in self._partitioned or isinstance(found, Topic):
-            raise no_letters(name)
+            raise not_for_dead_letters(name)
         if found is not None:
             return
         # As for anybody who creates a topic.
@@ -413,7 +415,7 @@ class Catalog:
             return
         namespace = namespace_of(topic)
         if namespace not in ALWAYS_THERE and namespace not in storage.state.namespaces:
-            storage.record([NamespaceCreated(namespace)], ignore)
+            storage.commit(Write(changes=[NamespaceCreated(namespace)]), ignore)
         made: list[StreamTopic] = []
 
         def on_done(error: IsterError | None) -> None:

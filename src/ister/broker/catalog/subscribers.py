@@ -32,7 +32,8 @@ from ister.base.errors import (
 from ister.base.limits import Limits
 from ister.broker.catalog.catalog import Catalog
 from ister.broker.catalog.memberships import Membership, SubscribeOptions
-from ister.broker.consumers.consumer import Consumer, QueueBudget, Sink, nothing
+from ister.broker.consumers.consumer import Consumer, QueueBudget, nothing
+from ister.broker.consumers.sink import Sink
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.durable.subscriptions import Durables
 from ister.broker.durable.wanted import Wanted, check_expire_after
@@ -398,7 +399,7 @@ class Subscribers:
         return [
             topic
             for topic in covered
-            if durables.is_free(topic) or (own is not None and own.covers(topic.name))
+            if durables.is_free(topic) or (own is not None and own.coverage.covers(topic.name))
         ]
 
     def _join(

@@ -17,6 +17,7 @@ from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.scheduling.chores import Steps
 from ister.broker.scheduling.completion import Done, Latch
 from ister.broker.state.changes import Acked, Change, CursorMoved
+from ister.broker.storage.writes import Write
 from ister.subscriptions import Cursor
 
 # Topics moved in one step, at 50 µs each: below 2 ms.
@@ -84,10 +85,6 @@ def _move_part(
             undo()
         done(error)
 
-    try:
-        # Not applied by the state, whose cursors these are: moving does that.
-        durable.storage.record(changes, on_done, apply=False)
-    except IsterError as error:
-        done(error)
-        return
+    # Not applied by the state, whose cursors these are: moving does that.
+    durable.storage.commit(Write(journal_only=changes), on_done)
     undo = durable.move(dict(part))

@@ -25,6 +25,7 @@ from ister.broker.scheduling.chores import Steps
 from ister.broker.scheduling.completion import Done
 from ister.broker.state.changes import CursorSaved
 from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
+from ister.broker.storage.writes import Write
 from ister.subscriptions import Cursor
 
 
@@ -51,7 +52,7 @@ class SavedCursors:
                 self._pending.remove(pending)
                 done(error)
 
-            durable.storage.record([change], on_done)
+            durable.storage.commit(Write(changes=[change]), on_done)
             self._pending.append(pending)
         except IsterError as error:
             done(error)

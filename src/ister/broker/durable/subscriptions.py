@@ -41,11 +41,11 @@ from ister.base.errors import (
 )
 from ister.base.limits import COVERED_AT_ONCE_MAX, Limits
 from ister.broker.durable.ack_journal import AckJournal
-from ister.broker.durable.dead_letters import holds_own_letters, letters_of
+from ister.broker.durable.dead_letters import dead_letter_name, holds_own_dead_letters
 from ister.broker.durable.expiry import Expiry
 from ister.broker.durable.moving import move
 from ister.broker.durable.partition import Partition
-from ister.broker.durable.poison import Undertaker
+from ister.broker.durable.poison import DeadLetterSink
 from ister.broker.durable.saved_cursors import SavedCursors, cursor_of, saved_cursors
 from ister.broker.durable.settings import Found, Settings
 from ister.broker.durable.subscription import DurableSubscription
@@ -53,6 +53,7 @@ from ister.broker.durable.wanted import Wanted
 from ister.broker.live.topic import AnyTopic
 from ister.broker.scheduling.chores import Chores, Steps
 from ister.broker.scheduling.completion import Done, after_all, ignore
+from ister.broker.scheduling.end_of_turn import EndOfTurn
 from ister.broker.scheduling.turns import Turns
 from ister.broker.state.changes import (
     Change,
@@ -65,6 +66,7 @@ from ister.broker.state.changes import (
 )
 from ister.broker.state.state import SubscriptionRecord
 from ister.broker.storage.storage import Storage
+from ister.broker.storage.writes import Write
 from ister.broker.streams.positions import resolve, resolving
 from ister.broker.streams.read_ahead import ReadAheadBudget
 from ister.broker.streams.stream import StreamTopic
@@ -76,27 +78,31 @@ Admit = Callable[[DurableSubscription], object]
 
 
 class Durables:
-    """See the module."""
+    """The durable subscriptions of a broker."""
 
     def __init__(
         self,
         *,
         clock: Clock,
         turns: Turns,
+        end_of_turn: EndOfTurn,
         random_slot: Callable[[int], int],
-        undertaker: Undertaker,
+        dead_letter_sink: DeadLetterSink,
         limits: Limits,
-        check_letters: Callable[[Collection[str]], object],
+        check_dead_letters: Callable[[Collection[str]], object],
     ) -> None:
-        """`check_letters` raises when a topic is there that cannot take dead letters."""
+        """`check_dead_letters` raises when a topic is there that cannot take dead letters."""
         self.shared = ReadAheadBudget()
         self.turns = turns
+        self._end_of_turn = end_of_turn
         self._clock = clock
         self._random_slot = random_slot
-        self._undertaker = undertaker
+        self._undertaker = dead_letter_sink
         self._limits = limits
-        self._chores = Chores(clock, self._on_failed)
-        self._check_letters = check_letters
+        self._chores = Chores(
+            clock, lambda error: self._logger.error("internal_error", exc_info=error)
+        )
+        self._check_dead_letters = check_dead_letters
         self._told = Occasions(clock.monotonic_ms)
         self._saved = SavedCursors()
         self._ack_journals: dict[Storage, AckJournal] = {}
@@ -142,15 +148,15 @@ class Durables:
         """
         partition = find_partition(name)
         plain = self._plain.get(partition[0], ()) if partition is not None else ()
-        found = [durable for durable in plain if not durable.is_gone]
+        found = [durable for durable in plain if not durable.coverage.is_gone]
         for pattern, some in self._wildcards.items():
             if matches(pattern, name):
-                found += [d for d in some if not holds_own_letters(name, d.name, d.acks)]
+                found += [d for d in some if not holds_own_dead_letters(name, d.name, d.acks)]
         found = [durable for durable in found if durable.storage is storage]
         if not is_queue:
             return found
         first = partition_name(partition[0], 0) if partition is not None else ""
-        here = [d for d in found if d.covers(first)]
+        here = [d for d in found if d.coverage.covers(first)]
         return (here or [d for d in found if d.takes_queues])[:1]
 
     @property
@@ -191,11 +197,8 @@ class Durables:
 
     def _cover(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
         """Have a subscription cover topics from where its cursors stand, in several turns."""
-        durable.expect(topics)
+        durable.coverage.expect(topics)
         self._chores.do(durable.add_expected())
-
-    def _on_failed(self, error: Exception) -> None:
-        self._logger.error("internal_error", exc_info=error)
 
     def covered_of(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
         """Return which of the topics that a pattern matches are covered.
@@ -212,13 +215,13 @@ class Durables:
 
         def is_covered(topic: StreamTopic) -> bool:
             durable = there[topic.storage]
-            if durable is not None and durable.covers(topic.name):
+            if durable is not None and durable.coverage.covers(topic.name):
                 return True
             takes_queues = wanted.work_queues or (durable is not None and durable.takes_queues)
             if topic.is_work_queue and not takes_queues:
                 return False
             acks = wanted.acks if durable is None else durable.acks
-            return not holds_own_letters(topic.name, wanted.name, acks)
+            return not holds_own_dead_letters(topic.name, wanted.name, acks)
 
         return [topic for topic in topics if is_covered(topic)]
 
@@ -244,12 +247,12 @@ class Durables:
 
     def _named(self, pattern: str, name: str) -> list[DurableSubscription]:
         """Return the subscriptions of that name, without those of a topic that was deleted."""
-        return [d for d in self._by_key.get((pattern, name), ()) if not d.is_gone]
+        return [d for d in self._by_key.get((pattern, name), ()) if not d.coverage.is_gone]
 
     def _get_whole(self, pattern: str, name: str) -> list[DurableSubscription]:
         """As `get`, for what is done to all topics of a subscription at once."""
         found = self.get(pattern, name)
-        if not all(durable.is_whole for durable in found):
+        if not all(durable.coverage.is_whole for durable in found):
             raise SubscriptionBusyError(pattern, name)
         return found
 
@@ -258,13 +261,13 @@ class Durables:
         some = dict(self._plain.get(name, self._wildcards.get(name, {})))
         for topic in found[:1]:
             if isinstance(topic, StreamTopic) and topic.name == name:
-                partitions = [f for f in topic.followers if isinstance(f, Partition)]
-                some |= {partition.subscription: None for partition in partitions}
+                owners = [f.owner for f in topic.followers if isinstance(f, Partition)]
+                some |= {o: None for o in owners if isinstance(o, DurableSubscription)}
         return some
 
     def names_on(self, topic: StreamTopic) -> set[str]:
         """Return the names of the subscriptions that cover a topic."""
-        return {f.subscription.name for f in topic.followers if isinstance(f, Partition)}
+        return {f.owner.name for f in topic.followers if isinstance(f, Partition)}
 
     def confirm(self, storage: Storage, done: Done) -> None:
         """See `AckJournal.confirm`."""
@@ -324,9 +327,7 @@ class Durables:
         for topic in topics:
             if not self.is_free(topic):
                 partitions = [f for f in topic.followers if isinstance(f, Partition)]
-                owners = [
-                    f"{t.subscription.name!r} on {t.subscription.pattern!r}" for t in partitions
-                ]
+                owners = [f"{p.owner.name!r} on {p.owner.pattern!r}" for p in partitions]
                 detail = ", ".join(["it has one subscription only", *owners[:1]])
                 raise WrongKindError(topic.name, "work queue", detail)
 
@@ -336,9 +337,9 @@ class Durables:
         if letters and any(topic.name == letters for topic in topics):
             raise BadRequestError(f"{letters!r} cannot be the topic of its own dead letters")
         if letters:
-            self._check_letters([parse_topic(letters)])
+            self._check_dead_letters([parse_topic(letters)])
         elif acks.max_deliveries and acks.poison == Poison.DEAD_LETTER:
-            self._check_letters({letters_of(topic.name, name) for topic in topics})
+            self._check_dead_letters({dead_letter_name(topic.name, name) for topic in topics})
 
     def _open_again(
         self,
@@ -442,14 +443,14 @@ class Durables:
                 self._forget(durable, "it could not be stored")
             self._settings.on_stored(durable, error or durable)
 
-        storage.record(changes, on_done, apply=False)
+        storage.commit(Write(journal_only=changes), on_done)
         durable = self._make(record, storage)
         self._settings.wait(durable, done)
         self._cover(durable, topics)
 
     def cover_missing(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
         """Have a subscription cover those of the topics that it does not cover yet."""
-        missing = [topic for topic in topics if not durable.covers(topic.name)]
+        missing = [topic for topic in topics if not durable.coverage.covers(topic.name)]
         if not missing:
             return
         self._check_queues(missing)
@@ -457,10 +458,10 @@ class Durables:
         def on_done(error: IsterError | None) -> None:
             if error is not None and not durable.closed:
                 for topic in missing:
-                    durable.remove_topic(topic)
+                    durable.coverage.remove(topic)
 
         durable.storage.committer.check()
-        durable.storage.record([self.cover_new([durable], missing)], on_done, apply=False)
+        durable.storage.commit(Write(journal_only=[self.cover_new([durable], missing)]), on_done)
 
     def _make(self, record: SubscriptionRecord, storage: Storage) -> DurableSubscription:
         durable = DurableSubscription(
@@ -470,8 +471,9 @@ class Durables:
             clock=self._clock,
             random_slot=self._random_slot,
             turns=self.turns,
+            end_of_turn=self._end_of_turn,
             shared=self.shared,
-            undertaker=self._undertaker,
+            dead_letter_sink=self._undertaker,
             told=self._told,
         )
         self._by_key.setdefault((durable.pattern, durable.name), []).append(durable)
@@ -500,16 +502,16 @@ class Durables:
                 self._forget(durable, "the subscription was deleted")
             done(error)
 
-        durable.storage.record([SubscriptionDeleted(durable.number)], on_done)
+        durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), on_done)
 
     def on_topics_gone(self, names: Collection[str], reason: str) -> Steps:
         """Forget the subscriptions on deleted topics, one in each step."""
         for durable in [d for name in names for d in self._plain.get(name, ())]:
-            if durable.closed or not durable.is_gone:
+            if durable.closed or not durable.coverage.is_gone:
                 continue
             # Without the journal it is found again at the next start, and deleted then.
             if durable.storage.committer.error is None:
-                durable.storage.record([SubscriptionDeleted(durable.number)], ignore)
+                durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), ignore)
             self._forget(durable, reason)
             yield
 
@@ -575,7 +577,7 @@ class Durables:
             durable.storage.committer.check()
         each = after_all(len(found), done)
         for durable in found:
-            durable.storage.record([CursorDropped(durable.number, saved)], each)
+            durable.storage.commit(Write(changes=[CursorDropped(durable.number, saved)]), each)
 
     def pause(self, pattern: str, name: str, done: Done, *, paused: bool) -> None:
         """Let a subscription rest, or go on."""
@@ -592,7 +594,9 @@ class Durables:
                 durable.set_paused(paused=paused)
             done(error)
 
-        durable.storage.record([SubscriptionPaused(durable.number, paused)], on_done, apply=False)
+        durable.storage.commit(
+            Write(journal_only=[SubscriptionPaused(durable.number, paused)]), on_done
+        )
 
 
 def _with(durable: DurableSubscription, wanted: Wanted) -> SubscriptionCreated:

@@ -115,6 +115,7 @@ def check_commit(topics: int, acks: int) -> None:
 class _Ack(NamedTuple):
     """A run that a transaction acknowledges: lease, first offset, end."""
 
+    durable: DurableSubscription
     partition: Partition
     run: Run
 
@@ -212,17 +213,17 @@ class Transactions:
         answer = TransactionDone(transaction_id, offsets, time_ms, each, client)
         self._committing[transaction_id] = [asker]
         commits = [
-            (partition, partition.cursor, partition.deliveries.begin_commit(*run))
-            for partition, run in acks
+            (durable, partition, partition.cursor, partition.deliveries.begin_commit(*run))
+            for durable, partition, run in acks
         ]
 
         def on_done(error: IsterError | None) -> None:
             waiting = self._committing.pop(transaction_id)
-            for partition, cursor, commit in commits:
+            for durable, partition, cursor, commit in commits:
                 if error is None:
-                    partition.subscription.on_committed(partition, cursor, commit)
+                    durable.on_committed(partition, cursor, commit)
                 else:
-                    partition.subscription.on_not_committed(partition, cursor, commit)
+                    durable.on_not_committed(partition, cursor, commit)
             for transaction, answer_to in waiting:
                 transaction.each = each
                 answer_to(error or offsets)
@@ -301,25 +302,23 @@ def _find_leased(transaction_id: str, acks: Sequence[TransactionAck]) -> list[_A
     found: list[_Ack] = []
     named: dict[Partition, OffsetSet] = {}
     for durables, number, start, end in acks:
-        partition = _partition_of(durables, number, start, end)
-        if partition is None:
+        ack = _find_ack(durables, (number, start, end))
+        if ack is None:
             raise TransactionError(
                 transaction_id, f"message {start} is not leased to this consumer any more"
             )
-        of_partition = named.setdefault(partition, OffsetSet())
+        of_partition = named.setdefault(ack.partition, OffsetSet())
         if of_partition.count_within(start, end):
             raise TransactionError(transaction_id, f"it acknowledges message {start} twice")
         of_partition.add(start, end)
-        found.append(_Ack(partition, (number, start, end)))
+        found.append(ack)
     return found
 
 
-def _partition_of(
-    durables: Sequence[DurableSubscription], number: int, start: int, end: int
-) -> Partition | None:
-    """Return where a run is leased under a number."""
+def _find_ack(durables: Sequence[DurableSubscription], run: Run) -> _Ack | None:
+    """Return a run with where it is leased."""
     for durable in durables:
-        partition = durable.partition_of_lease(number)
-        if partition is not None and partition.deliveries.is_leased(number, start, end):
-            return partition
+        partition = durable.coverage.find(run[0])
+        if partition is not None and partition.deliveries.is_leased(*run):
+            return _Ack(durable, partition, run)
     return None

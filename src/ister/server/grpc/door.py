@@ -133,7 +133,7 @@ class GrpcDoor:
             now_ms=broker.clock.monotonic_ms,
             counts=broker.grpc,
         )
-        server.after_read.append(self._producers.publish_runs)
+        server.after_read += [self._producers.publish_runs, self._broker.end_of_turn.run]
         self.servers.append(server)
         return await server.listen(host, port)
 

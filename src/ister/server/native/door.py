@@ -328,7 +328,8 @@ class NativeDoor:
             self.flush()
 
     def flush(self) -> None:
-        """Send what the last frames made of work."""
+        """Send what the last frames made of work, and messages that consumers have room for."""
+        self.broker.end_of_turn.run()
         self._unflushed_count = 0
         while self.dirty:
             dirty, self.dirty = self.dirty, []
