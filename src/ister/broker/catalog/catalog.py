@@ -51,15 +51,11 @@ from ister.broker.catalog.wanted import (
 from ister.broker.durable.dead_letters import OnTopic, takes_dead_letters
 from ister.broker.durable.subscriptions import Durables
 from ister.broker.live.topic import AnyTopic, Topic
-from ister.broker.scheduling.chores import Steps
-from ister.broker.scheduling.completion import Done, ignore
+from ister.broker.scheduling import Done, Steps, ignore
 from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
-from ister.broker.state.changes import NamespaceCreated
-from ister.broker.state.state import State
-from ister.broker.storage.storage import Storage
-from ister.broker.storage.writes import Write
-from ister.broker.streams.stream import StreamTopic
-from ister.broker.streams.streams import Streams
+from ister.broker.state import NamespaceCreated, State
+from ister.broker.storage import Storage, Write
+from ister.broker.streams import Streams, StreamTopic
 from ister.broker.timelines import Timelines
 
 if TYPE_CHECKING:

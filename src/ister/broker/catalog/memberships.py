@@ -11,8 +11,8 @@ from ister.broker.durable.lease_numbers import slot_of
 from ister.broker.durable.subscription import DurableSubscription, Run, TimedRun
 from ister.broker.durable.wanted import Wanted
 from ister.broker.live.subscription import Subscription
-from ister.broker.scheduling.completion import Done, after_all
-from ister.broker.storage.storage import Storage
+from ister.broker.scheduling import Done, after_all
+from ister.broker.storage import Storage
 
 AnyRun = Run | TimedRun
 Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]

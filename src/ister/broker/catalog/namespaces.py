@@ -17,10 +17,9 @@ from ister.base.errors import (
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
 )
-from ister.broker.scheduling.completion import Done, after_all
-from ister.broker.state.changes import NamespaceCreated, NamespaceDeleted
-from ister.broker.storage.storage import Storage
-from ister.broker.storage.writes import Write
+from ister.broker.scheduling import Done, after_all
+from ister.broker.state import NamespaceCreated, NamespaceDeleted
+from ister.broker.storage import Storage, Write
 
 
 class Namespaces:

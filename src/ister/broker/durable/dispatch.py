@@ -17,8 +17,8 @@ from ister.broker.durable.holders import Holders
 from ister.broker.durable.in_flight import InFlight
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.rules import Rules
-from ister.broker.scheduling.turns import Turns
-from ister.broker.state.state import SubscriptionRecord
+from ister.broker.scheduling import Turns
+from ister.broker.state import SubscriptionRecord
 from ister.subscriptions import SubscriptionType
 from ister.subscriptions.planning import (
     Deliver,

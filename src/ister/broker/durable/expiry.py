@@ -19,8 +19,8 @@ from ister.base import Clock
 from ister.base.errors import IsterError
 from ister.broker.durable.settings import Settings
 from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.state.changes import SubscriptionCreated, SubscriptionDeleted
-from ister.broker.storage.writes import Write
+from ister.broker.state import SubscriptionCreated, SubscriptionDeleted
+from ister.broker.storage import Write
 
 # A client tries to connect every 5 seconds at least: twice, and some time to be served.
 COMES_BACK_MS = 12_000

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from ister.base.errors import IsterError, SubscriptionNotFoundError
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.scheduling.chores import Steps
-from ister.broker.scheduling.completion import Done, Latch
-from ister.broker.state.changes import Acked, Change, CursorMoved
-from ister.broker.storage.writes import Write
+from ister.broker.scheduling import Done, Latch, Steps
+from ister.broker.state import Acked, Change, CursorMoved
+from ister.broker.storage import Write
 from ister.subscriptions import Cursor
 
 # Topics moved in one step, at 50 µs each: below 2 ms.

@@ -21,7 +21,7 @@ from ister.base.errors import IsterError, StorageFailedError, StorageUncertainEr
 from ister.base.limits import NACK_REASON_BYTES_MAX, NACK_REASONS_MAX
 from ister.broker.durable.deadlines import Deadlines
 from ister.broker.durable.partition import Partition
-from ister.broker.state.state import SubscriptionRecord
+from ister.broker.state import SubscriptionRecord
 from ister.subscriptions import Cursor, keys_of
 from ister.subscriptions.planning import Purpose, State, runs_of, slots_of
 from ister.telemetry import Occasions

@@ -21,11 +21,9 @@ from ister.base.limits import (
 )
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.scheduling.chores import Steps
-from ister.broker.scheduling.completion import Done
-from ister.broker.state.changes import CursorSaved
-from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
-from ister.broker.storage.writes import Write
+from ister.broker.scheduling import Done, Steps
+from ister.broker.state import CursorSaved, decode_cursors, encode_cursors
+from ister.broker.storage import Write
 from ister.subscriptions import Cursor
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from ister.base import AckSettings
 from ister.base.errors import IsterError
 from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.scheduling.completion import Done, after_all
-from ister.broker.state.changes import SubscriptionCreated
-from ister.broker.storage.writes import Write
+from ister.broker.scheduling import Done, after_all
+from ister.broker.state import SubscriptionCreated
+from ister.broker.storage import Write
 
 Found = Callable[[DurableSubscription | IsterError], object]
 

@@ -28,14 +28,10 @@ from ister.broker.durable.poison import RETRY_MS, DeadLetterSink, PoisonPolicy
 from ister.broker.durable.report import report_of
 from ister.broker.durable.rules import Rules
 from ister.broker.durable.slots import Slots
-from ister.broker.scheduling.chores import Steps
-from ister.broker.scheduling.end_of_turn import EndOfTurn
-from ister.broker.scheduling.turns import Turns
-from ister.broker.state.changes import SubscriptionCreated
-from ister.broker.state.state import SubscriptionRecord
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.read_ahead import ReadAheadBudget
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.scheduling import EndOfTurn, Steps, Turns
+from ister.broker.state import SubscriptionCreated, SubscriptionRecord
+from ister.broker.storage import Storage
+from ister.broker.streams import ReadAheadBudget, StreamTopic
 from ister.subscriptions import Cursor, InCommit, SubscriptionType
 from ister.telemetry import Occasions
 

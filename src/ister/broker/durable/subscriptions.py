@@ -51,25 +51,19 @@ from ister.broker.durable.settings import Found, Settings
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.durable.wanted import Wanted
 from ister.broker.live.topic import AnyTopic
-from ister.broker.scheduling.chores import Chores, Steps
-from ister.broker.scheduling.completion import Done, after_all, ignore
-from ister.broker.scheduling.end_of_turn import EndOfTurn
-from ister.broker.scheduling.turns import Turns
-from ister.broker.state.changes import (
+from ister.broker.scheduling import Chores, Done, EndOfTurn, Steps, Turns, after_all, ignore
+from ister.broker.state import (
     Change,
     CursorDropped,
     CursorMoved,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
+    SubscriptionRecord,
     TopicsCovered,
 )
-from ister.broker.state.state import SubscriptionRecord
-from ister.broker.storage.storage import Storage
-from ister.broker.storage.writes import Write
-from ister.broker.streams.positions import resolve, resolving
-from ister.broker.streams.read_ahead import ReadAheadBudget
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.storage import Storage, Write
+from ister.broker.streams import ReadAheadBudget, StreamTopic, resolve, resolving
 from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
 

@@ -18,7 +18,7 @@ from ister.broker.consumers.consumer import BATCHES_AT_ONCE, Consumer
 from ister.broker.consumers.members import Members
 from ister.broker.consumers.sink import SourceTopic
 from ister.broker.live.topic import SHARED_AT_ONCE, Topic
-from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling import Turns
 from ister.codec import Batch, Column
 from ister.subscriptions import (
     OWNER_WEIGHT,
