@@ -131,6 +131,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         open_local=storage.open_local,
         spooling=storage.spooling,
         auto_create=AutoCreate.parse(config.auto_create),
+        call_soon=loop.call_soon,
     )
     metadata = SqliteMetadata(config.data_folder)
     opening = asyncio.ensure_future(_open_storage(config, broker, storage, metadata, clock))
