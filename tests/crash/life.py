@@ -19,7 +19,6 @@ from ister.broker import (
     Broker,
     InlineWorker,
     Membership,
-    RecentBudget,
     SourceTopic,
     Storage,
     StreamTopic,
@@ -216,7 +215,6 @@ class Life:
             options,
             workers=lambda: workers,
             clock=self.clock,
-            budget=RecentBudget(1_000_000),
             call_soon=self._call_soon,
         )
 
@@ -257,7 +255,7 @@ class Life:
     def close(self) -> None:
         """End in good order, as a broker process does."""
         committer = self.storage.committer
-        committer.kick()
+        committer.wake()
         self.settle()
         self.tidy()
         if committer.error is None:
@@ -308,7 +306,8 @@ class Life:
                 Position(origin=Origin.EARLIEST),
                 Position(origin=Origin.LATEST),
                 tell,
-                durables=self.broker.durables,
+                turns=self.broker.turns,
+                shared=self.broker.durables.shared,
                 sink=inbox,
                 channel=0,
             )

@@ -315,6 +315,7 @@ class StreamBench:
             limits=self._limits,
             clock=self.clock,
             random_slot=self._random_slot,
+            recent=RecentBudget(self._tail_bytes),
             open_local=self._open,
             spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
@@ -333,7 +334,6 @@ class StreamBench:
             LogOptions(now_ms=self.clock.now_ms, segment_bytes=self._segment_bytes),
             workers=lambda: Workers(writing=self.writing, reading=worker, housekeeping=worker),
             clock=self.clock,
-            budget=RecentBudget(self._tail_bytes),
             budgets=self._budgets,
             call_soon=self._call_soon,
         )

@@ -67,11 +67,11 @@ def test_a_topic_with_more_partitions_than_can_be_covered_at_once_is_not_created
 ) -> None:
     for number in range(COVERED_AT_ONCE_MAX // PARTITIONS_MAX + 1):
         bench.consume(ALL, f"s{number}", credit=0)
-    before = dict(bench.storage.topics)
+    before = dict(bench.broker.streams.topics_of(bench.storage))
 
     with pytest.raises(LimitReachedError, match="covered_at_once_max"):
         bench.create("/default/orders.asia", partitions=PARTITIONS_MAX)
-    assert bench.storage.topics == before
+    assert bench.broker.streams.topics_of(bench.storage) == before
     bench.create("/default/orders.asia", partitions=3)
 
 
@@ -83,7 +83,7 @@ def test_cursors_of_deleted_topics_are_gone_after_a_restart(bench: StreamBench) 
     bench.restart("none")
 
     [durable] = bench.broker.durables
-    assert list(durable.record.cursors) == list(bench.storage.topics)
+    assert list(durable.record.cursors) == list(bench.broker.streams.topics_of(bench.storage))
 
 
 def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) -> None:

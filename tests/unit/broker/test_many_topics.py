@@ -200,7 +200,7 @@ def test_messages_are_kept_for_a_subscription_that_is_still_being_created() -> N
     bench.consume(WILD, start="earliest")
 
     assert bench.topic(last).partitions_coming == 1
-    assert bench.broker.durables.floors(bench.topic(last)) == [0]
+    assert bench.topic(last).floors() == [0]
     bench.clock.advance(0)
     assert bench.topic(last).partitions_coming == 0
 

@@ -49,12 +49,13 @@ from ister.broker.catalog.wanted import (
     not_for_dead_letters,
 )
 from ister.broker.durable.dead_letters import OnTopic, takes_dead_letters
+from ister.broker.durable.subscriptions import Durables
 from ister.broker.live.topic import AnyTopic, Topic
 from ister.broker.scheduling.chores import Steps
-from ister.broker.schema_checks import GuardOf, no_guard
+from ister.broker.scheduling.completion import Done, ignore
+from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
 from ister.broker.state.changes import NamespaceCreated
 from ister.broker.state.state import State
-from ister.broker.storage.committer import Done, ignore
 from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.broker.streams.streams import Streams
@@ -81,6 +82,7 @@ class Catalog:
         *,
         limits: Limits,
         streams: Streams,
+        durables: Durables,
         new_number: Callable[[], int],
         auto_create: AutoCreate,
     ) -> None:
@@ -89,7 +91,7 @@ class Catalog:
         self.names = SortedNames()
         # Of a broker that has a store for them.
         self.timelines: Timelines | None = None
-        self.guard_of: GuardOf = no_guard
+        self.schema_check_of: SchemaCheckOf = no_schema_check
         # Told of a partitioned topic that was made or has grown.
         self.on_partitions_added: Callable[[TopicName], object] = lambda _: None
         # What deleted topics had counted: totals never fall.
@@ -102,6 +104,7 @@ class Catalog:
         )
         self._limits = limits
         self._streams = streams
+        self._durables = durables
         self._new_number = new_number
         self._auto_create = auto_create
         self._partitioned: dict[str, list[AnyTopic]] = {}
@@ -127,9 +130,8 @@ class Catalog:
     def adopt(self, storage: Storage) -> None:
         """Take over what the state of a storage knows."""
         self.namespaces.adopt(storage.state.namespaces)
-        for topic in storage.topics.values():
+        for topic in self._streams.topics_of(storage).values():
             self._add(topic)
-            topic.guard = self.guard_of(topic.name)
         for name, partitions in storage.state.partitioned.items():
             self._partitioned[name] = [
                 self.topics[partition_name(name, n)] for n in range(partitions)
@@ -186,7 +188,7 @@ class Catalog:
         if kind == OFF:
             raise TopicNotFoundError(name)
         # A live topic would take no dead letters: they would come again and again.
-        named = (durable.acks.dead_letter_topic for durable in self._streams.durables)
+        named = (durable.acks.dead_letter_topic for durable in self._durables)
         return "stream" if takes_dead_letters(name, named) else kind
 
     def partition_count(self, name: str) -> int:
@@ -293,10 +295,10 @@ class Catalog:
         if find_partition(name) is not None:
             raise BadNameError(name, "names ending in '-part-N' belong to partitioned topics")
 
-    def set_guards(self, topics: Iterable[AnyTopic]) -> None:
-        """Ask anew who guards some topics."""
+    def refresh_schema_checks(self, topics: Iterable[AnyTopic]) -> None:
+        """Look up the schema checks of some topics again."""
         for topic in topics:
-            topic.guard = self.guard_of(topic.name)
+            topic.schema_check = self.schema_check_of(topic.name)
 
     # Making
 
@@ -420,13 +422,16 @@ class Catalog:
                 self._take_back(topic, made)
             done(error)
 
-        total = self.partition_count(topic) + len(names)
         made += self._streams.create(
-            names, settings, on_done, partitioned=topic if partitioned else "", partitions=total
+            names,
+            settings,
+            on_done,
+            partitioned=topic if partitioned else "",
+            partitions=self.partition_count(topic) + len(names),
+            cover=self._durables.plan_cover(names, storage, settings),
         )
         for part in made:
             self._add(part)
-            part.guard = self.guard_of(part.name)
         if partitioned:
             self._partitioned.setdefault(topic, []).extend(made)
         self.subscribers.on_streams(made)
@@ -445,7 +450,6 @@ class Catalog:
         topics = [Topic(name, self._new_number()) for name in names]
         for topic in topics:
             self._add(topic)
-            topic.guard = self.guard_of(topic.name)
         self.subscribers.on_live(topics)
         return topics
 
@@ -453,6 +457,7 @@ class Catalog:
         if topic.name not in self.topics:
             self.names.add(topic.name)
         self.topics[topic.name] = topic
+        topic.schema_check = self.schema_check_of(topic.name)
 
     def _remove(self, name: str) -> None:
         if self.topics.pop(name, None) is not None:
@@ -539,7 +544,7 @@ class Catalog:
             yield from self.subscribers.end(ended, live, reason)
             yield from self._streams.end_followers([t for t in gone if isinstance(t, StreamTopic)])
             names = {name, *(part.name for part in gone)}
-            yield from self._streams.durables.on_topics_gone(names, reason)
+            yield from self._durables.on_topics_gone(names, reason)
         finally:
             # Last: closing has counted what was still queued as dropped.
             for part in gone:

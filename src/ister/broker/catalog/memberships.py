@@ -11,7 +11,7 @@ from ister.broker.durable.lease_numbers import slot_of
 from ister.broker.durable.subscription import DurableSubscription, Run, TimedRun
 from ister.broker.durable.wanted import Wanted
 from ister.broker.live.subscription import Subscription
-from ister.broker.storage.committer import Done, after_all
+from ister.broker.scheduling.completion import Done, after_all
 from ister.broker.storage.storage import Storage
 
 AnyRun = Run | TimedRun

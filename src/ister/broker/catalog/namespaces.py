@@ -17,8 +17,8 @@ from ister.base.errors import (
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
 )
+from ister.broker.scheduling.completion import Done, after_all
 from ister.broker.state.changes import NamespaceCreated, NamespaceDeleted
-from ister.broker.storage.committer import Done, after_all
 from ister.broker.storage.storage import Storage
 
 

@@ -40,8 +40,8 @@ from ister.broker.durable.wanted import Wanted, check_expire_after
 from ister.broker.live.subscription import RandomSlot, Subscription
 from ister.broker.live.topic import Topic
 from ister.broker.scheduling.chores import Steps
+from ister.broker.scheduling.completion import Done
 from ister.broker.state.changes import SubscriptionCreated
-from ister.broker.storage.committer import Done
 from ister.broker.storage.storage import Storage
 from ister.broker.streams.stream import StreamTopic
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs

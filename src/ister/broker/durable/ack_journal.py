@@ -6,9 +6,9 @@ Always true:
 - what the journal did not take is written with the next group that it takes.
 """
 
-from ister.base import Retention
 from ister.base.errors import IsterError
 from ister.broker.durable.partition import Partition
+from ister.broker.scheduling.completion import Done
 from ister.broker.state.changes import (
     Acked,
     Change,
@@ -16,18 +16,15 @@ from ister.broker.state.changes import (
     Failed,
     FailedRuns,
     Runs,
-    encode_changes,
 )
-from ister.broker.storage.committer import Done
 from ister.broker.storage.storage import Storage
-from ister.log import Kind
+from ister.broker.storage.writes import Write
+from ister.broker.streams.retention import BY_ACKS
 from ister.subscriptions import Cursor, LeasedRun
 
 # Acknowledgements that nobody waits for may be this late in the journal: what a crash of the
 # broker makes us deliver again is what was acknowledged since.
 LAZY_S = 0.1
-# Topics of these keep what was not acknowledged, or less than that.
-BY_ACKS = (Retention.INTEREST, Retention.WORKQUEUE)
 
 
 class AckJournal:
@@ -75,7 +72,7 @@ class AckJournal:
     def _on_timer(self) -> None:
         self._timed = False
         if self._dirty:
-            self._storage.committer.kick()
+            self._storage.committer.wake()
 
     def _append(self) -> None:
         """Put what has come since the last group into this one."""
@@ -94,16 +91,13 @@ class AckJournal:
                 changes.append(Failed(*partition.numbers, failed))
         leased, self._leased = self._leased, {}
         confirmations = [Confirmed(*item) for item in leased.items()]
-        changes += confirmations
         sync, self._confirming = self._confirming, False
-        if not changes and not (sync and self._unsynced):
+        if not (changes or confirmations) and not (sync and self._unsynced):
             return
         self._unsynced = not sync
-        self._storage.log.append(Kind.CHANGES, 0, (encode_changes(changes),), sync=sync)
 
         def on_done(error: IsterError | None) -> None:
             if error is None:
-                self._storage.state.on_changes(confirmations)
                 return
             for partition, cursor, runs, failed in written:
                 cursor.put_back(runs, failed)
@@ -111,4 +105,6 @@ class AckJournal:
             for subscription, some in leased.items():
                 self.record_leases(subscription, some)
 
-        self._storage.committer.ride(on_done)
+        # What is acknowledged is in the cursors, which are the state's own.
+        write = Write(journal_only=changes, changes=confirmations, sync=sync)
+        self._storage.piggyback(write, on_done)

@@ -16,7 +16,8 @@ from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.poison import PoisonPolicy
-from ister.broker.state.changes import Acked, Change, encode_changes
+from ister.broker.state.changes import Acked, Change
+from ister.broker.storage.writes import Write
 from ister.broker.streams.stream import StreamTopic
 from ister.codec import NO_SCHEMA, Batch, Column, encode
 from ister.subscriptions import keys_of
@@ -135,18 +136,11 @@ def _store(
     storage = topic.storage
     storage.committer.check_room()
     topic.stamp(letters)
-    changes: list[Change] = []
+    acked: list[Change] = []
     if storage is partition.topic.storage:
-        changes.append(Acked(*partition.numbers, runs_of(offsets)))
+        acked.append(Acked(*partition.numbers, runs_of(offsets)))
     # Not published as by a producer: two topics may have messages with one id, which are two.
-    storage.log.append_transaction([topic.part(letters)], encode_changes(changes))
-
-    def on_done(error: IsterError | None) -> None:
-        if error is None:
-            topic.on_committed(letters, sequenced=False)
-        done(error)
-
-    storage.committer.add(on_done)
+    storage.commit(Write(batches=[(topic, letters)], journal_only=acked), done)
 
 
 def dead_letter_topic(partition: Partition, policy: PoisonPolicy) -> str:

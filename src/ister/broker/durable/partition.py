@@ -6,7 +6,7 @@ Whether new messages may be handed out is its `State`; what is delivered is in i
 from collections.abc import Iterator
 from typing import Protocol
 
-from ister.base import AckSettings, Retention
+from ister.base import AckSettings
 from ister.base.errors import ShardMovedError
 from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget
 from ister.broker.streams.stream import StreamTopic
@@ -151,9 +151,9 @@ class Partition:
     def is_gone(self, purpose: Purpose) -> bool:
         """See `Plannable`.
 
-        Compaction alone does that: what other retention drops is below the start of the topic.
+        Compaction and salvage alone do that: what retention drops is below the start of the topic.
         """
-        if self.topic.record.settings.retention != Retention.COMPACT:
+        if not self.topic.holes_end:
             return False
         window = self._windows.get(purpose)
         return window is not None and not window.loading
@@ -188,6 +188,11 @@ class Partition:
     def is_durable(self) -> bool:
         """See `Follower`."""
         return True
+
+    @property
+    def floor(self) -> int:
+        """See `Follower`."""
+        return self.cursor.floor
 
     @property
     def listening(self) -> bool:

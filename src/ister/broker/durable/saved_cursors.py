@@ -22,9 +22,9 @@ from ister.base.limits import (
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.scheduling.chores import Steps
+from ister.broker.scheduling.completion import Done
 from ister.broker.state.changes import CursorSaved
 from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
-from ister.broker.storage.committer import Done
 from ister.subscriptions import Cursor
 
 

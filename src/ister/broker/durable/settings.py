@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from ister.base import AckSettings
 from ister.base.errors import IsterError
 from ister.broker.durable.subscription import DurableSubscription
+from ister.broker.scheduling.completion import Done, after_all
 from ister.broker.state.changes import SubscriptionCreated
-from ister.broker.storage.committer import Done, after_all
 
 Found = Callable[[DurableSubscription | IsterError], object]
 

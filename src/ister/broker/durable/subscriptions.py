@@ -6,7 +6,8 @@ Always true:
   taken back.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,6 +19,8 @@ from ister.base import (
     Origin,
     Poison,
     Position,
+    Retention,
+    StreamSettings,
     find_partition,
     is_wildcard,
     matches,
@@ -49,6 +52,7 @@ from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.durable.wanted import Wanted
 from ister.broker.live.topic import AnyTopic
 from ister.broker.scheduling.chores import Chores, Steps
+from ister.broker.scheduling.completion import Done, after_all, ignore
 from ister.broker.scheduling.end_of_turn import EndOfTurn
 from ister.broker.scheduling.turns import Turns
 from ister.broker.state.changes import (
@@ -61,7 +65,6 @@ from ister.broker.state.changes import (
     TopicsCovered,
 )
 from ister.broker.state.state import SubscriptionRecord
-from ister.broker.storage.committer import Done, after_all, ignore
 from ister.broker.storage.storage import Storage
 from ister.broker.streams.positions import resolve, resolving
 from ister.broker.streams.read_ahead import ReadAheadBudget
@@ -121,13 +124,14 @@ class Durables:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def adopt(self, storage: Storage) -> None:
-        """Take over the subscriptions of a storage."""
+    def adopt(self, storage: Storage, topics: Mapping[int, StreamTopic]) -> None:
+        """Take over the subscriptions of a storage, on its `topics`."""
+        storage.on_loss.append(lambda error: self.on_lost(storage, error))
         self._ack_journals[storage] = AckJournal(storage)
         for record in storage.state.subscriptions.values():
             durable = self._make(record, storage)
             for number, cursor in record.cursors.items():
-                topic = storage.topics.get(number)
+                topic = topics.get(number)
                 if topic is not None:
                     durable.add_topic(topic, cursor)
             self.expiry.adopt(durable)
@@ -165,6 +169,16 @@ class Durables:
             raise LimitReachedError("covered_at_once_max", COVERED_AT_ONCE_MAX)
         if count and self.covered + count > self._limits.covered_topics_max:
             raise LimitReachedError("covered_topics_max", self._limits.covered_topics_max)
+
+    def plan_cover(
+        self, names: Sequence[str], storage: Storage, settings: StreamSettings
+    ) -> Callable[[Sequence[StreamTopic]], Change] | None:
+        """Return what has subscriptions cover a new topic, or partitions of one, if any do so."""
+        # Partitions are covered by the same subscriptions, all of them.
+        is_queue = settings.retention == Retention.WORKQUEUE
+        covering = self.matching(names[0], storage, is_queue=is_queue)
+        self.check_covered(len(names) * len(covering))
+        return partial(self.cover_new, covering) if covering else None
 
     def do(self, steps: Steps) -> None:
         """Run work on subscriptions in several turns of the loop."""
@@ -241,11 +255,6 @@ class Durables:
             raise SubscriptionBusyError(pattern, name)
         return found
 
-    def floors(self, topic: StreamTopic) -> list[int]:
-        """Return where the cursors on a topic stand; where it begins for those to come."""
-        floors = [f.cursor.floor for f in topic.followers if isinstance(f, Partition)]
-        return [*floors, topic.first_offset] if topic.partitions_coming else floors
-
     def on_topic(self, name: str, found: Sequence[AnyTopic]) -> Iterable[DurableSubscription]:
         """Return the subscriptions on a topic: by its name, or those that cover it."""
         some = dict(self._plain.get(name, self._wildcards.get(name, {})))
@@ -310,7 +319,7 @@ class Durables:
 
     def is_free(self, topic: StreamTopic) -> bool:
         """Whether another subscription can cover a topic: a work queue has one only."""
-        return not (topic.is_work_queue and self.floors(topic))
+        return not (topic.is_work_queue and topic.floors())
 
     def _check_queues(self, topics: Sequence[StreamTopic]) -> None:
         """Raise `WrongKindError` when one of the topics is the work queue of another."""
@@ -585,14 +594,6 @@ class Durables:
             done(error)
 
         durable.storage.record([SubscriptionPaused(durable.number, paused)], on_done, apply=False)
-
-    def on_trimmed(self, topic: StreamTopic) -> None:
-        """Messages of a topic are gone: cursors below count them as done."""
-        for follower in list(topic.followers):
-            if isinstance(follower, Partition):
-                follower.on_trimmed()
-            else:
-                follower.on_new()
 
 
 def _with(durable: DurableSubscription, wanted: Wanted) -> SubscriptionCreated:

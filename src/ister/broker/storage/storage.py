@@ -5,9 +5,9 @@ A broker has one storage in its data folder, and may have another in an object s
 - once another broker has the log, nothing is written, compacted or removed any more (LOST).
 """
 
-import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -18,68 +18,24 @@ from ister.base.errors import (
     StorageFailedError,
     StorageTakenError,
 )
-from ister.broker.scheduling.workers import Worker
-from ister.broker.state.changes import Change, encode_changes
-from ister.broker.state.state import State
-from ister.broker.storage.committer import Committer, Done
+from ister.broker.scheduling import Done, Worker
+from ister.broker.state import Change, State
+from ister.broker.storage.committer import Committer
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS, Compactor
-from ister.broker.streams.recent import RecentBudget
-from ister.log import Kind, Log, Place
-
-if TYPE_CHECKING:
-    from ister.broker.streams.stream import StreamTopic
+from ister.broker.storage.threads import Workers
+from ister.broker.storage.writes import Writable, Write
+from ister.log import Log, Place
 
 # A checkpoint costs a pass over the state; what it saves is replaying a file at the next start.
 CHECKPOINT_S_MIN = 2.0
-# How often to look whether another broker has taken the log: one request, 86,400 in a month, which
+# How often to check whether another broker has taken the log: one request, 86,400 in a month, which
 # cost some cents. Upkeep runs each second; when it did not for this long, the process was stopped.
 WATCH_OWNER_MS = 30_000
 STOPPED_MS = 3_000
 
 
-class Workers:
-    """The threads of a storage: its own for writing, maybe shared ones for everything else."""
-
-    __slots__ = ("compacting", "housekeeping", "reading", "reading_remote", "writing")
-
-    def __init__(
-        self,
-        *,
-        writing: Worker,
-        reading: Worker,
-        housekeeping: Worker,
-        compacting: Worker | None = None,
-        reading_remote: Worker | None = None,
-    ) -> None:
-        self.writing = writing
-        self.reading = reading
-        # For what lies in the remote tier, which may not answer for minutes.
-        self.reading_remote = reading_remote or reading
-        self.housekeeping = housekeeping
-        # A rewrite takes minutes; without a thread of its own, checkpoints wait for it.
-        self.compacting = compacting or housekeeping
-
-    def close(self, timeout_s: float | None = None) -> bool:
-        """End them all. Blocks until what was given to them is done; return whether it is.
-
-        What is being written is waited for however long it takes, everything else for `timeout_s`.
-        """
-        self.writing.close()
-        ends_s = None if timeout_s is None else time.monotonic() + timeout_s
-        done = True
-        for worker in (
-            self.reading,
-            self.reading_remote,
-            self.housekeeping,
-            self.compacting,
-        ):
-            left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
-            done &= worker.close(left_s)
-        return done
-
-
 class Storage:
-    """See the module."""
+    """A log, its state, the threads that write and read it, and its housekeeping."""
 
     def __init__(
         self,
@@ -88,7 +44,6 @@ class Storage:
         *,
         workers: Workers,
         clock: Clock,
-        budget: RecentBudget,
         call_soon: Callable[[Callable[[], object]], object],
         upload_after_ms: int = UPLOAD_AFTER_MS,
     ) -> None:
@@ -100,12 +55,10 @@ class Storage:
         # Leases of one start are told from those of another by it. The low bits are for counting
         # how often leases became void.
         self.life = log.epoch << 32
-        self.budget = budget
         self.workers = workers
         self.reading = workers.reading
-        self.topics: dict[int, StreamTopic] = {}
-        # Those that may keep too much by now.
-        self.changed: list[StreamTopic] = []
+        # Called once, when another broker has the log.
+        self.on_loss: list[Callable[[ShardMovedError], object]] = []
         self.committer = Committer(
             log,
             worker=workers.writing,
@@ -113,10 +66,7 @@ class Storage:
             call_soon=call_soon,
             shard=lambda: self.name,
         )
-        self.committer.on_failure.append(self._on_failed)
         self.committer.on_lost = self._on_lost
-        # Called once, when another broker has the log.
-        self.on_lost: Callable[[ShardMovedError], object] = lambda _: None
         self.compactor = Compactor(
             log,
             state,
@@ -130,40 +80,61 @@ class Storage:
         self._checkpointing = False
         self._checkpointed_ms = -(10**9)
         self._checkpoint_timer = False
-        self._tended_ms = self._watched_ms = clock.monotonic_ms()
+        self._maintained_ms = self._watched_ms = clock.monotonic_ms()
         self._refilling = False
-        self._told_full = False
+        self._logged_full = False
         # Set while there is something to drop that the manifest still names.
         self.trimmed = False
 
     # Writing
 
-    def record(
-        self, changes: Iterable[Change], done: Done, *, apply: bool = True, sync: bool = True
-    ) -> None:
-        """Write changes to the journal; `done` is called after the state has taken them.
+    def commit(self, write: Writable, done: Done) -> None:
+        """Store a write, whole or not at all; then apply its changes and show its batches.
 
-        With `apply=False` the caller puts them into the state himself, when he is told. Raises
-        `StorageFailedError` while nothing is taken.
+        `done` is called once, after this has returned: with an error, and nothing of the write is
+        anywhere; or without, when it is as durable as it asks to be. By then the state has its
+        changes; its batches are shown right after, so that no producer waits for its consumers.
+
+        Never raises. Whoever has stamped batches has called `check_room` since, with no turn of
+        the loop in between: the places of a write that is refused here are not taken back.
+        """
+        error = self.committer.error
+        if error is not None:
+            self._call_soon(partial(done, error))
+            return
+        write.append_to(self.log)
+        self.committer.add(partial(self._on_written, write, done))
+
+    def piggyback(self, write: Writable, done: Done) -> None:
+        """As `commit`, called from `Committer.before_group`: into the group about to be taken."""
+        write.append_to(self.log)
+        self.committer.piggyback(partial(self._on_written, write, done))
+
+    def _on_written(self, write: Writable, done: Done, error: IsterError | None) -> None:
+        """End a write: the one place where what is stored becomes visible."""
+        if error is not None:
+            done(error)
+            return
+        if write.changes:
+            self.state.on_changes(write.changes)
+        try:
+            done(None)
+        finally:
+            write.show()
+
+    def record(self, changes: Iterable[Change], done: Done, *, apply: bool = True) -> None:
+        """As `commit`, of changes alone; with `apply=False` the caller puts them into the state.
+
+        Raises `StorageFailedError` while nothing is taken.
         """
         self.committer.check()
         listed = list(changes)
-        self.log.append(Kind.CHANGES, 0, (encode_changes(listed),), sync=sync)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None and apply:
-                self.state.on_changes(listed)
-            done(error)
-
-        self.committer.add(on_done)
-
-    def _on_failed(self) -> None:
-        for topic in self.topics.values():
-            topic.on_failed()
+        self.commit(Write(changes=listed) if apply else Write(journal_only=listed), done)
 
     def _on_lost(self, error: ShardMovedError) -> None:
         self.compactor.close()
-        self.on_lost(error)
+        for call in self.on_loss:
+            call(error)
 
     # Housekeeping
 
@@ -171,13 +142,13 @@ class Storage:
         """Return the threads that read what lies in a place."""
         return self.workers.reading_remote if place is Place.REMOTE else self.reading
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Compact, or write a checkpoint, when there is reason to. Called about once a second."""
         if self.committer.error is not None:
             return
         self._watch_owner()
         self._refill()
-        self.compactor.tend()
+        self.compactor.maintain()
         if self.log.disk_short:
             # What retention has just dropped, too: that is what makes room.
             self.committer.after(lambda error: None if error else self._checkpoint_if_due())
@@ -209,35 +180,35 @@ class Storage:
             self._refilling = False
             if error is not None:
                 self._logger.warning("reserve_not_made", reason=str(error))
-            if space.is_full and not self._told_full:
-                self._told_full = True
+            if space.is_full and not self._logged_full:
+                self._logged_full = True
                 self._logger.error("disk_full", hint="messages are refused until space is free")
-            elif self._told_full and not space.is_full:
-                self._told_full = False
+            elif self._logged_full and not space.is_full:
+                self._logged_full = False
                 self._logger.info("disk_has_room")
 
         self.workers.housekeeping.run(space.refill, on_done)
 
     def _watch_owner(self) -> None:
-        """Look whether another broker has taken the log: who writes nothing would not notice.
+        """Check whether another broker has taken the log: without writes nothing else shows it.
 
         Right after this process was stopped, or its machine was, for longer than another broker
         waits; and every now and then.
         """
         now_ms = self.clock.monotonic_ms()
-        was_stopped = now_ms - self._tended_ms > STOPPED_MS
-        self._tended_ms = now_ms
+        was_stopped = now_ms - self._maintained_ms > STOPPED_MS
+        self._maintained_ms = now_ms
         if not was_stopped and now_ms - self._watched_ms < WATCH_OWNER_MS:
             return
         self._watched_ms = now_ms
 
-        def on_looked(error: Exception | None) -> None:
+        def on_checked(error: Exception | None) -> None:
             if isinstance(error, StorageTakenError):
                 self.committer.lose(error)
             elif error is not None:
                 self._logger.warning("owner_not_known", journal=self.name, reason=str(error))
 
-        self.workers.writing.run(self.log.check_owner, on_looked)
+        self.workers.writing.run(self.log.check_owner, on_checked)
 
     @property
     def checkpointing(self) -> bool:
@@ -272,8 +243,8 @@ class Storage:
         if self.log.unsynced:
             # A snapshot that knows more than the disk would give offsets twice after a power cut.
             # Only the journal can tell whether a sync has worked: another descriptor of the same
-            # file may be told that all is well after the journal was told otherwise.
-            self.record([], on_synced, apply=False)
+            # file may report that all is well after the journal was told otherwise.
+            self.commit(Write(), on_synced)
         else:
             on_synced(None)
 
@@ -321,7 +292,7 @@ class Storage:
         if self.committer.error is not None or self.committer.figures.failures != failures:
             done(self.committer.error or StorageFailedError("it failed during a checkpoint"))
         elif self.log.unsynced:
-            self.record([], done, apply=False)
+            self.commit(Write(), done)
         else:
             self.committer.after(done)
 

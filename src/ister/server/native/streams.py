@@ -192,7 +192,7 @@ def end_old_transactions(session: "NativeSession", now_ms: int) -> None:
             session.door.staged_bytes -= transaction.size_bytes
             transaction.size_bytes = 0
             reason = f"it took longer than {TRANSACTION_TIMEOUT_MS // 1000} seconds"
-            transaction.fail(TransactionError(transaction.word, reason))
+            transaction.fail(TransactionError(transaction.id, reason))
 
 
 def end_transaction(session: "NativeSession", channel: int) -> Transaction | None:
