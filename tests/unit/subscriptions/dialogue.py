@@ -15,7 +15,7 @@ line. Commands:
 """
 
 from collections.abc import Callable, Iterable
-from itertools import count, cycle, islice
+from itertools import count
 
 from ister.base import AckSettings
 from ister.codec import Batch, encode
