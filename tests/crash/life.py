@@ -232,6 +232,7 @@ class Life:
     def settle(self) -> None:
         """Run until nothing is put off any more."""
         for _ in range(TURNS_MAX):
+            self.broker.end_of_turn.run()
             if not self._soon:
                 return
             self.turn()

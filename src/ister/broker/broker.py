@@ -4,7 +4,7 @@ Doors call it from one thread; nothing in here waits. Whoever may have to wait g
 is called once.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import merge
@@ -110,6 +110,7 @@ class Broker:
         open_local: Callable[[], Storage] | None = None,
         spooling: Spooling | None = None,
         auto_create: AutoCreate | None = None,
+        call_soon: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -122,10 +123,10 @@ class Broker:
         self._producer_id = 0
         new_number = count(1).__next__
         # What handing out may take of each turn of the loop.
-        call_soon = partial(clock.call_later, 0)
+        after_this = partial(clock.call_later, 0)
         now_ns = lambda: clock.monotonic_ms() * 1_000_000  # noqa: E731
-        self.turns = Turns(call_soon=call_soon, now_ns=now_ns)
-        self.end_of_turn = EndOfTurn(call_soon)
+        self.turns = Turns(call_soon=after_this, now_ns=now_ns)
+        self.end_of_turn = EndOfTurn(call_soon or after_this)
         self.budget = QueueBudget(limits, self.turns)
         self.durables = Durables(
             clock=clock,
@@ -134,7 +135,7 @@ class Broker:
             random_slot=random_slot,
             dead_letter_sink=DeadLetters(name, self._find_stream),
             limits=limits,
-            check_dead_letters=self._check_dead_letters,
+            check_dead_letters=lambda names: self.catalog.check_dead_letters(names),  # noqa: PLW0108 - made below
         )
         self.streams = Streams(
             clock=clock,
@@ -144,8 +145,8 @@ class Broker:
             open_local=open_local,
             on_opened=self.adopt,
         )
-        self.streams.upkeep.before_round.append(self.durables.expiry.tend)
         self.streams.after_commit.append(self.end_of_turn.run)
+        self.streams.upkeep.before_round.append(self.durables.expiry.tend)
         self.catalog = Catalog(
             limits=limits,
             streams=self.streams,
@@ -567,9 +568,6 @@ class Broker:
 
     def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
         self.catalog.find_stream(name, settings, done)
-
-    def _check_dead_letters(self, names: Collection[str]) -> None:
-        self.catalog.check_dead_letters(names)
 
     def _check_batch(self, topic: str, batch: Batch, producer: Producer | None) -> None:
         limits = self.limits

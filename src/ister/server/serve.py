@@ -193,6 +193,7 @@ def _new_broker(config: ServerConfig, clock: Clock, storage: Storages) -> Broker
         open_local=storage.open_local,
         spooling=storage.spooling,
         auto_create=AutoCreate.parse(config.auto_create),
+        call_soon=asyncio.get_running_loop().call_soon,
     )
 
 

@@ -54,6 +54,7 @@ class Engine:
             open_local=self._open_storage,
             spooling=Spooling(new_spool=lambda: Spool(None), new_worker=_inline_worker),
             auto_create=AutoCreate.parse(auto_create),
+            call_soon=asyncio.get_running_loop().call_soon,
         )
         self.broker.schema_check_of = registry.find_check
         registry.on_bound.append(self.broker.on_bound)
