@@ -64,10 +64,6 @@ class StoreProcess:
         self._waiting.append(done)
         self._send(connection, data)
 
-    def try_at_once(self, call: Call[T]) -> T | Exception | None:
-        """It has to be waited for."""
-        return None
-
     async def close(self) -> None:
         """Have it close the file and end."""
         process, connection = self._process, self._socket

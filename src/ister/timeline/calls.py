@@ -60,25 +60,14 @@ OTHERS = -1
 
 
 class Group:
-    """Changes to be made together, and calls that are to see them.
+    """Changes to be made together, and calls that are to see them."""
 
-    `size_bytes` is what they carry, as far as whoever makes the calls should know.
-    """
+    __slots__ = ("calls", "now_ms", "work")
 
-    __slots__ = ("calls", "changes", "now_ms", "size_bytes", "work")
-
-    def __init__(
-        self,
-        now_ms: int,
-        work: list[Work],
-        calls: list[Call[Any]],
-        size_bytes: int = 0,
-    ) -> None:
+    def __init__(self, now_ms: int, work: list[Work], calls: list[Call[Any]]) -> None:
         self.now_ms = now_ms
         self.work = work
         self.calls = calls
-        self.changes = sum([len(one.changes) for one in work])
-        self.size_bytes = size_bytes
 
     def __call__(self, store: Store) -> "Told":
         """Make the changes, then the calls."""

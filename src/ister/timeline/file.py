@@ -52,7 +52,7 @@ TABLES = (
     # Topics that were deleted, and whose messages are not all gone yet.
     "CREATE TABLE remains (number INTEGER PRIMARY KEY) STRICT",
     # The last version, and the last number of a topic, that were given; and the version of the last
-    # put that was taken from the log of puts.
+    # put that was stored from a log of puts, which earlier versions had (`put_log.py`).
     f"CREATE TABLE head ({HEAD_COLUMNS}) STRICT",
     "INSERT INTO head VALUES (1, 0, 0, 0)",
 )

@@ -1,43 +1,35 @@
-"""Lone puts that the tables do not have yet: a small log in a file beside that of SQLite.
+"""Reading the log of puts that earlier versions kept beside the file of SQLite.
 
-To commit a message SQLite writes a page of the table and one of each index. A record here is a few
-hundred bytes in space that is allocated, and takes the disk and the processor half as long; the
-tables get many of them at once, with the next commit.
+They had a lone put on the disk in this log before it was in the tables. Nothing writes one any
+more. A log that a crash of such a version has left is stored when the file is opened, and removed.
 
-    file     HEADER, then records, then zeros; when it is full, another one takes its place
+    file     HEADER, then records, then zeros
     record   HEAD, the put in msgpack, zeros up to a multiple of eight
 
 Always true:
-- a put that `add` returned for is on the disk;
 - versions rise from record to record. The tables have all up to `head.logged`, which is written in
-  the same commit as their rows: none is taken into them twice, or comes back once it is deleted;
-- `mark` is drawn by chance for each file: bytes that a producer sent cannot pass for a record;
+  the same commit as their rows: none is stored twice, or comes back once it is deleted;
+- `mark` was drawn at random for each file: bytes that a producer sent cannot pass for a record;
 - a record that was not written to its end was promised to nobody. One that is broken and has
-  others behind it was: unless the tables have it, that is told, and nothing is guessed.
+  others behind it was: unless the tables have it, that is an error, and nothing is guessed.
 """
 
-import secrets
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from ister.base.errors import CorruptedError
-from ister.base.limits import KIB, MIB
+from ister.base.limits import MIB
 from ister.timeline.model import Put
 
 if TYPE_CHECKING:
-    from ister.log import Disk, File
+    from ister.log import Disk
 
 SUFFIX = "-puts"
-# What the tables take at once, while the event loop may be waiting: below 2 ms.
-FOLD_COUNT = 128
-FOLD_BYTES = 256 * KIB
-# Some 3,000 puts. Written once: on ext4, syncing what overwrites something takes half as long again
-# as syncing what is written to space that was only allocated.
+# As large as such a file was.
 LOG_BYTES = 1 * MIB
 
 MAGIC = b"isterput"
@@ -53,67 +45,6 @@ class Logged(NamedTuple):
 
     version: int
     put: Put
-
-
-class PutLog:
-    """A new file, which replaces what is there: see the module. Raises `OSError`."""
-
-    def __init__(self, disk: "Disk", name: str) -> None:
-        self._disk = disk
-        self._name = name
-        # What the tables do not have, in the order it was put, and the ids of these.
-        self.puts: list[Logged] = []
-        self.ids: set[tuple[int, str]] = set()
-        self._size_bytes = 0
-        self._mark = secrets.token_bytes(8)
-        self._position = HEADER.size
-        disk.remove(name)
-        self._file: File = disk.create(name, allocate_bytes=LOG_BYTES)
-        try:
-            header = HEADER.pack(MAGIC, self._mark, crc32(MAGIC + self._mark))
-            self._file.write(0, (header,))
-            self._file.sync()
-        except OSError:
-            self._file.close()
-            raise
-
-    def add(self, version: int, put: Put) -> bool:
-        """Have a put on the disk; return whether there was room for it."""
-        body = _encode(put)
-        padding = -len(body) % 8
-        size = HEAD.size + len(body) + padding
-        if len(self.puts) >= FOLD_COUNT or self._size_bytes + size > FOLD_BYTES:
-            return False
-        checksum = crc32(body, crc32(CHECKED.pack(version, len(body))))
-        head = HEAD.pack(self._mark, version, len(body), checksum)
-        self._file.write(self._position, (head + body + bytes(padding),))
-        self._file.sync()
-        self._position += size
-        self._size_bytes += size
-        self.puts.append(Logged(version, put))
-        self.ids.add((put.topic, put.id))
-        return True
-
-    def on_folded(self) -> None:
-        """The tables have them all."""
-        self.puts.clear()
-        self.ids.clear()
-        self._size_bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether another file should take its place, once the tables have everything."""
-        return self._position + FOLD_BYTES > LOG_BYTES
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-
-    def remove(self) -> None:
-        """Let go of the file, of which the tables have everything."""
-        self._file.close()
-        with suppress(OSError):  # Then it is found, and nothing in it is new.
-            self._disk.remove(self._name)
 
 
 def load_puts(disk: "Disk", name: str, after: int) -> list[Logged]:
@@ -175,5 +106,4 @@ def _find_record(data: bytes, mark: bytes, position: int) -> tuple[Logged, int] 
     return Logged(version, _puts.decode(body)), end + -end % 8
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _puts = msgspec.msgpack.Decoder(Put)

@@ -1,11 +1,10 @@
 """Timelines in one file of SQLite: blocking, for one thread at a time.
 
 Always true:
-- what `apply` returned for is on the disk, together: in the tables, or a lone put in the log of
-  puts, which all other calls begin with taking into the tables;
+- what `apply` returned for is on the disk, together;
 - a payload that is not what was written is told, not handed out: it has a checksum, which SQLite
   itself does not keep;
-- nothing of a message is in memory between two calls, but for what the log of puts has alone;
+- nothing of a message is in memory between two calls;
 - after an error of the storage nothing is remembered: the next call opens the file again, so that
   what it finds is what the disk has;
 - on a full disk messages are refused, and all else goes on with a reserve (`reserve.py`).
@@ -17,7 +16,7 @@ millions of them would hold up everybody else for minutes.
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +32,9 @@ from ister.database import copy_to, transaction, translated
 from ister.objects import LocalDisk
 from ister.timeline.deciding import NUMBER_MAX, is_text, settle
 from ister.timeline.file import CHECKPOINT_PAGES, PAGE_BYTES, open_file
-from ister.timeline.model import Bury, Changed, Done, Lease, Put, Redrive, Row, Slot, Work
+from ister.timeline.model import Bury, Done, Lease, Put, Redrive, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
-from ister.timeline.put_log import SUFFIX, PutLog, load_puts
+from ister.timeline.put_log import SUFFIX, load_puts
 from ister.timeline.reserve import SPARED_PAGES, Reserve, Sparing, with_reserve
 from ister.timeline.sheet import UNREAD, Sheet
 from ister.timeline.sqlite_runs import (
@@ -46,7 +45,6 @@ from ister.timeline.sqlite_runs import (
     SLIM_KINDS,
     WHOLE,
     finish_all,
-    is_plain,
     is_whole,
     kind_of,
     lease_all,
@@ -54,7 +52,7 @@ from ister.timeline.sqlite_runs import (
     new_row,
     put_all,
 )
-from ister.timeline.sqlite_writes import checkpoint, fold, write
+from ister.timeline.sqlite_writes import checkpoint, store_logged, write
 
 if TYPE_CHECKING:
     from ister.log import Disk
@@ -74,7 +72,6 @@ FREE = "NOT EXISTS (SELECT 1 FROM leases AS l WHERE l.seq = m.seq)"
 LEASED = "JOIN messages AS m ON m.seq = l.seq"
 FIND = f"{WHOLE} {ALL} WHERE m.topic = ? AND m.id = ?"
 FIND_SEQ = f"{WHOLE} {ALL} WHERE m.seq = ?"
-HAS_ID = "SELECT 1 FROM messages WHERE topic = ? AND id = ?"
 FIND_IDS = f"{SLIM} {ALL} WHERE m.topic = ? AND m.id {AMONG}"
 # What stands in a range of a level, in order: first of those that nobody has, then of the others.
 FREE_ORDER = "FROM messages AS m INDEXED BY message_order"
@@ -139,9 +136,8 @@ class SqliteStore:
     ) -> None:
         """Keep timelines in `file`, which is opened by the first call.
 
-        `disk` is where the log of puts is, if not beside the file. `reserve_bytes` of it are kept
-        for when it is full. `on_locked` is called whenever the file has been locked, before
-        anything in it is changed.
+        `disk` is the folder of the file. `reserve_bytes` of it are kept for when it is full.
+        `on_locked` is called whenever the file has been locked, before anything in it is changed.
         """
         self._file = file.absolute()
         self._log_name = f"{file.name}{SUFFIX}"
@@ -157,7 +153,6 @@ class SqliteStore:
         # The last version that was given, and up to which they are ours by the file.
         self._version = 0
         self._reserved = 0
-        self._log: PutLog | None = None
 
     @with_reserve
     def topics(self) -> list[TopicRow]:
@@ -182,7 +177,7 @@ class SqliteStore:
     @with_reserve
     def delete_topic(self, number: int) -> None:
         """See `Store`."""
-        with self._folded() as connection:
+        with self._opened() as connection:
             if number not in self._topics:
                 return
             with transaction(connection):
@@ -216,18 +211,11 @@ class SqliteStore:
         return self._commit(now_ms, work)
 
     def _commit(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
-        if len(work) == 1 and len(work[0].changes) == 1:
-            changed = self._log_put(work[0].changes[0])
-            if changed is not None:
-                return [[changed]]
         outcomes: list[Outcomes] = []
         with self._opened() as connection:
             version, reserved = self._version, self._reserved
             end = version + sum(len(piece.changes) for piece in work)
-            log = self._log
             with transaction(connection):
-                if log is not None:
-                    fold(connection, log.puts)
                 if end > reserved:
                     reserved = end + RESERVED_VERSIONS
                     connection.execute("UPDATE head SET version = ?", (reserved,))
@@ -238,7 +226,6 @@ class SqliteStore:
                 cleared = self._clear(connection)
             self._version, self._reserved = version, reserved
             self._remains -= cleared
-            self._on_folded()
             return outcomes
 
     @with_reserve
@@ -257,7 +244,7 @@ class SqliteStore:
         work: Sequence[Work],
         version: int,
     ) -> list[Outcomes]:
-        """Make changes, all of one kind or any. Those before them are in the tables by now."""
+        """Make changes, all of one kind or any."""
         found: list[Outcomes] | None = None
         if kind is Lease:
             found = lease_all(connection, now_ms, work, version)
@@ -282,7 +269,7 @@ class SqliteStore:
         self, topic: int, level: int, after: tuple[int, int], until_ms: int, limit: int
     ) -> list[Slot]:
         """See `Store`."""
-        with self._folded() as connection:
+        with self._opened() as connection:
             if topic not in self._topics:
                 return []
             values = (topic, level, *after, until_ms, limit)
@@ -300,7 +287,7 @@ class SqliteStore:
     @with_reserve
     def levels(self, topic: int) -> dict[int, int]:
         """See `Store`."""
-        with self._folded() as connection:
+        with self._opened() as connection:
             everything = (*BEFORE_ALL, NUMBER_MAX, 1)
             return {
                 level: min(
@@ -314,7 +301,7 @@ class SqliteStore:
     @with_reserve
     def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
-        with self._folded() as connection:
+        with self._opened() as connection:
             if topic not in self._topics or not is_text(holder):
                 return []
             return self._whole(connection.execute(HELD, (topic, holder, *after, limit)))
@@ -322,7 +309,7 @@ class SqliteStore:
     @with_reserve
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
-        with self._folded() as connection:
+        with self._opened() as connection:
             if topic not in self._topics or not is_text(id):
                 return None
             return self._find(connection, topic, id)
@@ -334,7 +321,7 @@ class SqliteStore:
         """See `Store`."""
         # Of each level as many as are asked for: the levels of a topic are few.
         after = max(after, (start_ms, -1))
-        with self._folded() as connection:
+        with self._opened() as connection:
             found: list[Row] = []
             for level in self._levels(connection, topic):
                 values = (topic, level, *after, end_ms - 1, limit)
@@ -347,7 +334,7 @@ class SqliteStore:
     @with_reserve
     def count(self, topic: int, start_ms: int, end_ms: int) -> int:
         """See `Store`. Takes longer the more there are: a second for 2 to 5 million."""
-        with self._folded() as connection:
+        with self._opened() as connection:
             count = 0
             for level in self._levels(connection, topic):
                 values = (topic, level, start_ms, end_ms)
@@ -365,7 +352,7 @@ class SqliteStore:
         """
         if not self._file.exists():
             return False  # Opening would make it.
-        with self._folded() as connection:
+        with self._opened() as connection:
             pass
         # Outside: the file is no worse for an error of its copy.
         with translated(file):
@@ -376,75 +363,17 @@ class SqliteStore:
     def close(self) -> None:
         """See `Store`."""
         if self._connection is not None:
-            with self._folded() as connection:
+            with self._opened() as connection:
                 if self._reserved > self._version:
                     # Versions are lost by a crash alone.
                     connection.execute("UPDATE head SET version = ?", (self._version,))
-                if self._log is not None:
-                    self._log.remove()
         self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        log, self._log = self._log, None
-        with translated(self._file), ExitStack() as stack:
-            # Whichever of them fails, the other one is let go of.
-            for held in (connection, log):
-                if held is not None:
-                    stack.callback(held.close)
-
-    # Lone puts
-
-    def _log_put(self, put: object) -> Changed | None:
-        """Make a message without a commit; `None`: it takes one to make it, or to refuse it."""
-        connection, log, version = self._connection, self._log, self._version + 1
-        if (
-            connection is None
-            or log is None
-            or type(put) is not Put
-            or version > self._reserved
-            or not is_plain(put, self._topics)
-        ):
-            return None
-        key = put.topic, put.id
-        try:
-            # Whether the file is still there is looked at by whoever folds: the put is on the disk.
-            is_taken = key in log.ids or connection.execute(HAS_ID, key).fetchone()
-            if is_taken or not log.add(version, put):
-                return None
-        except (sqlite3.Error, OSError) as error:
-            with self._closed_on_failure():
-                if isinstance(error, OSError):
-                    # Also when the disk is full: the put may be in the log.
-                    raise StorageFailedError(f"{self._log_name}: {error.strerror}") from error
-                raise
-        self._version = version
-        return Changed(put.id, version, version, put.due_ms, put.due_ms)
-
-    @contextmanager
-    def _folded(self) -> Iterator[sqlite3.Connection]:
-        """As `_opened`, for whoever looks at the tables: they have all that was put."""
-        with self._opened() as connection:
-            if self._log is not None and self._log.puts:
-                with transaction(connection):
-                    fold(connection, self._log.puts)
-                self._on_folded()
-            yield connection
-
-    def _on_folded(self) -> None:
-        """The tables have all that was put: begin another log, if there is none or it is full."""
-        if self._log is not None:
-            self._log.on_folded()
-        if self._log is None or self._log.is_full:
-            self._renew_log()
-
-    def _renew_log(self) -> None:
-        """Begin another log. While there is no room for one, each put takes a commit."""
-        former, self._log = self._log, None
-        with suppress(OSError):  # The tables have everything: SQLite tells what matters.
-            if former is not None:
-                former.close()
-            self._log = PutLog(self._disk, self._log_name)
+        if connection is not None:
+            with translated(self._file):
+                connection.close()
 
     # Reading
 
@@ -551,22 +480,23 @@ class SqliteStore:
                 self._version = self._reserved = version
             case _:
                 raise self._damage("the last version is not what was written")
-        self._begin_log(connection, logged)
+        self._take_put_log(connection, logged)
 
     def _set_checkpoints(self, connection: sqlite3.Connection) -> None:
         """Say how long the write-ahead log may become before it is copied into the file."""
         pages = SPARED_PAGES if self._reserve.is_full else CHECKPOINT_PAGES
         connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
-    def _begin_log(self, connection: sqlite3.Connection, logged: int) -> None:
-        """Have the tables take what a crash has left in the log of puts, and begin another."""
-        puts = load_puts(self._disk, self._log_name, logged)
-        if puts and puts[-1].version > self._version:
-            raise self._damage("the log of puts has versions that nobody gave")
+    def _take_put_log(self, connection: sqlite3.Connection, logged: int) -> None:
+        """Store the puts that an earlier version has left in a log of its own, and remove that."""
+        puts = load_puts(self._disk, self._log_name, after=logged)
         if puts:
+            if puts[-1].version > self._version:
+                raise self._damage("the log of puts has versions that nobody gave")
             with transaction(connection):
-                fold(connection, puts)
-        self._renew_log()
+                store_logged(connection, puts)
+        with suppress(OSError):  # Then it is found again, and nothing in it is new.
+            self._disk.remove(self._log_name)
 
     def _damage(self, reason: str) -> IsterError:
         return CorruptedError(str(self._file), 0, reason)

@@ -1,4 +1,4 @@
-"""Decided changes, and the puts of the log, on their way into the tables of SQLite."""
+"""Writing decided changes into the tables of SQLite."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -29,11 +29,10 @@ def checkpoint(connection: sqlite3.Connection) -> None:
         raise StorageFailedError("the write-ahead log of timelines is in use")
 
 
-def fold(connection: sqlite3.Connection, logged: Sequence[Logged]) -> None:
-    """Have the tables take what was logged; their head says so."""
-    if logged:
-        connection.executemany(ADD, [put_row(put, version) for version, put in logged])
-        connection.execute("UPDATE head SET logged = ?", (logged[-1].version,))
+def store_logged(connection: sqlite3.Connection, logged: Sequence[Logged]) -> None:
+    """Store the puts of a log, and up to which version that was done."""
+    connection.executemany(ADD, [put_row(put, version) for version, put in logged])
+    connection.execute("UPDATE head SET logged = ?", (logged[-1].version,))
 
 
 def write(connection: sqlite3.Connection, writes: Writes) -> None:

@@ -53,9 +53,6 @@ class Store:
 
         self.task = asyncio.ensure_future(make())
 
-    def try_at_once(self, _: Any) -> None:
-        return None
-
 
 @pytest.fixture
 async def backups(folder: Path) -> AsyncIterator[Backups]:

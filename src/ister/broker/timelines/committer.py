@@ -1,7 +1,6 @@
 """Group commit of timelines: work gathers while the group before it is with the store.
 
 Always true:
-- a lone change may be made at once, when nothing else is under way;
 - two groups are with the store at most, the second when it is large, so that the store does not
   wait for us; and groups are applied in the order their work came in;
 - whoever added work is told once, after it is durable, or with an error;
@@ -93,8 +92,6 @@ class Committer:
         self._changes = 0
         self._groups = 0
         self._scheduled = False
-        # Whether a change was made at once in this turn of the event loop.
-        self._at_once = False
         self._closed = False
         # Whom to tell what came of how many changes, in this order.
         self._untold: deque[tuple[Callable[[Any], object], Any, int]] = deque()
@@ -122,29 +119,6 @@ class Committer:
         self._pieces.append(_Piece(work, size, done))
         self._changes += len(work.changes)
         self._kick()
-
-    def try_at_once(self, work: Work) -> Outcomes | None:
-        """Make changes now and return what came of them, if nothing else is under way; or `None`.
-
-        Once in a turn of the event loop: what else comes in it gathers.
-        """
-        if self._at_once or self._groups or self._pieces or self._looks or self._untold:
-            return None
-        group = Group(self._clock.now_ms(), [work], [], size_of(work))
-        told = None if self._closed else self._worker.try_at_once(group)
-        if told is None:
-            return None
-        self._at_once = True
-        self._call_soon(self._end_turn)
-        if isinstance(told, Exception):
-            return self._noted(told)
-        self._note([])
-        self._note_room(told.outcomes[0])
-        return told.outcomes[0]
-
-    def _end_turn(self) -> None:
-        self._at_once = False
-        self._after_group()
 
     def look(self, call: Call[T], done: Callable[[T | IsterError], object]) -> None:
         """Make `call` behind all work so far; `done` is told what it returned."""
@@ -179,13 +153,9 @@ class Committer:
         if not self._pieces:
             looks, self._looks = self._looks, []
         self._groups += 1
-        group = Group(
-            self._clock.now_ms(),
-            [piece.work for piece in pieces],
-            [look.call for look in looks],
-            sum([piece.size_bytes for piece in pieces]),
-        )
-        self._changes -= group.changes
+        work = [piece.work for piece in pieces]
+        self._changes -= sum([len(one.changes) for one in work])
+        group = Group(self._clock.now_ms(), work, [look.call for look in looks])
         self._worker.run(group, partial(self._end, pieces, looks))
 
     def _take(self) -> list[_Piece]:

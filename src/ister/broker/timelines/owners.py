@@ -206,14 +206,7 @@ class OwnersCall:
             self._end([self._refused[slot] for slot in range(len(self._changes))])
             return
         work = Work([*made], self._atomic, self._topic.begun_ms())
-        committer = self._topic.committer
-        # Whoever asks for a lone put waits for it. What can be made of others is decided in turn.
-        is_lone = len(made) == 1 and isinstance(made[0], Put)
-        outcomes = committer.try_at_once(work) if is_lone else None
-        if outcomes is None:
-            committer.add(work, self._on_committed)
-        else:
-            self._on_committed(outcomes)
+        self._topic.committer.add(work, self._on_committed)
 
     def _on_committed(self, outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):

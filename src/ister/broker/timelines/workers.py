@@ -16,12 +16,6 @@ class StoreWorker(Protocol):
     def run(self, call: Call[T], done: Callable[[T | Exception], object]) -> None:
         """Make a call; then, in the event loop, give `done` its result or its error."""
 
-    def try_at_once(self, call: Call[T]) -> T | Exception | None:
-        """Make a call now, if the event loop may wait for it and nothing goes before; else `None`.
-
-        Return its result, which is not `None`, or its error.
-        """
-
 
 class WithStore:
     """A store of this process, and what runs its calls."""
@@ -33,7 +27,3 @@ class WithStore:
     def run(self, call: Call[T], done: Callable[[T | Exception], object]) -> None:
         """See `StoreWorker`."""
         self._worker.run(partial(call, self._store), done)
-
-    def try_at_once(self, call: Call[T]) -> T | Exception | None:
-        """Nobody knows how long it would take."""
-        return None

@@ -221,27 +221,11 @@ class Client:
 
 
 class TravellingCalls(WithStore):
-    """What is asked of a store goes to another process and back: here it is copied as for that.
-
-    Every second call that may be made at once is.
-    """
-
-    def __init__(self, store: MemoryStore, worker: InlineWorker) -> None:
-        super().__init__(store, worker)
-        self._asked = 0
+    """What is asked of a store goes to another process and back: here it is copied as for that."""
 
     def run(self, call: Call[Any], done: Callable[[Any], object]) -> None:
         copied = pickle.loads(pickle.dumps(call))
         super().run(copied, lambda told: done(pickle.loads(pickle.dumps(told))))
-
-    def try_at_once(self, call: Call[Any]) -> Any:
-        self._asked += 1
-        if self._asked % 2:
-            return None
-        try:
-            return call(self._store)
-        except IsterError as error:
-            return error
 
 
 class TimelineBench:
