@@ -47,6 +47,7 @@ from ister.timeline.frames import PROCESS_MODULE, WAS_THERE, Frames, encode
 from ister.timeline.letters import find_origin
 from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
+    FAR,
     Bury,
     Change,
     Changed,
@@ -66,7 +67,7 @@ from ister.timeline.model import (
 )
 from ister.timeline.port import Outcome, Outcomes, Store, TopicRow
 from ister.timeline.postgres import postgres_timelines
-from ister.timeline.scan import FAR, FIRST_KEY, LAST_KEY, Key, Scan, before, key_of, run_scans
+from ister.timeline.scan import FIRST_KEY, LAST_KEY, Key, Scan, before, key_of, run_scans
 from ister.timeline.sqlite import FILE_NAME, SqliteStore
 from ister.timeline.topics import RULES_KIND, create_topics, delete_topics, find_rules, rules_name
 

@@ -18,7 +18,6 @@ from ister.base.limits import MESSAGE_ID_BYTES_MAX
 from ister.timeline.cron_interval import Interval, find_interval
 from ister.timeline.cron_pattern import Pattern, parse_pattern
 from ister.timeline.cron_zone import find_slot, get_zone
-from ister.timeline.deciding import check_name
 
 JITTER_MS_MAX = 24 * 3_600_000
 # What was missed for longer than this stays missed. A broker that was busy for some seconds was
@@ -140,10 +139,9 @@ def is_rule_id(id: str) -> bool:
 
 def check_rule_id(id: str) -> None:
     """Raise `BadRequestError` when messages of a rule could not be called after it."""
-    check_name(id)
     if not is_rule_id(id):
         raise BadRequestError(f"the id of a cron rule has no @ in it: {id[:64]!r}")
-    if len(id.encode()) > RULE_ID_BYTES_MAX:
+    if not 0 < len(id.encode()) <= RULE_ID_BYTES_MAX:
         raise BadRequestError(f"the id of a cron rule has 1 to {RULE_ID_BYTES_MAX} bytes")
 
 

@@ -44,8 +44,7 @@ from ister.timeline.cron_firing import (
     start_state,
     take_back,
 )
-from ister.timeline.deciding import NUMBER_MAX
-from ister.timeline.model import Delete, Put, Row, Update
+from ister.timeline.model import FAR, Delete, Put, Row, Update
 from ister.timeline.port import Store
 
 # How long before they are due messages are made: the window of a timeline, so that consumers are
@@ -163,7 +162,7 @@ def tell_page(
 
 def page(store: Store, place: Place, after: tuple[int, int], limit: int) -> list[Row]:
     """Return the rows of rules behind a place: position and number of one."""
-    return store.page(place.rules, -NUMBER_MAX, NUMBER_MAX, after, limit)
+    return store.page(place.rules, -FAR, FAR, after, limit)
 
 
 def preview_one(

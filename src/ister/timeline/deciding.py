@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from ister.base.errors import (
-    BadRequestError,
     IsterError,
     MessageChangedError,
     MessageExistsError,
@@ -42,11 +41,6 @@ from ister.timeline.model import (
     is_leased,
 )
 from ister.timeline.port import Outcome, Outcomes
-
-# 0 to 31.
-LEVELS = 32
-# Times and numbers that every database has room for.
-NUMBER_MAX = 2**62
 
 OwnersChange = Move | Update | Delete
 HoldersChange = Extend | Release | Done
@@ -154,12 +148,6 @@ def decide(
 
 def _put(rows: Rows, change: Put, version: int) -> Row:
     topic, name, group, due_ms, payload, attributes, level = change
-    if not (name and name.isprintable() and group.isprintable()):
-        check_name(name)
-        check_text(group)
-    check_time(due_ms)
-    if not 0 <= level < LEVELS:
-        raise BadRequestError(f"a level is 0 to {LEVELS - 1}, not {level}")
     if not rows.has_topic(topic):
         raise TopicNotFoundError(f"number {topic}")
     if rows.find(topic, name) is not None:
@@ -197,7 +185,6 @@ def _owned(rows: Rows, change: OwnersChange, now_ms: int, begun_ms: int) -> Row:
 def _changed(row: Row, change: Move | Update, begun_ms: int, version: int) -> Row:
     due_ms = row.due_ms
     if isinstance(change, Move):
-        check_time(change.due_ms)
         due_ms = change.due_ms
     else:
         row = row._replace(payload=change.payload, attributes=change.attributes)
@@ -227,8 +214,6 @@ def _free(rows: Rows, change: Lease | Bury | Redrive, now_ms: int) -> Row:
 
 
 def _leased(row: Row, change: Lease, version: int) -> Row:
-    check_name(change.holder)
-    check_time(change.until_ms)
     topic, seq, name, _, level, due_ms, _, group, _, leases, payload, attributes = row
     return Row(
         topic,
@@ -276,9 +261,7 @@ def _check_held(row: Row, change: HoldersChange | Bury, now_ms: int) -> None:
 
 def _given_on(row: Row, change: Extend | Release, version: int) -> Row:
     if isinstance(change, Extend):
-        check_time(change.until_ms)
         return row._replace(version=version, position_ms=_end_of(change.until_ms, row.due_ms))
-    check_time(change.due_ms)
     is_as_before = change.unused and change.due_ms == row.due_ms
     return row._replace(
         version=change.former if is_as_before and change.former else version,
@@ -324,35 +307,3 @@ def _moved(rows: Rows, row: Row, topic: int, now_ms: int, version: int, *, flat:
 def _end_of(until_ms: int, due_ms: int) -> int:
     """Return the end of a lease."""
     return until_ms if until_ms > due_ms else due_ms + 1
-
-
-# What a store has room for
-
-
-def check_name(name: str) -> None:
-    """Raise for an id, or a name of a consumer, that cannot be."""
-    if not name:
-        raise BadRequestError("a message has an id, and a consumer a name")
-    check_text(name)
-
-
-def check_text(text: str) -> None:
-    """Raise for text that not every database takes."""
-    if not is_text(text):
-        raise BadRequestError(f"{text!r} is no text")
-
-
-def is_text(text: str) -> bool:
-    """Return whether every database takes a text: it has no zeros, and can be UTF-8."""
-    if text.isprintable():
-        return True
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
-
-
-def check_time(time_ms: int) -> None:
-    """Raise for a time that not every database takes."""
-    if not -NUMBER_MAX < time_ms < NUMBER_MAX:
-        raise BadRequestError(f"{time_ms} is no time in milliseconds")

@@ -14,6 +14,10 @@ become a prefetched one by that: whoever makes changes says up to when messages 
 (`Work.begun_ms`). Everything else goes by the clock as it is: were it held at the latest time it
 ever showed, one that was a year ahead for a minute would end every lease at once for a year.
 
+The values of changes are checked where they come into the broker, and nowhere else: an id is 1 to
+255 bytes of UTF-8 without zeros, times are below `FAR`, a level is 0 to 31. A store decides what
+depends on the messages it has.
+
 Every change of a message gives it a new version, except that one which was sent ahead and given
 back before it was due is what it was, with the version its owner knows (`Release.former`). Versions
 rise over all topics of a store and are never given twice, so that who comes with an old one is
@@ -22,6 +26,9 @@ at one position, the older goes first.
 """
 
 from typing import NamedTuple
+
+# Behind all times and numbers, and minus that is before them. Every database has room for both.
+FAR = 2**62
 
 
 class Row(NamedTuple):

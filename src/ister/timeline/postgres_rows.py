@@ -12,7 +12,6 @@ Always true:
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from ister.timeline.deciding import NUMBER_MAX, is_text
 from ister.timeline.model import Bury, Change, Lease, Put, Redrive, Row
 from ister.timeline.postgres_arrays import Bigints, Blobs, Integers, Texts
 from ister.timeline.postgres_tables import Connection
@@ -128,7 +127,7 @@ class TableRows:
     def find(self, topic: int, id: str) -> Row | None:
         """See `Rows`."""
         key = topic, id
-        if key not in self._known and _is_number(topic) and is_text(id):
+        if key not in self._known:
             # The place of a message among dead letters: known once we know the message.
             self._known.add(key)
             found = self._connection.execute(_BY_ID, _columns_of([key]), binary=True)
@@ -247,16 +246,7 @@ def _wanted(changes: Iterable[Change]) -> tuple[list[_Key], list[int], list[int]
             case Put():
                 topics.add(change.topic)
         keys.add((change.topic, change.id))
-    # What the tables have no room for is not in them.
-    return (
-        sorted(key for key in keys if _is_number(key[0]) and is_text(key[1])),
-        sorted(filter(_is_number, seqs)),
-        sorted(filter(_is_number, topics)),
-    )
-
-
-def _is_number(number: int) -> bool:
-    return -NUMBER_MAX < number < NUMBER_MAX
+    return sorted(keys), sorted(seqs), sorted(topics)
 
 
 def _columns_of(keys: Sequence[_Key]) -> tuple[Bigints, Texts]:

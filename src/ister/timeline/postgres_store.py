@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from ister.base.errors import BadRequestError, StorageFailedError, TopicExistsError
-from ister.timeline.deciding import NUMBER_MAX, is_text, settle
+from ister.timeline.deciding import settle
 from ister.timeline.model import Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.postgres_arrays import register_arrays
@@ -172,8 +172,7 @@ class PostgresStore:
         self, topic: int, level: int, after: tuple[int, int], until_ms: int, limit: int
     ) -> list[Slot]:
         """See `Store`."""
-        position_ms, seq = after
-        values = (topic, level, near(position_ms), near(seq), near(until_ms), limit)
+        values = (topic, level, *after, until_ms, limit)
         return [Slot(*row) for row in self._fetch(_SCAN, values)]
 
     def levels(self, topic: int) -> dict[int, int]:
@@ -182,16 +181,12 @@ class PostgresStore:
 
     def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
-        if not is_text(holder):
-            return []
-        values = (near(topic), holder, *map(near, after), limit)
+        values = (topic, holder, *after, limit)
         return [Row(*row) for row in self._fetch(_HELD, values)]
 
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
-        if not is_text(id):
-            return None
-        for row in self._fetch(_GET, (near(topic), id)):
+        for row in self._fetch(_GET, (topic, id)):
             return Row(*row)
         return None
 
@@ -202,10 +197,10 @@ class PostgresStore:
         values = {
             "topic": topic,
             "levels": list(self.levels(topic)),
-            "start_ms": near(start_ms),
-            "end_ms": near(end_ms),
-            "position_ms": near(after[0]),
-            "seq": near(after[1]),
+            "start_ms": start_ms,
+            "end_ms": end_ms,
+            "position_ms": after[0],
+            "seq": after[1],
             "limit": limit,
         }
         return [Row(*row) for row in self._fetch(_PAGE, values)]
@@ -213,7 +208,7 @@ class PostgresStore:
     def count(self, topic: int, start_ms: int, end_ms: int) -> int:
         """See `Store`."""
         levels = list(self.levels(topic))
-        times = {"start_ms": near(start_ms), "end_ms": near(end_ms)}
+        times = {"start_ms": start_ms, "end_ms": end_ms}
         ((count,),) = self._fetch(_COUNT, {"topic": topic, "levels": levels, **times})
         return int(count)
 
@@ -313,11 +308,6 @@ def undone(connection: Connection) -> Iterator[None]:
         with suppress(psycopg.Error):
             connection.rollback()
         raise
-
-
-def near(number: int) -> int:
-    """Return a time or a number that the tables have room for: as far as asked, or far enough."""
-    return min(max(number, -NUMBER_MAX), NUMBER_MAX)
 
 
 def parse_url(url: str) -> tuple[str, str]:

@@ -30,9 +30,9 @@ from ister.base.errors import (
 )
 from ister.database import copy_to, transaction, translated
 from ister.objects import LocalDisk
-from ister.timeline.deciding import NUMBER_MAX, is_text, settle
+from ister.timeline.deciding import settle
 from ister.timeline.file import CHECKPOINT_PAGES, PAGE_BYTES, open_file
-from ister.timeline.model import Bury, Done, Lease, Put, Redrive, Row, Slot, Work
+from ister.timeline.model import FAR, Bury, Done, Lease, Put, Redrive, Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.put_log import SUFFIX, load_puts
 from ister.timeline.reserve import SPARED_PAGES, Reserve, Sparing, with_reserve
@@ -61,7 +61,7 @@ FILE_NAME = "timelines.db"
 # A killed broker leaves its process behind for as long as that takes to start and to see so: some
 # tenths of a second, or seconds where processors are few. A restart waits for it.
 BUSY_TIMEOUT_S = 15.0
-BEFORE_ALL = (-NUMBER_MAX, 0)
+BEFORE_ALL = (-FAR, 0)
 # Versions are taken from the file so many at a time, or each commit would write a page more for
 # that. Those that were not given when it is opened again never are.
 RESERVED_VERSIONS = 1_000_000
@@ -249,7 +249,7 @@ class SqliteStore:
         if kind is Lease:
             found = lease_all(connection, now_ms, work, version)
         elif kind is Put:
-            found = put_all(connection, self._topics, work, version)
+            found = put_all(connection, self._topics.keys(), work, version)
         elif kind is Done:
             found = finish_all(connection, self._topics, now_ms, work, version)
         if found is not None:
@@ -288,7 +288,7 @@ class SqliteStore:
     def levels(self, topic: int) -> dict[int, int]:
         """See `Store`."""
         with self._opened() as connection:
-            everything = (*BEFORE_ALL, NUMBER_MAX, 1)
+            everything = (*BEFORE_ALL, FAR, 1)
             return {
                 level: min(
                     position_ms
@@ -302,7 +302,7 @@ class SqliteStore:
     def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
         with self._opened() as connection:
-            if topic not in self._topics or not is_text(holder):
+            if topic not in self._topics:
                 return []
             return self._whole(connection.execute(HELD, (topic, holder, *after, limit)))
 
@@ -310,7 +310,7 @@ class SqliteStore:
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
         with self._opened() as connection:
-            if topic not in self._topics or not is_text(id):
+            if topic not in self._topics:
                 return None
             return self._find(connection, topic, id)
 
@@ -405,8 +405,6 @@ class SqliteStore:
         return None
 
     def _find_seq(self, connection: sqlite3.Connection, seq: int) -> Row | None:
-        if not 0 < seq < NUMBER_MAX:
-            return None
         for row in self._whole(connection.execute(FIND_SEQ, (seq,))):
             return row
         return None

@@ -5,14 +5,13 @@ Each is decided as `deciding` does it, and here for the case that all of them ca
 """
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from itertools import chain, count
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
-from ister.timeline.deciding import LEVELS, NUMBER_MAX, is_text
 from ister.timeline.model import Changed, Done, Lease, Put, Row, Work
 from ister.timeline.port import Outcomes
 
@@ -56,7 +55,7 @@ def kind_of(work: Work) -> type | None:
 
 
 def put_all(
-    connection: sqlite3.Connection, topics: Collection[int], work: Sequence[Work], version: int
+    connection: sqlite3.Connection, topics: Set[int], work: Sequence[Work], version: int
 ) -> list[Outcomes] | None:
     """Make messages, the first with `version`."""
     puts: list[Put] = [*chain.from_iterable(one.changes for one in work)]  # type: ignore[list-item]
@@ -64,32 +63,17 @@ def put_all(
     added: list[tuple[object, ...]] = []
     changed: list[Changed] = []
     for put, number in zip(puts, count(version), strict=False):
-        if not is_plain(put, topics):
-            return None
         name, due_ms = put.id, put.due_ms
         ids.setdefault(put.topic, set()).add(name)
         added.append(put_row(put, number))
         changed.append(Changed(name, number, number, due_ms, due_ms))
-    if sum(map(len, ids.values())) < len(puts):
+    if not ids.keys() <= topics or sum(map(len, ids.values())) < len(puts):
         return None
     for topic, names in ids.items():
         if connection.execute(FIND_ANY, (topic, _encode(names).decode())).fetchone():
             return None
     connection.executemany(ADD, added)
     return split(changed, work)
-
-
-def is_plain(put: Put, topics: Collection[int]) -> bool:
-    """Return whether nothing but a message of that id can keep this one from being made."""
-    topic, name, group, due_ms, _, _, level = put
-    return bool(
-        name
-        and name.isprintable()
-        and group.isprintable()
-        and -NUMBER_MAX < due_ms < NUMBER_MAX
-        and 0 <= level < LEVELS
-        and topic in topics
-    )
 
 
 def put_row(put: Put, version: int) -> tuple[object, ...]:
@@ -118,8 +102,7 @@ def lease_all(
             or now != former
             or (other and now_ms < end_ms)
             or not is_whole(values)
-            or not (holder and is_text(holder))
-            or not due_ms < until_ms < NUMBER_MAX
+            or until_ms <= due_ms
         ):
             return None
         times += 1

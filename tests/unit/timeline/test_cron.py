@@ -326,10 +326,9 @@ def test_the_longest_id_of_a_rule_leaves_room_for_the_slot() -> None:
         check_rule_id("x" * (RULE_ID_BYTES_MAX + 1))
 
 
-@pytest.mark.parametrize("id", ["", "a\0b", "\ud800"])
-def test_an_id_that_no_store_takes_is_refused(id: str) -> None:
+def test_an_empty_id_of_a_rule_is_refused() -> None:
     with pytest.raises(BadRequestError):
-        check_rule_id(id)
+        check_rule_id("")
 
 
 def test_slots_are_the_same_from_wherever_the_clock_is_read() -> None:

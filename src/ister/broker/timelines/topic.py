@@ -25,7 +25,7 @@ from ister.base.errors import (
     StorageFailedError,
     TopicNotFoundError,
 )
-from ister.base.limits import KIB, MIB, TIMELINE_CONSUMERS_MAX
+from ister.base.limits import KIB, MIB, PRIORITY_LEVELS, TIMELINE_CONSUMERS_MAX
 from ister.broker.timelines.burying import Burial
 from ister.broker.timelines.claiming import Claim
 from ister.broker.timelines.committer import Committer
@@ -61,7 +61,6 @@ from ister.timeline import (
 if TYPE_CHECKING:
     from ister.broker.timelines.timelines import Timelines
 
-LEVELS = 32
 # What the messages of a round may take in memory, going by those before them.
 ROUND_BYTES = 4 * MIB
 ROW_BYTES = 64 * KIB
@@ -88,7 +87,7 @@ class TimelineTopic:
         self.name = name
         self.number = number
         self.settings = settings
-        self.levels = LEVELS if settings.kind == TimelineKind.PRIORITY else 1
+        self.levels = PRIORITY_LEVELS if settings.kind == TimelineKind.PRIORITY else 1
         self.figures = TimelineFigures()
         self.clock = clock
         self.committer = committer

@@ -20,6 +20,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import (
     MESSAGE_ID_BYTES_MAX,
+    PRIORITY_LEVELS,
     TIMELINE_BYTES,
     TIMELINE_CHANGES_MAX,
     TIMELINE_MESSAGE_BYTES_MAX,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 # A point in time, or a timedelta from now.
 When = Time | timedelta
 
-LEVELS = 32
 # A change without its id, payload and attributes.
 CHANGE_OVERHEAD_BYTES = 64
 # Milliseconds since 1970 up to the year 9999, which is the last that Python knows.
@@ -81,8 +81,10 @@ def put_change(
     topic: str, id: str, due_ms: int, payload: bytes, attributes: Attributes | None, priority: int
 ) -> Change:
     """Return what makes a message, or raise what is wrong with it."""
-    if not 0 <= check_count(priority, "a priority") < LEVELS:
-        raise BadRequestError(f"a priority is 0, which goes first, to {LEVELS - 1}: {priority!r}")
+    if not 0 <= check_count(priority, "a priority") < PRIORITY_LEVELS:
+        raise BadRequestError(
+            f"a priority is 0, which goes first, to {PRIORITY_LEVELS - 1}: {priority!r}"
+        )
     packed = packed_attributes(attributes)
     change = Change(PUT, checked_id(id), due_ms, as_bytes(payload), packed, priority)
     _check_size(topic, change)
