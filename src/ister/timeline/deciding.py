@@ -39,6 +39,8 @@ from ister.timeline.model import (
     Update,
     Work,
     is_leased,
+    new_changed,
+    new_row,
 )
 from ister.timeline.port import Outcome, Outcomes
 
@@ -108,9 +110,8 @@ def outcome_of(change: Change, old: Row | None, new: Row | None, version: int) -
     assert row is not None
     if type(change) is Lease:
         return row
-    if new is not None:
-        version = new.version
-    return Changed(row.id, version, row.seq, row.due_ms, row.position_ms)
+    _, seq, name, now, _, due_ms, position_ms, *_ = row
+    return new_changed(Changed, (name, version if new is None else now, seq, due_ms, position_ms))
 
 
 def decide(
@@ -152,19 +153,9 @@ def _put(rows: Rows, change: Put, version: int) -> Row:
         raise TopicNotFoundError(f"number {topic}")
     if rows.find(topic, name) is not None:
         raise MessageExistsError(name)
-    return Row(
-        topic,
-        version,
-        name,
-        version,
-        level,
-        due_ms,
-        due_ms,
-        group,
-        "",
-        0,
-        payload,
-        attributes,
+    content = (payload, attributes)
+    return new_row(
+        Row, (topic, version, name, version, level, due_ms, due_ms, group, "", 0, *content)
     )
 
 
@@ -215,20 +206,9 @@ def _free(rows: Rows, change: Lease | Bury | Redrive, now_ms: int) -> Row:
 
 def _leased(row: Row, change: Lease, version: int) -> Row:
     topic, seq, name, _, level, due_ms, _, group, _, leases, payload, attributes = row
-    return Row(
-        topic,
-        seq,
-        name,
-        version,
-        level,
-        due_ms,
-        _end_of(change.until_ms, due_ms),
-        group,
-        change.holder,
-        leases + 1,
-        payload,
-        attributes,
-    )
+    end_ms, content = _end_of(change.until_ms, due_ms), (payload, attributes)
+    fields = (topic, seq, name, version, level, due_ms, end_ms, group, change.holder, leases + 1)
+    return new_row(Row, fields + content)
 
 
 def _held(rows: Rows, change: HoldersChange, now_ms: int) -> Row:

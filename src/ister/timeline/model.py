@@ -25,7 +25,8 @@ refused also when a message of the same id was made anew. The first is the messa
 at one position, the older goes first.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 # Behind all times and numbers, and minus that is before them. Every database has room for both.
 FAR = 2**62
@@ -222,3 +223,8 @@ class Work(NamedTuple):
 def is_leased(row: Row, now_ms: int, begun_ms: int) -> bool:
     """Return whether a lease of the message is alive: then nobody but its holder changes it."""
     return bool(row.holder) and row.due_ms <= begun_ms and now_ms < row.position_ms
+
+
+# Of values in the right order: a third of what calling the class takes.
+new_row: Callable[[type[Row], tuple[Any, ...]], Row] = tuple.__new__
+new_changed: Callable[[type[Changed], tuple[Any, ...]], Changed] = tuple.__new__

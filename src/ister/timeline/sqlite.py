@@ -17,7 +17,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from ister.database import copy_to, transaction, translated
 from ister.objects import LocalDisk
 from ister.timeline.deciding import settle
 from ister.timeline.file import CHECKPOINT_PAGES, PAGE_BYTES, open_file
-from ister.timeline.model import FAR, Bury, Done, Lease, Put, Redrive, Row, Slot, Work
+from ister.timeline.model import FAR, Bury, Done, Lease, Redrive, Row, Slot, Work, new_row
 from ister.timeline.port import Outcomes, TopicRow
 from ister.timeline.put_log import SUFFIX, load_puts
 from ister.timeline.reserve import SPARED_PAGES, Reserve, Sparing, with_reserve
@@ -44,13 +43,8 @@ from ister.timeline.sqlite_runs import (
     SLIM,
     SLIM_KINDS,
     WHOLE,
-    finish_all,
     is_whole,
-    kind_of,
-    lease_all,
     listed,
-    new_row,
-    put_all,
 )
 from ister.timeline.sqlite_writes import checkpoint, store_logged, write
 
@@ -73,6 +67,7 @@ LEASED = "JOIN messages AS m ON m.seq = l.seq"
 FIND = f"{WHOLE} {ALL} WHERE m.topic = ? AND m.id = ?"
 FIND_SEQ = f"{WHOLE} {ALL} WHERE m.seq = ?"
 FIND_IDS = f"{SLIM} {ALL} WHERE m.topic = ? AND m.id {AMONG}"
+FIND_SLIM_SEQS = f"{SLIM} {ALL} WHERE m.seq {AMONG}"
 # What stands in a range of a level, in order: first of those that nobody has, then of the others.
 FREE_ORDER = "FROM messages AS m INDEXED BY message_order"
 IN_FREE = f"WHERE m.topic = ? AND m.level = ? AND (m.due, m.seq) > (?, ?) AND m.due <= ? AND {FREE}"
@@ -211,7 +206,6 @@ class SqliteStore:
         return self._commit(now_ms, work)
 
     def _commit(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
-        outcomes: list[Outcomes] = []
         with self._opened() as connection:
             version, reserved = self._version, self._reserved
             end = version + sum(len(piece.changes) for piece in work)
@@ -219,12 +213,9 @@ class SqliteStore:
                 if end > reserved:
                     reserved = end + RESERVED_VERSIONS
                     connection.execute("UPDATE head SET version = ?", (reserved,))
-                for kind, run in groupby(work, kind_of):
-                    pieces = [*run]
-                    outcomes += self._make(connection, now_ms, kind, pieces, version + 1)
-                    version += sum(len(piece.changes) for piece in pieces)
+                outcomes = self._make(connection, now_ms, work, version + 1)
                 cleared = self._clear(connection)
-            self._version, self._reserved = version, reserved
+            self._version, self._reserved = end, reserved
             self._remains -= cleared
             return outcomes
 
@@ -240,20 +231,10 @@ class SqliteStore:
         self,
         connection: sqlite3.Connection,
         now_ms: int,
-        kind: type | None,
         work: Sequence[Work],
         version: int,
     ) -> list[Outcomes]:
-        """Make changes, all of one kind or any."""
-        found: list[Outcomes] | None = None
-        if kind is Lease:
-            found = lease_all(connection, now_ms, work, version)
-        elif kind is Put:
-            found = put_all(connection, self._topics.keys(), work, version)
-        elif kind is Done:
-            found = finish_all(connection, self._topics, now_ms, work, version)
-        if found is not None:
-            return found
+        """Make changes, the first with `version`."""
         sheet = Sheet(
             self._topics,
             load=lambda topic, name: self._find(connection, topic, name),
@@ -380,11 +361,14 @@ class SqliteStore:
     def _read(self, sheet: Sheet, connection: sqlite3.Connection, work: Sequence[Work]) -> None:
         """Read the messages that work is about, those to be leased with their payloads."""
         seqs: list[int] = []
+        done_seqs: list[int] = []
         ids: dict[int, list[str]] = {}
         for piece in work:
             for change in piece.changes:
                 if isinstance(change, Lease | Bury | Redrive):
                     seqs.append(change.seq)
+                elif isinstance(change, Done) and change.seq:
+                    done_seqs.append(change.seq)
                 elif change.topic in ids:
                     ids[change.topic].append(change.id)
                 else:
@@ -393,6 +377,8 @@ class SqliteStore:
             found = connection.execute(FIND_SEQS, (listed(seqs),))
             # One that is broken is found so by whoever asks for it, and by nobody else.
             sheet.add([new_row(Row, values[:-1]) for values in found if is_whole(values)])
+        if done_seqs:
+            sheet.add(self._slim(connection.execute(FIND_SLIM_SEQS, (listed(done_seqs),))))
         for topic, names in ids.items():
             rows: list[Row] = []
             if topic in self._topics:

@@ -8,13 +8,13 @@ from ister.base.errors import StorageFailedError
 from ister.timeline.model import Row
 from ister.timeline.put_log import Logged
 from ister.timeline.sheet import Writes
-from ister.timeline.sqlite_runs import ADD, LEASE, put_row
+from ister.timeline.sqlite_runs import ADD, LEASE, listed, put_row
 
 CHANGE = "UPDATE messages SET version = ?, due = ?, leases = ? WHERE seq = ?"
 UPDATE = "UPDATE messages SET payload = ?, attributes = ?, crc = ? WHERE seq = ?"
 MOVE = "UPDATE messages SET topic = ?, id = ?, level = ? WHERE seq = ?"
-REMOVE = "DELETE FROM messages WHERE seq = ?"
-FREE_AGAIN = "DELETE FROM leases WHERE seq = ?"
+REMOVE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
+FREE_AGAIN = "DELETE FROM leases WHERE seq IN (SELECT value FROM json_each(?))"
 
 
 def checkpoint(connection: sqlite3.Connection) -> None:
@@ -38,9 +38,9 @@ def store_logged(connection: sqlite3.Connection, logged: Sequence[Logged]) -> No
 def write(connection: sqlite3.Connection, writes: Writes) -> None:
     """Do to the file what was decided."""
     if writes.removed:
-        connection.executemany(REMOVE, [(seq,) for seq in writes.removed])
+        connection.execute(REMOVE, (listed(writes.removed),))
     if writes.freed:
-        connection.executemany(FREE_AGAIN, [(seq,) for seq in writes.freed])
+        connection.execute(FREE_AGAIN, (listed(writes.freed),))
     if writes.moved:
         connection.executemany(
             MOVE, [(row.topic, row.id, row.level, row.seq) for row in writes.moved]
