@@ -110,7 +110,7 @@ def outcome_of(change: Change, old: Row | None, new: Row | None, version: int) -
     assert row is not None
     if type(change) is Lease:
         return row
-    _, seq, name, now, _, due_ms, position_ms, *_ = row
+    _, seq, name, now, _, due_ms, position_ms, _, _, _, _, _ = row
     return new_changed(Changed, (name, version if new is None else now, seq, due_ms, position_ms))
 
 

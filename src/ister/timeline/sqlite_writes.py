@@ -56,7 +56,7 @@ def write(connection: sqlite3.Connection, writes: Writes) -> None:
         )
     if writes.added:
         connection.executemany(
-            ADD, [(*row[:6], row.group, *row[9:], checksum(row)) for row in writes.added]
+            ADD, [row[:6] + row[7:8] + row[9:] + (checksum(row),) for row in writes.added]
         )
     if writes.leased:
         connection.executemany(
