@@ -29,6 +29,7 @@ from ister.broker.timelines import (
     Timelines,
     TimelineSink,
     WithStore,
+    finish_leases,
 )
 from ister.broker.topic import Topic
 from ister.broker.transactions import Transaction, check_commit
@@ -86,6 +87,7 @@ __all__ = [
     "Workers",
     "check_commit",
     "default_dead_letter_topic",
+    "finish_leases",
     "locate",
     "open_reader",
     "open_vault",

@@ -19,8 +19,7 @@ from ister.broker.timelines.window import free_slot
 from ister.timeline import Bury, Changed, Outcomes, Release, Row, Slot, Work
 
 if TYPE_CHECKING:
-    from ister.broker.timelines.timelines import Timelines
-    from ister.broker.timelines.topic import TimelineTopic
+    from ister.broker.timelines.topic import Host, TimelineTopic
 
 # When a message that could not be moved is tried again.
 RETRY_S = 1.0
@@ -42,9 +41,9 @@ class Body(NamedTuple):
 class Burial:
     """See the module."""
 
-    def __init__(self, topic: "TimelineTopic", timelines: "Timelines") -> None:
+    def __init__(self, topic: "TimelineTopic", host: "Host") -> None:
         self._topic = topic
-        self._timelines = timelines
+        self._host = host
         self._rows: list[Row] = []
         # The last reason of messages that were given back, by seq: the newest of them.
         self._reasons: OrderedDict[int, str] = OrderedDict()
@@ -123,7 +122,7 @@ class Burial:
 
     def on_moved(self, id: str, level: int, letters: "TimelineTopic", moved: Changed) -> None:
         """A message is a dead letter by a commit."""
-        topic, told = self._topic, self._timelines.told
+        topic, told = self._topic, self._host.told
         topic.figures.buried += 1
         topic.forget(moved.seq)
         letters.note(free_slot(moved), min(level, letters.levels - 1))
@@ -134,10 +133,10 @@ class Burial:
 
     def find_letters(self, done: Callable[["TimelineTopic | IsterError"], object]) -> None:
         """Find the topic that dead letters go to, or make it."""
-        self._timelines.find_letters(self._topic, done)
+        self._host.find_letters(self._topic, done)
 
     def _retry_later(self, bodies: list[Body], error: IsterError) -> None:
-        if times := self._timelines.told.times("message_not_buried"):
+        if times := self._host.told.times("message_not_buried"):
             self._logger.warning(
                 "message_not_buried",
                 topic=self._topic.name,

@@ -9,10 +9,10 @@ Always true:
 
 from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ister.base import span_text
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import (
     LEASE_MS_MIN,
     NAME_BYTES_MAX,
@@ -22,22 +22,27 @@ from ister.base.limits import (
     TIMELINE_CHANGES_MAX,
     TIMELINE_CREDIT_MAX,
 )
-from ister.timeline import FAR, Done, Extend, Outcomes, Release, Row
+from ister.timeline import FAR, Row
 
 if TYPE_CHECKING:
     from ister.broker.timelines.claiming import Claim
-    from ister.broker.timelines.owners import OwnersCall
     from ister.broker.timelines.topic import TimelineTopic
 
 
-class Reject(NamedTuple):
-    """Give a message back for good: it becomes a dead letter."""
+class Reclaim(Protocol):
+    """Changes of owners that wait until it is known who has their messages, or has let go of them.
 
-    id: str
-    version: int
+    Known by identity.
+    """
 
+    def advance(self) -> object:
+        """Go on: it is known who has which message."""
 
-HoldersChange = Extend | Release | Done | Reject
+    def answered(self, held: "Held", *, kept: bool) -> None:
+        """A consumer has let go of a message, or `kept` it, or cannot answer any more."""
+
+    def fail(self, error: IsterError) -> None:
+        """The topic is gone."""
 
 
 class TimelineSink(Protocol):
@@ -107,7 +112,7 @@ class Held:
         # Whether it was not due yet when somebody last looked.
         self.early = early
         # Owners that want it back, in order.
-        self.calls: dict[OwnersCall, None] = {}
+        self.calls: dict[Reclaim, None] = {}
 
 
 class TimelineConsumer:
@@ -185,18 +190,6 @@ class TimelineConsumer:
     def lower(self, credit: int) -> None:
         """Let it have so many messages less at once, maybe none until it is granted some."""
         self.credit = max(0, self.credit - credit)
-
-    def finish(
-        self,
-        changes: Sequence[HoldersChange],
-        done: Callable[[Outcomes], object],
-        reasons: Sequence[str] = (),
-    ) -> None:
-        """Finish, extend or give back messages; topic and holder are filled in here.
-
-        `reasons` are for the dead letters, one for each change, or none at all.
-        """
-        self.topic.finish(self, changes, done, reasons)
 
     def revoked(self, id: str, version: int, kept: bool) -> None:  # noqa: FBT001 - the door's shape
         """Answer to `TimelineSink.revoke`: `kept` when the application has the message."""

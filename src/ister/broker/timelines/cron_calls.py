@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ister.base.errors import ConflictError, IsterError, MessageNotFoundError, TopicNotFoundError
-from ister.broker.timelines.owners import OwnersCall, OwnersChange
+from ister.broker.timelines.owners import OwnersChange, change_messages
 from ister.timeline import Editing, Outcomes, Prepared, prepare
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class RuleCall:
         else:
             changes: list[OwnersChange] = [*prepared.changes]
             done = partial(self._on_made, prepared)
-            OwnersCall(self._rules.topic, changes, done, atomic=True).begin()
+            change_messages(self._rules.topic, changes, done, atomic=True)
 
     def _on_made(self, prepared: Prepared, outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):

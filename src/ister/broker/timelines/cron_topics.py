@@ -10,7 +10,7 @@ from functools import partial
 from ister.base import TimelineKind
 from ister.base.errors import BadRequestError, IsterError, WrongKindError
 from ister.broker.timelines.cron import CronRules
-from ister.broker.timelines.owners import OwnersChange
+from ister.broker.timelines.owners import OwnersChange, change_messages
 from ister.timeline import (
     Changed,
     Delete,
@@ -31,7 +31,7 @@ def change_with_rules(
 ) -> None:
     """Make changes of owners that may be of rules, or of messages that these have made."""
     if not any(isinstance(change, Put) or is_rule_id(change.id) for change in changes):
-        rules.topic.change(changes, done, atomic=atomic)
+        change_messages(rules.topic, changes, done, atomic=atomic)
     elif atomic:
         done(BadRequestError("cron rules are made and changed one by one, not in a transaction"))
     else:
@@ -60,7 +60,8 @@ class _Parts:
                 others.append(slot)
         if others:
             changes = [self._changes[slot] for slot in others]
-            self._rules.topic.change(changes, partial(self._on_others, others), atomic=False)
+            done = partial(self._on_others, others)
+            change_messages(self._rules.topic, changes, done, atomic=False)
 
     def _begin_one(self, change: OwnersChange, done: Callable[[int | IsterError], object]) -> None:
         rules, group = self._rules, change.group

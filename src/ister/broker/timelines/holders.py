@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ister.base import span_text
 from ister.base.errors import (
@@ -15,7 +15,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import TIMELINE_CHANGES_MAX
 from ister.broker.timelines.burying import REJECTED, cut_reason
-from ister.broker.timelines.consumer import Held, HoldersChange, Reject, TimelineConsumer
+from ister.broker.timelines.consumer import Held, TimelineConsumer
 from ister.broker.timelines.window import free_slot
 from ister.timeline import Bury, Change, Changed, Done, Extend, Outcome, Outcomes, Release, Work
 
@@ -23,8 +23,31 @@ if TYPE_CHECKING:
     from ister.broker.timelines.topic import TimelineTopic
 
 
+class Reject(NamedTuple):
+    """Give a message back for good: it becomes a dead letter."""
+
+    id: str
+    version: int
+
+
+HoldersChange = Extend | Release | Done | Reject
+
 # A message is not its holder's any more.
 GONE = (TimelineLeaseLostError, MessageNotFoundError)
+
+
+def finish_leases(
+    consumer: TimelineConsumer,
+    changes: Sequence[HoldersChange],
+    done: Callable[[Outcomes], object],
+    reasons: Sequence[str] = (),
+) -> None:
+    """Finish, extend or give back messages of a consumer; topic and holder are filled in here.
+
+    `done` is told what came of them. `reasons` are for the dead letters, one for each change, or
+    none at all.
+    """
+    HoldersCall(consumer, changes, done, reasons).begin()
 
 
 class HoldersCall:
@@ -32,13 +55,12 @@ class HoldersCall:
 
     def __init__(
         self,
-        topic: "TimelineTopic",
         consumer: TimelineConsumer,
         changes: Sequence[HoldersChange],
         done: Callable[[Outcomes], object],
-        reasons: Sequence[str] = (),
+        reasons: Sequence[str],
     ) -> None:
-        self._topic = topic
+        self._topic = consumer.topic
         self._consumer = consumer
         self._changes = list(changes)
         # Why messages are given back: one for each change, or none at all.

@@ -42,6 +42,20 @@ def check_changes(changes: Sequence[OwnersChange]) -> None:
         raise BadRequestError(f"1 to {TIMELINE_CHANGES_MAX} changes are made at once")
 
 
+def change_messages(
+    topic: "TimelineTopic",
+    changes: Sequence[OwnersChange],
+    done: Callable[[Outcomes], object],
+    *,
+    atomic: bool,
+) -> None:
+    """Make changes of owners, `atomic`: all or nothing; `done` is told what came of them.
+
+    Their topic is filled in here.
+    """
+    OwnersCall(topic, changes, done, atomic=atomic).begin()
+
+
 class OwnersCall:
     """Changes that were asked for together."""
 

@@ -37,7 +37,7 @@ from ister.broker.timelines.consumer import TimelineConsumer, TimelineSink
 from ister.broker.timelines.cron import CronRules
 from ister.broker.timelines.cron_topics import change_with_rules
 from ister.broker.timelines.high_water import HighWater
-from ister.broker.timelines.owners import OwnersChange, check_changes
+from ister.broker.timelines.owners import OwnersChange, change_messages, check_changes
 from ister.broker.timelines.reading import Reads
 from ister.broker.timelines.redriving import OnRedriven, RedrivePage, redrive_page
 from ister.broker.timelines.topic import TimelineTopic
@@ -285,7 +285,7 @@ class Timelines:
             return
         rules = self._rules.get(name)
         if rules is None:
-            topic.change(changes, done, atomic=atomic)
+            change_messages(topic, changes, done, atomic=atomic)
         else:
             change_with_rules(rules, changes, done, atomic=atomic)
 
@@ -515,6 +515,8 @@ class Timelines:
         if rules is not None:
             cron = self._rules[row.name] = CronRules(topic, rules, self.told)
             topic.on_gone = cron.on_gone
+            # Messages may be gone that rules wait for.
+            topic.on_recovered = cron.look
             cron.look()
 
     def _made(self, row: TopicRow, settings: TimelineSettings) -> TimelineTopic:
@@ -522,7 +524,7 @@ class Timelines:
             row.name,
             row.number,
             settings,
-            timelines=self,
+            host=self,
             clock=self._clock,
             committer=self._committer,
             room=self._room,

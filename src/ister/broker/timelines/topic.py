@@ -13,7 +13,7 @@ Always true:
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
 from ister.base.errors import (
@@ -31,19 +31,19 @@ from ister.broker.timelines.claiming import Claim
 from ister.broker.timelines.committer import Committer
 from ister.broker.timelines.consumer import (
     Held,
-    HoldersChange,
+    Reclaim,
     TimelineConsumer,
     TimelineSink,
     check_consumer,
 )
 from ister.broker.timelines.figures import TimelineFigures
-from ister.broker.timelines.holders import HoldersCall
-from ister.broker.timelines.owners import OwnersCall, OwnersChange
+from ister.broker.timelines.high_water import HighWater
 from ister.broker.timelines.pace import ROUND_COUNT_MAX, Pace
 from ister.broker.timelines.rounds import Pick, pick, reach_ms
 from ister.broker.timelines.sparing import Spared
 from ister.broker.timelines.wake import Wake
 from ister.broker.timelines.window import Room, Window, free_slot
+from ister.telemetry import Occasions
 from ister.timeline import (
     FAR,
     Changed,
@@ -58,9 +58,6 @@ from ister.timeline import (
     run_scans,
 )
 
-if TYPE_CHECKING:
-    from ister.broker.timelines.timelines import Timelines
-
 # What the messages of a round may take in memory, going by those before them.
 ROUND_BYTES = 4 * MIB
 ROW_BYTES = 64 * KIB
@@ -68,6 +65,26 @@ ROW_BYTES = 64 * KIB
 RETRY_S = 1.0
 # When to look again while consumers of all topics have as many messages as they may.
 FULL_MS = 100
+
+
+class Host(Protocol):
+    """What a topic needs of all timelines of the broker together."""
+
+    # Throttles the log for all topics together.
+    told: Occasions
+    # Up to when messages have been due.
+    high_water: HighWater
+
+    def gives_way(self, now_ms: int) -> bool:
+        """Return whether others publish to topics that are no timelines."""
+
+    def touch(self, topic: "TimelineTopic") -> None:
+        """Have a topic looked at when this turn's share of a commit was told of."""
+
+    def find_letters(
+        self, topic: "TimelineTopic", done: Callable[["TimelineTopic | IsterError"], object]
+    ) -> None:
+        """Find the topic that dead letters of `topic` go to, or make it."""
 
 
 class TimelineTopic:
@@ -79,7 +96,7 @@ class TimelineTopic:
         number: int,
         settings: TimelineSettings,
         *,
-        timelines: "Timelines",
+        host: Host,
         clock: Clock,
         committer: Committer,
         room: Room,
@@ -99,18 +116,20 @@ class TimelineTopic:
         self._spared = Spared(settings.max_leases)
         # On their way to be everybody's: id and version.
         self._returning: set[tuple[str, int]] = set()
-        self._timelines = timelines
+        # Called when the storage has come back.
+        self.on_recovered: Callable[[], object] = lambda: None
+        self._host = host
         self._room = room
         self._window = Window(room, self.levels)
         self._consumers: dict[str, TimelineConsumer] = {}
         # Those that are opened; who is first in the next round.
         self._rotation: deque[TimelineConsumer] = deque()
-        self.burial = Burial(self, timelines)
+        self.burial = Burial(self, host)
         self._row_bytes = float(ROW_BYTES)
-        self._pace = Pace(timelines.gives_way)
+        self._pace = Pace(host.gives_way)
         self._loading = False
         self._unsettled = 0
-        self._calls: deque[OwnersCall] = deque()
+        self._calls: deque[Reclaim] = deque()
         self._failed = False
         self._wake = Wake(clock, self.look)
         self._retry: Timer | None = None
@@ -269,29 +288,13 @@ class TimelineTopic:
 
     # Changes
 
-    def change(
-        self, changes: Sequence[OwnersChange], done: Callable[[Outcomes], object], *, atomic: bool
-    ) -> None:
-        """Make changes of owners; `done` is told what came of them."""
-        OwnersCall(self, changes, done, atomic=atomic).begin()
-
-    def finish(
-        self,
-        consumer: TimelineConsumer,
-        changes: Sequence[HoldersChange],
-        done: Callable[[Outcomes], object],
-        reasons: Sequence[str] = (),
-    ) -> None:
-        """Make changes of a consumer; `done` is told what came of them."""
-        HoldersCall(self, consumer, changes, done, reasons).begin()
-
-    def settled(self, call: OwnersCall) -> bool:
+    def settled(self, call: Reclaim) -> bool:
         """Return whether it is known who has which message; else `call` goes on when it is."""
         if self._unsettled:
             self._calls.append(call)
         return not self._unsettled
 
-    def revoke(self, call: OwnersCall, messages: list[Held]) -> None:
+    def revoke(self, call: Reclaim, messages: list[Held]) -> None:
         """Ask consumers for messages that are not due yet, unless they are being asked."""
         asked: dict[TimelineConsumer, list[tuple[str, int]]] = {}
         for held in messages:
@@ -376,7 +379,7 @@ class TimelineTopic:
 
     def touch(self) -> None:
         """Look when this turn's share of the commit was told of."""
-        self._timelines.touch(self)
+        self._host.touch(self)
 
     def forget(self, seq: int) -> None:
         """A message is gone by a commit."""
@@ -426,10 +429,7 @@ class TimelineTopic:
         for consumer in list(self._rotation):
             # Leases may have been written that nobody was told of.
             consumer.claim = Claim(self, consumer)
-        rules = self._timelines.find_rules(self.name)
-        if rules is not None:
-            # So may messages be gone that theirs wait for.
-            rules.look()
+        self.on_recovered()
         self.look()
 
     def _load(self, now_ms: int) -> None:
@@ -578,7 +578,7 @@ class TimelineTopic:
 
     def begun_ms(self) -> int:
         """Return up to when messages have been due, whatever the clock says by now."""
-        return self._timelines.high_water.look()
+        return self._host.high_water.look()
 
     def _next_ms(self, now_ms: int) -> int:
         """Return when there is something to do, unless something is told to us before."""

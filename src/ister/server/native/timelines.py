@@ -25,7 +25,7 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
     TIMELINE_PAGE_MAX,
 )
-from ister.broker import Redriven, RedrivePage, Reject, TimelineConsumer
+from ister.broker import Redriven, RedrivePage, Reject, TimelineConsumer, finish_leases
 from ister.server.native.channels import check_channel, check_room
 from ister.timeline import (
     Changed,
@@ -185,7 +185,7 @@ class TimelineOutlet:
         if consumer is not None:
             if unused:
                 releases = [Release(0, r.id, "", r.version, r.due_ms, unused=True) for r in unused]
-                consumer.finish(releases, lambda _: None)
+                finish_leases(consumer, releases, lambda _: None)
             consumer.close()
             self.consumer_closed(channel, "it does not read what it is sent")
 
@@ -438,7 +438,7 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
         reply(changed)
 
     # Of an honest client that is a few hundred reasons of 1 KiB at most.
-    consumer.finish(changes, on_done, column(command.reasons or (), lengths, ""))
+    finish_leases(consumer, changes, on_done, column(command.reasons or (), lengths, ""))
 
 
 def _end_of(kind: int, outcome: Changed | Row | IsterError) -> int:

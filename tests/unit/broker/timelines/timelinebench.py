@@ -14,6 +14,7 @@ from ister.broker.timelines import (
     OwnersChange,
     TimelineConsumer,
     Timelines,
+    finish_leases,
 )
 from ister.testing import VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
@@ -169,7 +170,7 @@ class Client:
                 del self.working[row.id]
             assert self.consumer is not None
             changes = [Done(0, row.id, "", row.version) for row in done]
-            self.consumer.finish([*changes], lambda _: None)
+            finish_leases(self.consumer, [*changes], lambda _: None)
 
     @property
     def is_awaiting(self) -> bool:
@@ -189,7 +190,7 @@ class Client:
         """Make changes, and return what came of them."""
         assert self.consumer is not None
         told: list[Outcomes] = []
-        self.consumer.finish(list(changes), told.append)
+        finish_leases(self.consumer, list(changes), told.append)
         self.bench.settle()
         (outcomes,) = told
         return outcomes if isinstance(outcomes, list) else [outcomes]
