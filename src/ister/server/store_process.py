@@ -1,4 +1,4 @@
-"""Timelines in SQLite, kept by a process beside the broker: see `timeline.process`.
+"""Timelines in SQLite, kept by a process beside the broker: see `timeline.remote`.
 
 Always true:
 - it is started by the first call, and again by the first one after it has ended;

@@ -1,50 +1,44 @@
 """Messages at a point in time: what may be done to them, and the stores that keep them."""
 
 from ister.timeline.calls import Call, Group, Told, as_ister_error, look
-from ister.timeline.check import TimelinesReport, check_timelines
 from ister.timeline.cron import (
+    AHEAD_MS,
     CATCH_UP_MS,
     PREVIEW_COUNT_MAX,
     CronRule,
-    check_rule_id,
-    firing_id,
-    is_rule_id,
-    parse_rule,
-)
-from ister.timeline.cron_firing import (
     CronState,
     Decision,
-    decide,
-    decode_state,
-    encode_state,
-    is_ahead,
-    pause,
-    resume,
-    revise,
-    start_state,
-    take_back,
-)
-from ister.timeline.cron_rows import (
-    AHEAD_MS,
     Editing,
     Place,
     Plan,
     Prepared,
     RuleRow,
+    check_rule_id,
+    decide,
+    decode_state,
     editing_rule,
+    encode_state,
+    firing_id,
     first_row,
+    is_ahead,
+    is_rule_id,
+    parse_rule,
+    pause,
     pausing_rule,
     plan_all,
     plan_page,
     prepare,
     preview_one,
     preview_rule,
+    resume,
     resuming_rule,
+    revise,
+    start_state,
+    take_back,
     tell_one,
     tell_page,
 )
-from ister.timeline.frames import PROCESS_MODULE, WAS_THERE, Frames, encode
-from ister.timeline.letters import find_origin
+from ister.timeline.dead_letters import find_origin
 from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
     FAR,
@@ -67,8 +61,9 @@ from ister.timeline.model import (
 )
 from ister.timeline.port import Outcome, Outcomes, Store, TopicRow
 from ister.timeline.postgres import postgres_timelines
+from ister.timeline.remote import PROCESS_MODULE, WAS_THERE, Frames, encode
 from ister.timeline.scan import FIRST_KEY, LAST_KEY, Key, Scan, before, key_of, run_scans
-from ister.timeline.sqlite import FILE_NAME, SqliteStore
+from ister.timeline.sqlite import FILE_NAME, SqliteStore, TimelinesReport, check_timelines
 from ister.timeline.topics import RULES_KIND, create_topics, delete_topics, find_rules, rules_name
 
 __all__ = [

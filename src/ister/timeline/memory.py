@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from heapq import nsmallest
 
 from ister.base.errors import TopicExistsError
-from ister.timeline.deciding import settle
 from ister.timeline.model import Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
+from ister.timeline.rules import settle
 
 
 class MemoryStore:

@@ -20,7 +20,7 @@ from ister.base.errors import (
 )
 from ister.timeline import Changed, Delete, Lease, Move, Put, Row, Store, Update, Work
 from ister.timeline.port import Outcome, Outcomes
-from ister.timeline.postgres import postgres_timelines
+from ister.timeline.postgres.opening import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 

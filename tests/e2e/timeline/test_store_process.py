@@ -19,7 +19,7 @@ from tests.e2e.conftest import BrokerProcess
 import ister
 from ister.errors import MessageExistsError, StorageFailedError
 from ister.timeline import PROCESS_MODULE, SqliteStore, encode
-from ister.timeline.sqlite import FILE_NAME
+from ister.timeline.sqlite.store import FILE_NAME
 
 pytestmark = pytest.mark.e2e
 

@@ -23,8 +23,8 @@ from ister.timeline import (
     Work,
 )
 from ister.timeline.calls import Slots, pack, try_all, unpack
-from ister.timeline.frames import Frames, encode
-from ister.timeline.process import answer
+from ister.timeline.remote.frames import Frames, encode
+from ister.timeline.remote.process import answer
 
 NUMBERS = st.integers(-(2**70), 2**70)
 THINGS = st.lists(

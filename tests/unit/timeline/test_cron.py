@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ister.base.errors import BadRequestError
-from ister.timeline.cron import (
+from ister.timeline.cron.rule import (
     CATCH_UP_MS_MIN,
     CATCH_UP_SLOTS_MAX,
     PREVIEW_COUNT_MAX,
@@ -18,7 +18,7 @@ from ister.timeline.cron import (
     firing_id,
     parse_rule,
 )
-from ister.timeline.cron_zone import TIME_MS_MAX
+from ister.timeline.cron.zone import TIME_MS_MAX
 
 DAY_MS = 86_400_000
 

@@ -14,7 +14,7 @@ from ister.base.errors import CorruptedError, StorageFailedError
 from ister.objects import LocalDisk
 from ister.testing import Crash, Fault, FaultyDisk
 from ister.timeline import FILE_NAME, Changed, Delete, Put, SqliteStore, check_timelines
-from ister.timeline.put_log import CHECKED, HEAD, HEADER, MAGIC, SUFFIX, Logged, load_puts
+from ister.timeline.sqlite.put_log import CHECKED, HEAD, HEADER, MAGIC, SUFFIX, Logged, load_puts
 
 NAME = f"{FILE_NAME}{SUFFIX}"
 # What the version before this reader left behind when it was killed: two messages in the tables,

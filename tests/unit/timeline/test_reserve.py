@@ -4,7 +4,7 @@ import pytest
 
 from ister.base.errors import DiskFullError
 from ister.timeline import Changed, Delete, Lease, Outcomes, Put, Update, Work
-from ister.timeline.reserve import SPARED_COUNT, Sparing
+from ister.timeline.sqlite.reserve import SPARED_COUNT, Sparing
 
 
 class Disk:

@@ -10,7 +10,7 @@ from tests.unit.timeline.contract import StoreContract
 
 from ister.base.errors import CorruptedError, StorageFailedError, TopicNotFoundError
 from ister.timeline import FILE_NAME, Changed, Delete, Lease, Put, Row, SqliteStore, Update, Work
-from ister.timeline.sqlite import REMAINS_PER_CALL
+from ister.timeline.sqlite.store import REMAINS_PER_CALL
 
 
 class TestSqliteStore(StoreContract):

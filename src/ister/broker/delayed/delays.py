@@ -47,8 +47,8 @@ from ister.broker.timelines import (
     change_messages,
     finish_leases,
 )
-from ister.broker.timelines.committer import WAITING_BYTES_MAX
-from ister.broker.timelines.timelines import DELAYED
+from ister.broker.timelines.settings import DELAYED
+from ister.broker.timelines.store import WAITING_BYTES_MAX
 from ister.broker.topic import Topic
 from ister.codec import NO_SCHEMA, Batch
 from ister.telemetry import Occasions

@@ -32,17 +32,24 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import NAME_BYTES_MAX, TIMELINE_PAGE_MAX, TIMELINES_MAX
-from ister.broker.timelines.committer import WAITING_BYTES_MAX, Committer
-from ister.broker.timelines.consumer import TimelineConsumer, TimelineSink
-from ister.broker.timelines.cron import CronRules
-from ister.broker.timelines.cron_topics import change_with_rules
-from ister.broker.timelines.high_water import HighWater
-from ister.broker.timelines.owners import OwnersChange, change_messages, check_changes
-from ister.broker.timelines.reading import Reads
-from ister.broker.timelines.redriving import OnRedriven, RedrivePage, redrive_page
-from ister.broker.timelines.topic import TimelineTopic
-from ister.broker.timelines.window import Room
-from ister.broker.timelines.workers import StoreWorker
+from ister.broker.timelines.changes import (
+    OnRedriven,
+    OwnersChange,
+    RedrivePage,
+    change_messages,
+    check_changes,
+    redrive_page,
+)
+from ister.broker.timelines.cron import CronRules, change_with_rules
+from ister.broker.timelines.leasing import (
+    HighWater,
+    Room,
+    TimelineConsumer,
+    TimelineSink,
+    TimelineTopic,
+)
+from ister.broker.timelines.settings import HIDDEN_KINDS, decode_settings, letters_of
+from ister.broker.timelines.store import WAITING_BYTES_MAX, Committer, Reads, StoreWorker
 from ister.telemetry import Occasions
 from ister.timeline import (
     FAR,
@@ -65,9 +72,6 @@ BEAT_S = 1.0
 JUMP_MS = 2
 # For how long after somebody has published elsewhere timelines give way.
 GIVE_WAY_MS = 100
-# What the broker itself keeps in timelines. A broker that does not know a kind leaves it alone.
-DELAYED = "delayed"
-HIDDEN_KINDS = frozenset({DELAYED})
 
 T = TypeVar("T")
 
@@ -572,26 +576,3 @@ class Timelines:
             topic.look()
         for rules in list(self._rules.values()):
             rules.look()
-
-
-def letters_of(name: str, settings: TimelineSettings) -> str:
-    """Return the name of the topic that dead letters of another go to."""
-    return settings.dead_letters or f"{name}-dlq"
-
-
-def check_topics(rows: Sequence[TopicRow]) -> None:
-    """Raise `CorruptedError` for topics of a store that `Timelines.adopt` would raise for."""
-    find_rules(rows)
-    for row in rows:
-        if row.kind in {*TimelineKind, *HIDDEN_KINDS}:
-            decode_settings(row)
-
-
-def decode_settings(row: TopicRow) -> TimelineSettings:
-    """Return the settings of a topic, or raise `CorruptedError`."""
-    try:
-        settings = msgspec.msgpack.decode(row.settings, type=TimelineSettings)
-        settings.check()
-    except (msgspec.MsgspecError, UnicodeDecodeError, BadRequestError) as error:
-        raise CorruptedError(f"timeline {row.name!r}", 0, f"its settings: {error}") from error
-    return settings

@@ -5,7 +5,7 @@ from tests.unit.broker.timelines.timelinebench import Client, TimelineBench
 
 from ister.base.errors import MessageLeasedError
 from ister.broker.timelines import OwnersChange
-from ister.broker.timelines.high_water import HighWater
+from ister.broker.timelines.leasing.max_clock import HighWater
 from ister.timeline import Changed
 
 CHANGES = ("delete", "move", "update")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ister.base.errors import IsterError, StorageFailedError
-from ister.broker.timelines.committer import AHEAD_CHANGES_MIN, GROUP_BYTES_MAX, Committer
+from ister.broker.timelines.store.committer import AHEAD_CHANGES_MIN, GROUP_BYTES_MAX, Committer
 from ister.testing import VirtualClock
 from ister.timeline import Group, MemoryStore, Put, Work, look
 

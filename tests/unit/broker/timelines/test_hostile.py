@@ -7,8 +7,8 @@ from tests.unit.broker.timelines.timelinebench import TOPIC, Client, FailingStor
 
 from ister.base.errors import BadRequestError, IsterError, LimitReachedError, MessageLeasedError
 from ister.base.limits import TIMELINE_CONSUMERS_MAX, TIMELINE_CREDIT_MAX
-from ister.broker.timelines import reading as reading_module
-from ister.broker.timelines import window as window_module
+from ister.broker.timelines.leasing import window as window_module
+from ister.broker.timelines.store import reads as reading_module
 from ister.timeline import Changed, Outcomes, Row
 
 OTHER = "/default/other"

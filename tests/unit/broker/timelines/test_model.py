@@ -21,7 +21,7 @@ from tests.unit.broker.timelines.timelinebench import (
 
 from ister.base.errors import IsterError
 from ister.broker.timelines import OwnersChange, TimelineTopic, finish_leases
-from ister.broker.timelines import window as window_module
+from ister.broker.timelines.leasing import window as window_module
 from ister.timeline import Changed, Delete, Done, Extend, Outcomes, Put, Release, Row
 
 STEPS = 80
