@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class StoreProcess:
-    """See the module, and `StoreWorker`."""
+    """Makes calls in a process beside the broker: a `StoreWorker`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

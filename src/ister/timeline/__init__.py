@@ -1,6 +1,6 @@
 """Messages at a point in time: what may be done to them, and the stores that keep them."""
 
-from ister.timeline.calls import Call, Group, Told, as_ister_error, look
+from ister.timeline.calls import Call, Group, GroupResult, as_ister_error, do_nothing
 from ister.timeline.cron import (
     AHEAD_MS,
     CATCH_UP_MS,
@@ -90,6 +90,7 @@ __all__ = [
     "Extend",
     "Frames",
     "Group",
+    "GroupResult",
     "Key",
     "Lease",
     "MemoryStore",
@@ -109,7 +110,6 @@ __all__ = [
     "SqliteStore",
     "Store",
     "TimelinesReport",
-    "Told",
     "TopicRow",
     "Update",
     "Work",
@@ -121,6 +121,7 @@ __all__ = [
     "decide",
     "decode_state",
     "delete_topics",
+    "do_nothing",
     "editing_rule",
     "encode",
     "encode_state",
@@ -132,7 +133,6 @@ __all__ = [
     "is_leased",
     "is_rule_id",
     "key_of",
-    "look",
     "parse_rule",
     "pause",
     "pausing_rule",

@@ -64,13 +64,13 @@ class Rows(Protocol):
         """Have a message in the place of another one, or of none; or none."""
 
 
-def settle(rows: Rows, now_ms: int, work: Sequence[Work], version: int) -> list[Outcomes]:
+def apply_changes(rows: Rows, now_ms: int, work: Sequence[Work], version: int) -> list[Outcomes]:
     """Make changes, the first of which gets `version`; each uses up one."""
     outcomes: list[Outcomes] = []
     for piece in work:
         begun_ms = max(now_ms, piece.begun_ms)
         if piece.atomic:
-            outcomes.append(_settle_together(rows, now_ms, begun_ms, piece.changes, version))
+            outcomes.append(_apply_atomic(rows, now_ms, begun_ms, piece.changes, version))
         else:
             found: list[Outcome] = []
             for slot, change in enumerate(piece.changes, version):
@@ -86,7 +86,7 @@ def settle(rows: Rows, now_ms: int, work: Sequence[Work], version: int) -> list[
     return outcomes
 
 
-def _settle_together(
+def _apply_atomic(
     rows: Rows, now_ms: int, begun_ms: int, changes: Sequence[Change], version: int
 ) -> list[Outcome] | IsterError:
     found: list[Outcome] = []
@@ -122,24 +122,28 @@ def decide(
         case Put():
             return None, _put(rows, change, version)
         case Lease():
-            row = _free(rows, change, now_ms)
-            return row, _leased(row, change, version)
+            row = _find_free(rows, change, now_ms)
+            return row, _lease(row, change, version)
         case Done():
-            return _held(rows, change, now_ms), None
+            return _find_held(rows, change, now_ms), None
         case Extend() | Release():
-            row = _held(rows, change, now_ms)
-            return row, _given_on(row, change, version)
+            row = _find_held(rows, change, now_ms)
+            return row, _extend_or_release(row, change, version)
         case Delete():
-            return _owned(rows, change, now_ms, begun_ms), None
+            return _find_owned(rows, change, now_ms, begun_ms), None
         case Move() | Update():
-            row = _owned(rows, change, now_ms, begun_ms)
-            return row, _changed(row, change, begun_ms, version)
+            row = _find_owned(rows, change, now_ms, begun_ms)
+            return row, _change(row, change, begun_ms, version)
         case Bury():
-            row = _rejected(rows, change, now_ms) if change.holder else _free(rows, change, now_ms)
-            return row, _buried(rows, row, change, now_ms, version)
+            row = (
+                _find_rejected(rows, change, now_ms)
+                if change.holder
+                else _find_free(rows, change, now_ms)
+            )
+            return row, _bury(rows, row, change, now_ms, version)
         case Redrive():
-            row = _free(rows, change, now_ms)
-            return row, _redriven(rows, row, change, now_ms, version)
+            row = _find_free(rows, change, now_ms)
+            return row, _redrive(rows, row, change, now_ms, version)
         case _:
             assert_never(change)
 
@@ -159,7 +163,7 @@ def _put(rows: Rows, change: Put, version: int) -> Row:
     )
 
 
-def _owned(rows: Rows, change: OwnersChange, now_ms: int, begun_ms: int) -> Row:
+def _find_owned(rows: Rows, change: OwnersChange, now_ms: int, begun_ms: int) -> Row:
     """Return the message that its owner may change now."""
     row = rows.find(change.topic, change.id)
     if row is None:
@@ -173,7 +177,7 @@ def _owned(rows: Rows, change: OwnersChange, now_ms: int, begun_ms: int) -> Row:
     return row
 
 
-def _changed(row: Row, change: Move | Update, begun_ms: int, version: int) -> Row:
+def _change(row: Row, change: Move | Update, begun_ms: int, version: int) -> Row:
     due_ms = row.due_ms
     if isinstance(change, Move):
         due_ms = change.due_ms
@@ -192,7 +196,7 @@ def _changed(row: Row, change: Move | Update, begun_ms: int, version: int) -> Ro
 # Changes of consumers
 
 
-def _free(rows: Rows, change: Lease | Bury | Redrive, now_ms: int) -> Row:
+def _find_free(rows: Rows, change: Lease | Bury | Redrive, now_ms: int) -> Row:
     """Return the message that a consumer may be given now."""
     row = rows.find_seq(change.topic, change.seq)
     if row is None:
@@ -204,32 +208,32 @@ def _free(rows: Rows, change: Lease | Bury | Redrive, now_ms: int) -> Row:
     return row
 
 
-def _leased(row: Row, change: Lease, version: int) -> Row:
+def _lease(row: Row, change: Lease, version: int) -> Row:
     topic, seq, name, _, level, due_ms, _, group, _, leases, payload, attributes = row
     end_ms, content = _end_of(change.until_ms, due_ms), (payload, attributes)
     fields = (topic, seq, name, version, level, due_ms, end_ms, group, change.holder, leases + 1)
     return new_row(Row, fields + content)
 
 
-def _held(rows: Rows, change: HoldersChange, now_ms: int) -> Row:
+def _find_held(rows: Rows, change: HoldersChange, now_ms: int) -> Row:
     """Return the message that a consumer has a lease of, alive or to be."""
     row = rows.find(change.topic, change.id)
     if row is None:
         raise MessageNotFoundError(change.id)
-    _check_held(row, change, now_ms)
+    _check_holder(row, change, now_ms)
     return row
 
 
-def _rejected(rows: Rows, change: Bury, now_ms: int) -> Row:
+def _find_rejected(rows: Rows, change: Bury, now_ms: int) -> Row:
     """Return the message that a consumer rejects."""
     row = rows.find_seq(change.topic, change.seq)
     if row is None:
         raise MessageNotFoundError(f"number {change.seq}")
-    _check_held(row, change, now_ms)
+    _check_holder(row, change, now_ms)
     return row
 
 
-def _check_held(row: Row, change: HoldersChange | Bury, now_ms: int) -> None:
+def _check_holder(row: Row, change: HoldersChange | Bury, now_ms: int) -> None:
     if (
         not row.holder
         or row.holder != change.holder
@@ -239,7 +243,7 @@ def _check_held(row: Row, change: HoldersChange | Bury, now_ms: int) -> None:
         raise TimelineLeaseLostError(row.id)
 
 
-def _given_on(row: Row, change: Extend | Release, version: int) -> Row:
+def _extend_or_release(row: Row, change: Extend | Release, version: int) -> Row:
     if isinstance(change, Extend):
         return row._replace(version=version, position_ms=_end_of(change.until_ms, row.due_ms))
     is_as_before = change.unused and change.due_ms == row.due_ms
@@ -252,19 +256,19 @@ def _given_on(row: Row, change: Extend | Release, version: int) -> Row:
     )
 
 
-def _buried(rows: Rows, row: Row, change: Bury, now_ms: int, version: int) -> Row:
+def _bury(rows: Rows, row: Row, change: Bury, now_ms: int, version: int) -> Row:
     if change.origin:
         attributes = letter_attributes(row.attributes, change.origin, row.leases, change.reason)
         row = row._replace(attributes=attributes)
-    return _moved(rows, row, change.letters, now_ms, version, flat=change.flat)
+    return _move(rows, row, change.letters, now_ms, version, flat=change.flat)
 
 
-def _redriven(rows: Rows, row: Row, change: Redrive, now_ms: int, version: int) -> Row:
+def _redrive(rows: Rows, row: Row, change: Redrive, now_ms: int, version: int) -> Row:
     row = row._replace(attributes=original_attributes(row.attributes), leases=0)
-    return _moved(rows, row, change.origin, now_ms, version, flat=change.flat)
+    return _move(rows, row, change.origin, now_ms, version, flat=change.flat)
 
 
-def _moved(rows: Rows, row: Row, topic: int, now_ms: int, version: int, *, flat: bool) -> Row:
+def _move(rows: Rows, row: Row, topic: int, now_ms: int, version: int, *, flat: bool) -> Row:
     """Return a message as it is in another topic, due now and free."""
     if not rows.has_topic(topic):
         raise TopicNotFoundError(f"number {topic}")

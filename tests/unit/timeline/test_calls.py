@@ -14,12 +14,12 @@ from ister.timeline import (
     Changed,
     Done,
     Group,
+    GroupResult,
     Lease,
     MemoryStore,
     Put,
     Slot,
     Store,
-    Told,
     Work,
 )
 from ister.timeline.calls import Slots, pack, try_all, unpack
@@ -61,7 +61,7 @@ def test_a_group_and_what_came_of_it_travel() -> None:
     made = pickle.loads(pickle.dumps(group))(store)
     told = pickle.loads(pickle.dumps(made))
 
-    assert isinstance(told, Told)
+    assert isinstance(told, GroupResult)
     first, second = told.outcomes
     assert isinstance(first, list)
     assert [type(one).__name__ for one in first] == ["Changed", "MessageExistsError"]

@@ -149,7 +149,7 @@ def read(store: Store, place: Place, row: Row) -> Found:
 
 def tell_one(store: Store, place: Place, id: str, now_ms: int) -> RuleRow:
     """Return what to tell of a rule, or raise `MessageNotFoundError`."""
-    return _told(get(store, place, id), now_ms)
+    return _describe(get(store, place, id), now_ms)
 
 
 def tell_page(
@@ -157,7 +157,7 @@ def tell_page(
 ) -> list[RuleRow]:
     """Return what to tell of a page of rules, as they were made, behind a place."""
     rows = page(store, place, after, limit)
-    return [_told(read(store, place, row), now_ms) for row in rows]
+    return [_describe(read(store, place, row), now_ms) for row in rows]
 
 
 def page(store: Store, place: Place, after: tuple[int, int], limit: int) -> list[Row]:
@@ -178,7 +178,7 @@ def preview_rule(_: Store, rule: CronRule, now_ms: int, count: int) -> tuple[str
     return rule.zone, rule.preview(now_ms, count)
 
 
-def _told(found: Found, now_ms: int) -> RuleRow:
+def _describe(found: Found, now_ms: int) -> RuleRow:
     report = report_of(found, now_ms)
     row = found.row._replace(version=found.version, due_ms=report.next_ms, payload=found.payload)
     return RuleRow(row, report)

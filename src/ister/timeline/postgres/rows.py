@@ -68,7 +68,7 @@ class OvertakenError(Exception):
 
 
 class TableRows:
-    """The rows that some changes are about, as `settle` wants them; what became of them is written.
+    """The rows that some changes are about, as `Rows`; what became of them is written.
 
     Within a transaction.
     """
@@ -118,7 +118,7 @@ class TableRows:
                 self._known.add((row.topic, row.id))
                 self._ids[row.topic, row.id] = row
 
-    # What `settle` asks for
+    # What `apply_changes` asks for
 
     def has_topic(self, number: int) -> bool:
         """See `Rows`."""

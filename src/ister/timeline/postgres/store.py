@@ -30,7 +30,7 @@ from ister.timeline.postgres.arrays import register_arrays
 from ister.timeline.postgres.rows import OvertakenError, TableRows
 from ister.timeline.postgres.silence import LimitedConnection
 from ister.timeline.postgres.tables import Connection, have_alone, prepare
-from ister.timeline.rules import settle
+from ister.timeline.rules import apply_changes
 
 # A server in the same network answers within milliseconds.
 CONNECT_TIMEOUT_S = 5
@@ -253,7 +253,7 @@ class PostgresStore:
             if monotonic() - begun_s > REST_S:
                 self._rest_until_s = monotonic() + REST_S
             # Without its cause: it knows the URL.
-            reason = f"PostgreSQL at {self._where} cannot be reached: {self._told(error)}"
+            reason = f"PostgreSQL at {self._where} cannot be reached: {self._describe(error)}"
             raise StorageFailedError(f"{reason}; start it, or correct its URL") from None
         register_arrays(connection)
         return connection
@@ -274,10 +274,10 @@ class PostgresStore:
             yield
         except psycopg.Error as error:
             self.close()
-            reason = f"PostgreSQL at {self._where}: {self._told(error)}"
+            reason = f"PostgreSQL at {self._where}: {self._describe(error)}"
             raise StorageFailedError(reason) from error
 
-    def _told(self, error: psycopg.Error) -> str:
+    def _describe(self, error: psycopg.Error) -> str:
         """Return what the server or the library says, in one line."""
         text = error.diag.message_primary or str(error) or type(error).__name__
         return " ".join(text.split())
@@ -292,7 +292,7 @@ def change(
         return [[] for _ in work]
     rows = TableRows(connection)
     version = rows.begin(changes, locked=locked)
-    outcomes = settle(rows, now_ms, work, version)
+    outcomes = apply_changes(rows, now_ms, work, version)
     rows.write()
     connection.execute("COMMIT")
     return outcomes

@@ -30,8 +30,8 @@ class Writes(NamedTuple):
     leased: list[Row]
 
 
-class Sheet:
-    """See the module, and `Rows`."""
+class ChangeSet:
+    """Messages as they are in the file and as changes make them: the `Rows` of SQLite."""
 
     def __init__(
         self,

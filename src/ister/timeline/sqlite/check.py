@@ -72,7 +72,7 @@ class _Check:
         self.faults: list[tuple[int, str]] = []
         self._file = file
         self._on_progress = on_progress
-        self._remains: set[int] = set()
+        self._pending_deletes: set[int] = set()
         self._version = 0
 
     def run(self, copy: Path, mode: str) -> None:
@@ -98,8 +98,10 @@ class _Check:
     def _read_head(self, connection: sqlite3.Connection) -> None:
         topics = connection.execute("SELECT number, name, kind, settings FROM topics")
         self.topics = [TopicRow(*row) for row in topics]
-        self._remains = {number for (number,) in connection.execute("SELECT number FROM remains")}
-        numbers = self._remains | {topic.number for topic in self.topics}
+        self._pending_deletes = {
+            number for (number,) in connection.execute("SELECT number FROM remains")
+        }
+        numbers = self._pending_deletes | {topic.number for topic in self.topics}
         match connection.execute("SELECT version, number FROM head").fetchall():
             case [(int(version), int(number))] if number >= max(numbers, default=0):
                 self._version = version
@@ -108,7 +110,7 @@ class _Check:
 
     def _read_messages(self, connection: sqlite3.Connection) -> None:
         (count,) = connection.execute("SELECT count(*) FROM messages").fetchone()
-        known = self._remains | {topic.number for topic in self.topics}
+        known = self._pending_deletes | {topic.number for topic in self.topics}
         step = count // STEPS + 1
         for values in connection.execute(f"{WHOLE} {ALL} ORDER BY m.seq"):
             self.messages += 1
@@ -118,7 +120,7 @@ class _Check:
             if self.messages % step == 0:
                 self._on_progress(self.size_bytes // STEPS)
         for topic, seq in connection.execute(STRAY_LEASES):
-            if topic not in self._remains and len(self.faults) < FAULTS_MAX:
+            if topic not in self._pending_deletes and len(self.faults) < FAULTS_MAX:
                 self.faults.append((0, f"a lease is of message number {seq}, which is not there"))
 
     def _fault(self, values: tuple[Any, ...], known: set[int]) -> str:

@@ -36,8 +36,8 @@ RESERVE_SHARE = 10
 _BLOCK_BYTES = 4 * KIB
 # Changes that are made at once while the disk is full: each may write some pages of 4 KiB. The
 # write-ahead log is copied into the file when it has the second number of pages: 256 KiB.
-SPARED_COUNT = 64
-SPARED_PAGES = 64
+FULL_COUNT_MAX = 64
+FULL_PAGES = 64
 # What some leases may take of the file.
 LEASES_BYTES = 256 * KIB
 FULL = "the disk is full"
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Reserve:
-    """See the module. `name` is that of the file it is for, in `folder`, which `disk` is."""
+    """The reserve of the file `name` in `folder`, which `disk` is."""
 
     def __init__(self, disk: "Disk", folder: Path, name: str, bytes_max: int) -> None:
         self._disk = disk
@@ -58,7 +58,7 @@ class Reserve:
         self.is_whole = True
         # Whether changes that store more than before are refused; and whether leases are.
         self.is_full = False
-        self.spares_leases = False
+        self.refuses_leases = False
 
     def open(self) -> None:
         """Make what is missing of the reserve, if there is room. The file was just opened."""
@@ -80,7 +80,7 @@ class Reserve:
                 return True
         return False
 
-    def look(self, unused_bytes: int) -> None:
+    def find_room(self, unused_bytes: int) -> None:
         """Take messages again if there is room for them: on the disk, or unused in the file."""
         self._refill()
         piece, free = self._sizes()
@@ -89,7 +89,7 @@ class Reserve:
         if free >= missing * piece + PIECES * piece // 2:
             self.is_full = False
         self.is_whole = not missing and not self.is_full
-        self.spares_leases = missing >= PIECES - 1 and free < LEASES_BYTES
+        self.refuses_leases = missing >= PIECES - 1 and free < LEASES_BYTES
 
     def _sizes(self) -> tuple[int, int]:
         """Return how large a part is to be, and how many bytes are free on the disk."""
@@ -155,7 +155,7 @@ def with_reserve(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate
     return attempt
 
 
-class Sparing:
+class FullDiskCommits:
     """Makes work on a full disk: without what stores more than before, and a few changes at a time.
 
     `commit` makes work as one, and so does `commit_reserved`, with the reserve if need be. Either
@@ -184,8 +184,8 @@ class Sparing:
         return [DiskFullError(FULL) if is_refused else next(made) for is_refused in refused]
 
     def _make_parts(self, piece: Work, changes: Sequence[Change]) -> Iterator[Outcome]:
-        for start in range(0, len(changes), SPARED_COUNT):
-            part = [*changes[start : start + SPARED_COUNT]]
+        for start in range(0, len(changes), FULL_COUNT_MAX):
+            part = [*changes[start : start + FULL_COUNT_MAX]]
             outcomes = self._make_part(piece._replace(changes=part))
             yield from outcomes if isinstance(outcomes, list) else [outcomes] * len(part)
 

@@ -36,7 +36,7 @@ def put_row(put: Put, version: int) -> tuple[object, ...]:
     return topic, version, name, version, level, due_ms, group, 0, payload, attributes, crc
 
 
-def listed(values: Sequence[int]) -> str:
+def json_list(values: Sequence[int]) -> str:
     """Return a list as a statement takes it."""
     return _encode(values).decode()
 

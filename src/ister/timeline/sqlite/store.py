@@ -31,11 +31,11 @@ from ister.database import copy_to, transaction, translated
 from ister.objects import LocalDisk
 from ister.timeline.model import FAR, Bury, Done, Lease, Redrive, Row, Slot, Work, new_row
 from ister.timeline.port import Outcomes, TopicRow
-from ister.timeline.rules import settle
-from ister.timeline.sqlite.change_set import UNREAD, Sheet
+from ister.timeline.rules import apply_changes
+from ister.timeline.sqlite.change_set import UNREAD, ChangeSet
 from ister.timeline.sqlite.file import CHECKPOINT_PAGES, PAGE_BYTES, open_file
 from ister.timeline.sqlite.put_log import SUFFIX, load_puts
-from ister.timeline.sqlite.reserve import SPARED_PAGES, Reserve, Sparing, with_reserve
+from ister.timeline.sqlite.reserve import FULL_PAGES, FullDiskCommits, Reserve, with_reserve
 from ister.timeline.sqlite.statements import (
     ALL,
     AMONG,
@@ -44,7 +44,7 @@ from ister.timeline.sqlite.statements import (
     SLIM_KINDS,
     WHOLE,
     is_whole,
-    listed,
+    json_list,
 )
 from ister.timeline.sqlite.writes import checkpoint, store_logged, write
 
@@ -60,7 +60,7 @@ BEFORE_ALL = (-FAR, 0)
 # that. Those that were not given when it is opened again never are.
 RESERVED_VERSIONS = 1_000_000
 # A message takes about 10 µs to remove, and others wait for 2 ms at most.
-REMAINS_PER_CALL = 200
+PENDING_DELETES_PER_CALL = 200
 
 FREE = "NOT EXISTS (SELECT 1 FROM leases AS l WHERE l.seq = m.seq)"
 LEASED = "JOIN messages AS m ON m.seq = l.seq"
@@ -144,7 +144,7 @@ class SqliteStore:
         self._on_locked = on_locked
         # Of the file that is open.
         self._topics: dict[int, TopicRow] = {}
-        self._remains: set[int] = set()
+        self._pending_deletes: set[int] = set()
         # The last version that was given, and up to which they are ours by the file.
         self._version = 0
         self._reserved = 0
@@ -152,13 +152,13 @@ class SqliteStore:
     @with_reserve
     def topics(self) -> list[TopicRow]:
         """See `Store`."""
-        with self._opened():
+        with self._file_open():
             return list(self._topics.values())
 
     @with_reserve
     def create_topic(self, name: str, kind: str, settings: bytes) -> TopicRow:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             if any(topic.name == name for topic in self._topics.values()):
                 raise TopicExistsError(name, "in the timelines")
             with transaction(connection):
@@ -172,14 +172,14 @@ class SqliteStore:
     @with_reserve
     def delete_topic(self, number: int) -> None:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             if number not in self._topics:
                 return
             with transaction(connection):
                 connection.execute("DELETE FROM topics WHERE number = ?", (number,))
                 connection.execute("INSERT INTO remains VALUES (?)", (number,))
             del self._topics[number]
-            self._remains.add(number)
+            self._pending_deletes.add(number)
 
     def apply(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
         """See `Store`. On a full disk, changes that store more get `DiskFullError`."""
@@ -194,19 +194,19 @@ class SqliteStore:
                 return self._commit(now_ms, work)
             except DiskFullError:
                 reserve.is_full, reserve.is_whole = True, False
-        sparing = Sparing(
+        commits = FullDiskCommits(
             lambda part: self._commit(now_ms, [part])[0],
             lambda part: self._commit_reserved(now_ms, [part])[0],
-            leases=not reserve.spares_leases,
+            leases=not reserve.refuses_leases,
         )
-        return [sparing.make(piece) for piece in work]
+        return [commits.make(piece) for piece in work]
 
     @with_reserve
     def _commit_reserved(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
         return self._commit(now_ms, work)
 
     def _commit(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
-        with self._opened() as connection:
+        with self._file_open() as connection:
             version, reserved = self._version, self._reserved
             end = version + sum(len(piece.changes) for piece in work)
             with transaction(connection):
@@ -216,15 +216,15 @@ class SqliteStore:
                 outcomes = self._make(connection, now_ms, work, version + 1)
                 cleared = self._clear(connection)
             self._version, self._reserved = end, reserved
-            self._remains -= cleared
+            self._pending_deletes -= cleared
             return outcomes
 
     @with_reserve
     def _look_for_room(self) -> None:
         """Take messages again, if there is room for them by now."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             (pages,) = connection.execute("PRAGMA freelist_count").fetchone()
-            self._reserve.look(pages * PAGE_BYTES)
+            self._reserve.find_room(pages * PAGE_BYTES)
             self._set_checkpoints(connection)
 
     def _make(
@@ -235,14 +235,14 @@ class SqliteStore:
         version: int,
     ) -> list[Outcomes]:
         """Make changes, the first with `version`."""
-        sheet = Sheet(
+        change_set = ChangeSet(
             self._topics,
             load=lambda topic, name: self._find(connection, topic, name),
             load_seq=lambda seq: self._find_seq(connection, seq),
         )
-        self._read(sheet, connection, work)
-        outcomes = settle(sheet, now_ms, work, version)
-        write(connection, sheet.writes())
+        self._read(change_set, connection, work)
+        outcomes = apply_changes(change_set, now_ms, work, version)
+        write(connection, change_set.writes())
         return outcomes
 
     @with_reserve
@@ -250,7 +250,7 @@ class SqliteStore:
         self, topic: int, level: int, after: tuple[int, int], until_ms: int, limit: int
     ) -> list[Slot]:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             if topic not in self._topics:
                 return []
             values = (topic, level, *after, until_ms, limit)
@@ -268,7 +268,7 @@ class SqliteStore:
     @with_reserve
     def levels(self, topic: int) -> dict[int, int]:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             everything = (*BEFORE_ALL, FAR, 1)
             return {
                 level: min(
@@ -282,7 +282,7 @@ class SqliteStore:
     @with_reserve
     def held(self, topic: int, holder: str, after: tuple[int, int], limit: int) -> list[Row]:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             if topic not in self._topics:
                 return []
             return self._whole(connection.execute(HELD, (topic, holder, *after, limit)))
@@ -290,7 +290,7 @@ class SqliteStore:
     @with_reserve
     def get(self, topic: int, id: str) -> Row | None:
         """See `Store`."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             if topic not in self._topics:
                 return None
             return self._find(connection, topic, id)
@@ -302,7 +302,7 @@ class SqliteStore:
         """See `Store`."""
         # Of each level as many as are asked for: the levels of a topic are few.
         after = max(after, (start_ms, -1))
-        with self._opened() as connection:
+        with self._file_open() as connection:
             found: list[Row] = []
             for level in self._levels(connection, topic):
                 values = (topic, level, *after, end_ms - 1, limit)
@@ -315,7 +315,7 @@ class SqliteStore:
     @with_reserve
     def count(self, topic: int, start_ms: int, end_ms: int) -> int:
         """See `Store`. Takes longer the more there are: a second for 2 to 5 million."""
-        with self._opened() as connection:
+        with self._file_open() as connection:
             count = 0
             for level in self._levels(connection, topic):
                 values = (topic, level, start_ms, end_ms)
@@ -333,7 +333,7 @@ class SqliteStore:
         """
         if not self._file.exists():
             return False  # Opening would make it.
-        with self._opened() as connection:
+        with self._file_open() as connection:
             pass
         # Outside: the file is no worse for an error of its copy.
         with translated(file):
@@ -344,7 +344,7 @@ class SqliteStore:
     def close(self) -> None:
         """See `Store`."""
         if self._connection is not None:
-            with self._opened() as connection:
+            with self._file_open() as connection:
                 if self._reserved > self._version:
                     # Versions are lost by a crash alone.
                     connection.execute("UPDATE head SET version = ?", (self._version,))
@@ -358,7 +358,9 @@ class SqliteStore:
 
     # Reading
 
-    def _read(self, sheet: Sheet, connection: sqlite3.Connection, work: Sequence[Work]) -> None:
+    def _read(
+        self, change_set: ChangeSet, connection: sqlite3.Connection, work: Sequence[Work]
+    ) -> None:
         """Read the messages that work is about, those to be leased with their payloads."""
         seqs: list[int] = []
         done_seqs: list[int] = []
@@ -374,16 +376,16 @@ class SqliteStore:
                 else:
                     ids[change.topic] = [change.id]
         if seqs:
-            found = connection.execute(FIND_SEQS, (listed(seqs),))
+            found = connection.execute(FIND_SEQS, (json_list(seqs),))
             # One that is broken is found so by whoever asks for it, and by nobody else.
-            sheet.add([new_row(Row, values[:-1]) for values in found if is_whole(values)])
+            change_set.add([new_row(Row, values[:-1]) for values in found if is_whole(values)])
         if done_seqs:
-            sheet.add(self._slim(connection.execute(FIND_SLIM_SEQS, (listed(done_seqs),))))
+            change_set.add(self._slim(connection.execute(FIND_SLIM_SEQS, (json_list(done_seqs),))))
         for topic, names in ids.items():
             rows: list[Row] = []
             if topic in self._topics:
                 rows = self._slim(connection.execute(FIND_IDS, (topic, json.dumps(names))))
-            sheet.add_ids(topic, names, rows)
+            change_set.add_ids(topic, names, rows)
 
     def _find(self, connection: sqlite3.Connection, topic: int, id: str) -> Row | None:
         for row in self._whole(connection.execute(FIND, (topic, id))):
@@ -425,7 +427,7 @@ class SqliteStore:
     # Opening
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _file_open(self) -> Iterator[sqlite3.Connection]:
         with self._closed_on_failure():
             yield self._open()
 
@@ -457,7 +459,7 @@ class SqliteStore:
         self._set_checkpoints(connection)
         topics = connection.execute("SELECT number, name, kind, settings FROM topics")
         self._topics = {row[0]: TopicRow(*row) for row in topics}
-        self._remains = {row[0] for row in connection.execute("SELECT number FROM remains")}
+        self._pending_deletes = {row[0] for row in connection.execute("SELECT number FROM remains")}
         (newest,) = connection.execute("SELECT coalesce(max(seq), 0) FROM messages").fetchone()
         match connection.execute("SELECT version, logged FROM head").fetchall():
             case [(int(version), int(logged))] if version >= max(newest, logged):
@@ -468,7 +470,7 @@ class SqliteStore:
 
     def _set_checkpoints(self, connection: sqlite3.Connection) -> None:
         """Say how long the write-ahead log may become before it is copied into the file."""
-        pages = SPARED_PAGES if self._reserve.is_full else CHECKPOINT_PAGES
+        pages = FULL_PAGES if self._reserve.is_full else CHECKPOINT_PAGES
         connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
     def _take_put_log(self, connection: sqlite3.Connection, logged: int) -> None:
@@ -489,10 +491,10 @@ class SqliteStore:
 
     def _clear(self, connection: sqlite3.Connection) -> set[int]:
         """Remove some messages of a topic that is gone; return it when it has no more."""
-        for number in self._remains:
-            values = (number, REMAINS_PER_CALL)
+        for number in self._pending_deletes:
+            values = (number, PENDING_DELETES_PER_CALL)
             left = [connection.execute(query, values).rowcount for query in (CLEAR, CLEAR_LEASES)]
-            if REMAINS_PER_CALL in left:
+            if PENDING_DELETES_PER_CALL in left:
                 break
             connection.execute("DELETE FROM remains WHERE number = ?", (number,))
             return {number}

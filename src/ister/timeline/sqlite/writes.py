@@ -8,7 +8,7 @@ from ister.base.errors import StorageFailedError
 from ister.timeline.model import Row
 from ister.timeline.sqlite.change_set import Writes
 from ister.timeline.sqlite.put_log import Logged
-from ister.timeline.sqlite.statements import ADD, LEASE, listed, put_row
+from ister.timeline.sqlite.statements import ADD, LEASE, json_list, put_row
 
 CHANGE = "UPDATE messages SET version = ?, due = ?, leases = ? WHERE seq = ?"
 UPDATE = "UPDATE messages SET payload = ?, attributes = ?, crc = ? WHERE seq = ?"
@@ -38,9 +38,9 @@ def store_logged(connection: sqlite3.Connection, logged: Sequence[Logged]) -> No
 def write(connection: sqlite3.Connection, writes: Writes) -> None:
     """Do to the file what was decided."""
     if writes.removed:
-        connection.execute(REMOVE, (listed(writes.removed),))
+        connection.execute(REMOVE, (json_list(writes.removed),))
     if writes.freed:
-        connection.execute(FREE_AGAIN, (listed(writes.freed),))
+        connection.execute(FREE_AGAIN, (json_list(writes.freed),))
     if writes.moved:
         connection.executemany(
             MOVE, [(row.topic, row.id, row.level, row.seq) for row in writes.moved]

@@ -9,7 +9,7 @@ import pytest
 from ister.base.errors import IsterError, StorageFailedError
 from ister.broker.timelines.store.committer import AHEAD_CHANGES_MIN, GROUP_BYTES_MAX, Committer
 from ister.testing import VirtualClock
-from ister.timeline import Group, MemoryStore, Put, Work, look
+from ister.timeline import Group, MemoryStore, Put, Work, do_nothing
 
 
 class HeldBack:
@@ -54,7 +54,7 @@ class Bench:
         self.settle()
 
     def look(self, name: str) -> None:
-        self.committer.look(look, lambda _: self.told.append(name))
+        self.committer.query(do_nothing, lambda _: self.told.append(name))
         self.settle()
 
     def make(self) -> None:

@@ -251,7 +251,7 @@ class Model:
         for consumer in topic._consumers.values():
             assert consumer.early == sum(one.early for one in consumer.held.values())
             held.update(consumer.held)
-            if not topic._pace._rounds:
+            if not topic._throttle._rounds:
                 assert consumer.reserved == consumer.early_reserved == 0
         assert topic.out == held
         assert topic._room.leases == len(held)

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.broker.timelines.timelinebench import TOPIC, Client, TimelineBench
 
 from ister.base.errors import TimelineLeaseLostError
-from ister.broker.timelines.leasing import unused_returns as sparing_module
+from ister.broker.timelines.leasing import unused_returns
 from ister.timeline import Changed, Release
 
 LETTERS = f"{TOPIC}-dlq"
@@ -112,9 +112,9 @@ def test_who_has_no_lease_gives_nothing_back(bench: TimelineBench) -> None:
 
 
 def test_memory_of_what_was_spared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparing_module, "SPARED_MAX", 2)
-    spared = sparing_module.Spared(times_max=2)
+    monkeypatch.setattr(unused_returns, "UNUSED_RETURNS_MAX", 2)
+    spared = unused_returns.UnusedReturns(times_max=2)
 
-    assert [spared.spare(seq) for seq in (1, 2, 3, 1, 1)] == [True, True, False, True, False]
+    assert [spared.allow(seq) for seq in (1, 2, 3, 1, 1)] == [True, True, False, True, False]
     spared.forget(1)
-    assert [spared.spare(seq) for seq in (3, 2, 1)] == [True, True, False]
+    assert [spared.allow(seq) for seq in (3, 2, 1)] == [True, True, False]

@@ -65,7 +65,7 @@ class HoldersCall:
         self._reasons = reasons
         # Where rejected messages go, and what moves them there, by id.
         self._letters: TimelineTopic | None = None
-        self._burials: dict[str, Bury] = {}
+        self._rejections: dict[str, Bury] = {}
         self._done = done
         # By slot, why some are not even tried.
         self._refused: dict[int, IsterError] = {}
@@ -82,7 +82,7 @@ class HoldersCall:
         elif Reject in map(type, self._changes):
             # Looked up before the topic of the letters is: the consumer may leave meanwhile.
             held = [self._topic.out.get(change.id) for change in self._changes]
-            self._topic.burial.find_letters(partial(self._on_letters, held))
+            self._topic.dead_letters.find_letters(partial(self._on_letters, held))
         else:
             self._make()
 
@@ -99,7 +99,7 @@ class HoldersCall:
             else:
                 reason = cut_reason(self._reasons[slot] if self._reasons else "") or REJECTED
                 self._letters = letters
-                self._burials[change.id] = self._topic.burial.bury(
+                self._rejections[change.id] = self._topic.dead_letters.bury(
                     letters, held.seq, change.version, reason, self._consumer.name
                 )
         self._make()
@@ -114,7 +114,7 @@ class HoldersCall:
         self._changes = [
             Done(number, change.id, holder, change.version, held.seq if held else 0)
             if isinstance(change, Done)
-            else self._filled(change)
+            else self._fill_in(change)
             for slot in kept
             for change in (self._changes[slot],)
             for held in (out.get(change.id),)
@@ -122,7 +122,7 @@ class HoldersCall:
         self._reasons = [self._reasons[slot] for slot in kept] if self._reasons else ()
         if self._changes:
             work: list[Change] = [
-                self._burials[change.id] if isinstance(change, Reject) else change
+                self._rejections[change.id] if isinstance(change, Reject) else change
                 for change in self._changes
             ]
             self._topic.committer.add(Work(work), self._on_committed)
@@ -149,7 +149,7 @@ class HoldersCall:
             told.insert(slot, error)
         self._done(told)
 
-    def _filled(self, change: Extend | Release | Reject) -> HoldersChange:
+    def _fill_in(self, change: Extend | Release | Reject) -> HoldersChange:
         """Return a change as the store takes it."""
         if isinstance(change, Reject):
             return change
@@ -161,7 +161,7 @@ class HoldersCall:
     def _release(self, release: Release) -> Release:
         """Return what giving back a message unused comes to: it is due when it was."""
         held = self._consumer.held.get(release.id)
-        if held is None or held.version != release.version or not self._topic.is_spared(held):
+        if held is None or held.version != release.version or not self._topic.allow_unused(held):
             return release._replace(unused=False)
         return release._replace(due_ms=held.due_ms, former=held.former)
 
@@ -187,9 +187,9 @@ class HoldersCall:
                 topic.forget(outcome.seq)
             else:
                 if reason and type(change) is Release:
-                    topic.burial.on_reason(outcome.seq, reason)
+                    topic.dead_letters.on_reason(outcome.seq, reason)
                 self._on_kept(change, outcome, held)
-        topic.touch()
+        topic.mark_dirty()
         self._tell(outcomes)
 
     def _on_kept(self, change: HoldersChange, changed: Changed, held: Held | None) -> None:
@@ -198,11 +198,11 @@ class HoldersCall:
         if isinstance(change, Extend):
             if held is not None:
                 held.consumer.extended(held, changed.version, changed.position_ms)
-            topic.note(free_slot(changed)._replace(held=True), level)
+            topic.record(free_slot(changed)._replace(held=True), level)
             return
         if held is not None:
             topic.drop(held, kept=True)
         if isinstance(change, Reject) and self._letters is not None:
-            topic.burial.on_moved(change.id, level or 0, self._letters, changed)
+            topic.dead_letters.on_moved(change.id, level or 0, self._letters, changed)
         else:
-            topic.note(free_slot(changed), level)
+            topic.record(free_slot(changed), level)

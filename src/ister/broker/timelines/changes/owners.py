@@ -103,7 +103,7 @@ class OwnersCall:
         nothing = self._atomic and self._refused
         if nothing or all(isinstance(change, Put) for change in self._changes):
             self._commit()
-        elif not self._topic.settled(self):
+        elif self._topic.wait_until_settled(self):
             # Somebody may be given one of these messages right now: `advance` is called then.
             return
         elif not self._ask():
@@ -211,16 +211,16 @@ class OwnersCall:
         for change, outcome in zip(self._changes, merged, strict=True):
             if isinstance(outcome, Changed):
                 self._taken.pop(change.id, None)
-                self._note(change, outcome)
+                self._record(change, outcome)
         self._end(merged)
 
-    def _note(self, change: OwnersChange, changed: Changed) -> None:
+    def _record(self, change: OwnersChange, changed: Changed) -> None:
         if change.topic != self._topic.number:
             return  # A rule, whose message it is.
         if isinstance(change, Delete):
             self._topic.forget(changed.seq)
             return
-        self._topic.note(free_slot(changed), change.level if isinstance(change, Put) else None)
+        self._topic.record(free_slot(changed), change.level if isinstance(change, Put) else None)
 
     def _end(self, outcomes: Outcomes) -> None:
         """Tell what came of it. What was taken back and not changed is everybody's again."""

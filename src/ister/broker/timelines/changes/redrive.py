@@ -76,7 +76,7 @@ class _RedriveCall:
         limit = min(TIMELINE_PAGE_MAX, self._letters.round_max())
         end_ms, after = self._page.until_ms + 1, self._page.after
         call = methodcaller("page", self._letters.number, 0, end_ms, after, limit)
-        self._topic.committer.look(call, partial(self._on_page, limit))
+        self._topic.committer.query(call, partial(self._on_page, limit))
 
     def _on_page(self, limit: int, rows: Sequence[Row] | IsterError) -> None:
         if isinstance(rows, IsterError):
@@ -117,8 +117,8 @@ class _RedriveCall:
             if isinstance(outcome, Changed):
                 moved += 1
                 letters.forget(row.seq)
-                topic.note(free_slot(outcome), min(row.level, topic.levels - 1))
+                topic.record(free_slot(outcome), min(row.level, topic.levels - 1))
             elif isinstance(outcome, IsterError) and not isinstance(outcome, OVERTAKEN):
                 error = outcome
-        letters.touch()
+        letters.mark_dirty()
         self._done(error or Redriven(moved, self._page.until_ms, after))

@@ -25,7 +25,7 @@ TURNS_MAX = 30
 
 
 class RuleCall:
-    """See the module."""
+    """A change of one rule, from finding out what it takes to its answer."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RuleCall:
         if topic.closed:
             self._done(TopicNotFoundError(topic.name))
             return
-        topic.committer.look(
+        topic.committer.query(
             partial(
                 prepare,
                 place=self._rules.place,

@@ -2,7 +2,7 @@
 
 Always true:
 - of a rule no more is in memory than when to look at it. Everything else is read when that time
-  comes, and decided anew: see `timeline.cron_rows`;
+  comes, and decided anew: see `timeline.cron.rows`;
 - one timer is set, for the first of them;
 - whoever was faster than us on the same store makes what we wanted to do void, and we look again;
 - what is known of the store is void after it failed: all rules are found anew. Another broker may
@@ -76,7 +76,7 @@ Done = Callable[[int | IsterError], object]
 
 
 class CronRules:
-    """See the module."""
+    """The rules of one cron topic, and the timer for the first that makes a message."""
 
     def __init__(self, topic: "TimelineTopic", number: int, told: Occasions) -> None:
         """`told` throttles the log for all topics together."""
@@ -97,7 +97,7 @@ class CronRules:
         # How often the store had failed when the first of them was looked for.
         self._failures = topic.committer.failures
         self._looking = False
-        self._wake = Wake(topic.clock, self.look)
+        self._wake = Wake(topic.clock, self.schedule)
 
     def __len__(self) -> int:
         return len(self._wakes)
@@ -188,7 +188,7 @@ class CronRules:
     def get(self, id: str, done: Callable[[RuleRow | IsterError], object]) -> None:
         """Find a rule."""
         now_ms = self.topic.clock.now_ms()
-        self.topic.committer.look(partial(tell_one, place=self.place, id=id, now_ms=now_ms), done)
+        self.topic.committer.query(partial(tell_one, place=self.place, id=id, now_ms=now_ms), done)
 
     def page(
         self, after: Key, limit: int, done: Callable[[list[RuleRow] | IsterError], object]
@@ -198,7 +198,7 @@ class CronRules:
         if not 0 < limit <= TIMELINE_PAGE_MAX:
             done(BadRequestError(f"a page has 1 to {TIMELINE_PAGE_MAX} rules, not {limit}"))
             return
-        self.topic.committer.look(
+        self.topic.committer.query(
             partial(tell_page, place=self.place, after=after, limit=limit, now_ms=now_ms), done
         )
 
@@ -207,7 +207,7 @@ class CronRules:
     ) -> None:
         """Tell the zone of a rule, and when its next messages are due, paused or not."""
         now_ms = self.topic.clock.now_ms()
-        self.topic.committer.look(
+        self.topic.committer.query(
             partial(preview_one, place=self.place, id=id, now_ms=now_ms, count=count), done
         )
 
@@ -224,7 +224,7 @@ class CronRules:
     def wake(self, id: str) -> None:
         """Look at a rule: it was made or changed."""
         self._set(id, self.topic.clock.now_ms())
-        self.look()
+        self.schedule()
 
     def on_gone(self, seq: int) -> None:
         """A message is done, or gone in another way: who waited for it goes on."""
@@ -232,7 +232,7 @@ class CronRules:
         if name is not None:
             self.wake(name)
 
-    def look(self) -> None:
+    def schedule(self) -> None:
         """Do what is to be done now, and set the timer for the next thing."""
         if self.topic.closed:
             return
@@ -241,7 +241,7 @@ class CronRules:
         ids = [] if self._looking else self._take_due(now_ms)
         if ids:
             self._looking = True
-            self.topic.committer.look(
+            self.topic.committer.query(
                 partial(plan_all, place=self.place, ids=ids, now_ms=now_ms),
                 partial(self._on_planned, ids),
             )
@@ -259,7 +259,7 @@ class CronRules:
         if after is None:
             return
         self._loading = True
-        self.topic.committer.look(
+        self.topic.committer.query(
             partial(plan_page, place=self.place, after=after, limit=BATCH_COUNT, now_ms=now_ms),
             self._on_loaded,
         )
@@ -280,7 +280,7 @@ class CronRules:
 
     def _load_again(self) -> None:
         self._loading = False
-        self.look()
+        self.schedule()
 
     def _on_planned(self, ids: Sequence[str], plans: list[Plan | IsterError] | IsterError) -> None:
         self._looking = False
@@ -304,7 +304,7 @@ class CronRules:
                 self.topic.committer.add(work, partial(self._on_fired, plan))
             else:
                 self._set(name, plan.wake_ms)
-        self.look()
+        self.schedule()
 
     def _on_fired(self, plan: Plan, outcomes: Outcomes) -> None:
         if self.topic.closed:
@@ -315,9 +315,9 @@ class CronRules:
         else:
             for change, outcome in zip(plan.changes, outcomes, strict=True):
                 if isinstance(change, Put) and isinstance(outcome, Changed):
-                    self.topic.note(free_slot(outcome), change.level)
+                    self.topic.record(free_slot(outcome), change.level)
             self._set(plan.id, plan.wake_ms)
-        self.look()
+        self.schedule()
 
     def _on_failure(self, error: IsterError) -> None:
         """A call of the store came to nothing: maybe it is not what it was, when it is back."""

@@ -25,7 +25,7 @@ from ister.base.limits import (
 from ister.timeline import FAR, Row
 
 if TYPE_CHECKING:
-    from ister.broker.timelines.leasing.lease_recovery import Claim
+    from ister.broker.timelines.leasing.lease_recovery import LeaseRecovery
     from ister.broker.timelines.leasing.topic import TimelineTopic
 
 
@@ -116,13 +116,12 @@ class Held:
 
 
 class TimelineConsumer:
-    """See the module."""
+    """One connection that takes messages of a timeline."""
 
     __slots__ = (
         "_dues",
         "_first_end_ms",
         "channel",
-        "claim",
         "closed",
         "credit",
         "drift_us",
@@ -134,6 +133,7 @@ class TimelineConsumer:
         "name",
         "opened",
         "prefetch_ms",
+        "recovery",
         "replaced",
         "reserved",
         "sink",
@@ -169,7 +169,7 @@ class TimelineConsumer:
         self.closed = False
         self.replaced = False
         # The leases of its name that it is yet to be handed.
-        self.claim: Claim | None = None
+        self.recovery: LeaseRecovery | None = None
         self.held: dict[str, Held] = {}
         # Of these, how many are not due yet.
         self.early = 0
@@ -185,7 +185,7 @@ class TimelineConsumer:
     def grant(self, credit: int) -> None:
         """Let it have so many messages more at once."""
         self.credit = min(self.credit + credit, TIMELINE_CREDIT_MAX)
-        self.topic.look()
+        self.topic.schedule()
 
     def lower(self, credit: int) -> None:
         """Let it have so many messages less at once, maybe none until it is granted some."""

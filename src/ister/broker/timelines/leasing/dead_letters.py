@@ -19,7 +19,8 @@ from ister.broker.timelines.leasing.window import free_slot
 from ister.timeline import Bury, Changed, Outcomes, Release, Row, Slot, Work
 
 if TYPE_CHECKING:
-    from ister.broker.timelines.leasing.topic import Host, TimelineTopic
+    from ister.broker.timelines.leasing.host import Host
+    from ister.broker.timelines.leasing.topic import TimelineTopic
 
 # When a message that could not be moved is tried again.
 RETRY_S = 1.0
@@ -28,7 +29,7 @@ REJECTED = "rejected by its consumer"
 EXHAUSTED = "leased as often as the topic allows, and not done"
 
 
-class Body(NamedTuple):
+class DeadLetter(NamedTuple):
     """A message that is to be moved."""
 
     id: str
@@ -38,8 +39,8 @@ class Body(NamedTuple):
     reason: str
 
 
-class Burial:
-    """See the module."""
+class DeadLetterSink:
+    """Moves messages of one topic that were leased too often to its dead letters."""
 
     def __init__(self, topic: "TimelineTopic", host: "Host") -> None:
         self._topic = topic
@@ -79,37 +80,41 @@ class Burial:
         if isinstance(outcomes, IsterError):
             self._topic.fail()
             return
-        bodies = []
+        messages = []
         for row, outcome in zip(rows, outcomes, strict=True):
             if isinstance(outcome, Changed):
                 reason = self._reasons.get(row.seq, "")
                 self._topic.forget(row.seq)
-                bodies.append(Body(row.id, row.level, free_slot(outcome), reason))
-        if bodies:
-            self.find_letters(partial(self._on_letters, bodies))
+                messages.append(DeadLetter(row.id, row.level, free_slot(outcome), reason))
+        if messages:
+            self.find_letters(partial(self._on_letters, messages))
 
-    def _on_letters(self, bodies: list[Body], letters: "TimelineTopic | IsterError") -> None:
+    def _on_letters(
+        self, messages: list[DeadLetter], letters: "TimelineTopic | IsterError"
+    ) -> None:
         if isinstance(letters, IsterError):
-            self._retry_later(bodies, letters)
+            self._retry_later(messages, letters)
             return
         changes = [
             self.bury(letters, slot.seq, slot.version, reason or EXHAUSTED)
-            for _, _, slot, reason in bodies
+            for _, _, slot, reason in messages
         ]
-        self._topic.committer.add(Work([*changes]), partial(self._on_buried, bodies, letters))
+        self._topic.committer.add(Work([*changes]), partial(self._on_buried, messages, letters))
 
-    def _on_buried(self, bodies: list[Body], letters: "TimelineTopic", outcomes: Outcomes) -> None:
+    def _on_buried(
+        self, messages: list[DeadLetter], letters: "TimelineTopic", outcomes: Outcomes
+    ) -> None:
         if isinstance(outcomes, IsterError):
             self._topic.fail()
             letters.fail()
             return
-        for body, outcome in zip(bodies, outcomes, strict=True):
+        for message, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, Changed):
-                self.on_moved(body.id, body.level, letters, outcome)
+                self.on_moved(message.id, message.level, letters, outcome)
             elif isinstance(outcome, IsterError) and not isinstance(
                 outcome, MessageChangedError | MessageNotFoundError
             ):
-                self._retry_later([body], outcome)
+                self._retry_later([message], outcome)
 
     def bury(
         self, letters: "TimelineTopic", seq: int, version: int, reason: str, holder: str = ""
@@ -125,7 +130,7 @@ class Burial:
         topic, told = self._topic, self._host.told
         topic.figures.buried += 1
         topic.forget(moved.seq)
-        letters.note(free_slot(moved), min(level, letters.levels - 1))
+        letters.record(free_slot(moved), min(level, letters.levels - 1))
         if times := told.times("message_buried"):
             self._logger.warning(
                 "message_buried", topic=topic.name, id=id, letters=letters.name, times=times
@@ -135,22 +140,22 @@ class Burial:
         """Find the topic that dead letters go to, or make it."""
         self._host.find_letters(self._topic, done)
 
-    def _retry_later(self, bodies: list[Body], error: IsterError) -> None:
+    def _retry_later(self, messages: list[DeadLetter], error: IsterError) -> None:
         if times := self._host.told.times("message_not_buried"):
             self._logger.warning(
                 "message_not_buried",
                 topic=self._topic.name,
-                count=len(bodies),
+                count=len(messages),
                 reason=str(error),
                 times=times,
             )
 
         def retry() -> None:
-            for body in bodies:
-                if body.reason:
-                    self.on_reason(body.slot.seq, body.reason)
-                self._topic.note(body.slot, body.level)
-            self._topic.look()
+            for message in messages:
+                if message.reason:
+                    self.on_reason(message.slot.seq, message.reason)
+                self._topic.record(message.slot, message.level)
+            self._topic.schedule()
 
         self._topic.clock.call_later(RETRY_S, retry)
 

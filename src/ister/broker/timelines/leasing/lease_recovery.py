@@ -1,4 +1,4 @@
-"""The leases that the name of a consumer has: it is handed those that it does not know of.
+"""The leases that the name of a consumer has: the consumer is handed those that it does not know.
 
 A process that has just started knows none of them: the process before it was handed these messages
 and has not finished them. So they are given back, and count as attempts: or a message that kills
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Opened = Callable[[TimelineConsumer | IsterError], object]
 
 
-class Claim:
+class LeaseRecovery:
     """The leases of one consumer. With `opened`, which is told, it begins by that."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Claim:
         self._topic.unsettle()
         topic, after = self._topic.number, self._after
         limit = max(1, min(self._topic.round_max(), consumer.room))
-        self._topic.committer.look(
+        self._topic.committer.query(
             methodcaller("held", topic, consumer.name, after, limit),
             lambda rows: self._on_page(rows, limit),
         )
@@ -65,7 +65,7 @@ class Claim:
                 self._on_late(rows)
             elif isinstance(rows, IsterError):
                 self._on_failed(rows)
-            elif self._consumer.claim is self:
+            elif self._consumer.recovery is self:
                 self._hand_over(rows, is_last=len(rows) < limit)
         finally:
             # Also when a door fails on it: others wait.
@@ -74,7 +74,7 @@ class Claim:
     def _hand_over(self, rows: list[Row], *, is_last: bool) -> None:
         topic, consumer = self._topic, self._consumer
         if is_last:
-            consumer.claim = None
+            consumer.recovery = None
         else:
             self._after = (rows[-1].position_ms, rows[-1].seq)
         if not consumer.opened:

@@ -16,8 +16,8 @@ from ister.base import Clock
 JUMP_MS = 2
 
 
-class HighWater:
-    """See the module."""
+class MaxClock:
+    """The latest time that the wall clock has shown."""
 
     __slots__ = ("_ahead_ms", "_clock", "_mark_ms")
 
@@ -27,7 +27,7 @@ class HighWater:
         # How far the wall clock is ahead of the other one.
         self._ahead_ms = self._mark_ms - clock.monotonic_ms()
 
-    def look(self) -> int:
+    def latest_ms(self) -> int:
         """Return the latest time there was."""
         now_ms, own_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         ahead_ms, self._ahead_ms = self._ahead_ms, now_ms - own_ms

@@ -45,8 +45,8 @@ WATCH_MS = 500
 STEADY = 0.25
 
 
-class Pace:
-    """See the module. Times are of the wall clock, which may be set.
+class Throttle:
+    """Tells how many messages a round of leases may have now. Times are of the wall clock.
 
     `gives_way` tells whether others publish.
     """

@@ -13,7 +13,6 @@ Always true:
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
 
 from ister.base import Clock, TimelineKind, TimelineReport, TimelineSettings, Timer
 from ister.base.errors import (
@@ -33,17 +32,16 @@ from ister.broker.timelines.leasing.consumer import (
     TimelineSink,
     check_consumer,
 )
-from ister.broker.timelines.leasing.dead_letters import Burial
+from ister.broker.timelines.leasing.dead_letters import DeadLetterSink
 from ister.broker.timelines.leasing.figures import TimelineFigures
-from ister.broker.timelines.leasing.lease_recovery import Claim
-from ister.broker.timelines.leasing.max_clock import HighWater
+from ister.broker.timelines.leasing.host import Host
+from ister.broker.timelines.leasing.lease_recovery import LeaseRecovery
 from ister.broker.timelines.leasing.rounds import Pick, pick, reach_ms
-from ister.broker.timelines.leasing.throttle import ROUND_COUNT_MAX, Pace
-from ister.broker.timelines.leasing.unused_returns import Spared
+from ister.broker.timelines.leasing.throttle import ROUND_COUNT_MAX, Throttle
+from ister.broker.timelines.leasing.unused_returns import UnusedReturns
 from ister.broker.timelines.leasing.wake import Wake
 from ister.broker.timelines.leasing.window import Room, Window, free_slot
 from ister.broker.timelines.store import Committer
-from ister.telemetry import Occasions
 from ister.timeline import (
     FAR,
     Changed,
@@ -67,28 +65,8 @@ RETRY_S = 1.0
 FULL_MS = 100
 
 
-class Host(Protocol):
-    """What a topic needs of all timelines of the broker together."""
-
-    # Throttles the log for all topics together.
-    told: Occasions
-    # Up to when messages have been due.
-    high_water: HighWater
-
-    def gives_way(self, now_ms: int) -> bool:
-        """Return whether others publish to topics that are no timelines."""
-
-    def touch(self, topic: "TimelineTopic") -> None:
-        """Have a topic looked at when this turn's share of a commit was told of."""
-
-    def find_letters(
-        self, topic: "TimelineTopic", done: Callable[["TimelineTopic | IsterError"], object]
-    ) -> None:
-        """Find the topic that dead letters of `topic` go to, or make it."""
-
-
 class TimelineTopic:
-    """See the module."""
+    """One timeline, and who has which of its messages."""
 
     def __init__(
         self,
@@ -113,7 +91,7 @@ class TimelineTopic:
         self.closed = False
         # Told the number of every message that is gone.
         self.on_gone: Callable[[int], object] = lambda _: None
-        self._spared = Spared(settings.max_leases)
+        self._unused_returns = UnusedReturns(settings.max_leases)
         # On their way to be everybody's: id and version.
         self._returning: set[tuple[str, int]] = set()
         # Called when the storage has come back.
@@ -124,14 +102,14 @@ class TimelineTopic:
         self._consumers: dict[str, TimelineConsumer] = {}
         # Those that are opened; who is first in the next round.
         self._rotation: deque[TimelineConsumer] = deque()
-        self.burial = Burial(self, host)
+        self.dead_letters = DeadLetterSink(self, host)
         self._row_bytes = float(ROW_BYTES)
-        self._pace = Pace(host.gives_way)
+        self._throttle = Throttle(host.gives_way)
         self._loading = False
         self._unsettled = 0
         self._calls: deque[Reclaim] = deque()
         self._failed = False
-        self._wake = Wake(clock, self.look)
+        self._wake = Wake(clock, self.schedule)
         self._retry: Timer | None = None
 
     def report(self) -> TimelineReport:
@@ -225,8 +203,8 @@ class TimelineTopic:
             fresh=fresh,
         )
         self._consumers[name] = consumer
-        consumer.claim = Claim(self, consumer, done)
-        consumer.claim.advance()
+        consumer.recovery = LeaseRecovery(self, consumer, done)
+        consumer.recovery.advance()
         if former is not None:
             self._replace(former)
 
@@ -251,7 +229,7 @@ class TimelineTopic:
             unused = early if names is None else held.id not in names
             wanted = early and bool(held.calls)
             if unused and not wanted:
-                given[self.is_spared(held)].append(held)
+                given[self.allow_unused(held)].append(held)
             # It does not have those any more either that owners want to have.
             self.drop(held, kept=not (unused and early))
         for spared, messages in enumerate(given):
@@ -288,11 +266,14 @@ class TimelineTopic:
 
     # Changes
 
-    def settled(self, call: Reclaim) -> bool:
-        """Return whether it is known who has which message; else `call` goes on when it is."""
+    def wait_until_settled(self, call: Reclaim) -> bool:
+        """Return whether `call` has to wait until it is known who has which message.
+
+        It goes on then: `Reclaim.advance` is called.
+        """
         if self._unsettled:
             self._calls.append(call)
-        return not self._unsettled
+        return self._unsettled > 0
 
     def revoke(self, call: Reclaim, messages: list[Held]) -> None:
         """Ask consumers for messages that are not due yet, unless they are being asked."""
@@ -320,8 +301,8 @@ class TimelineTopic:
         self.drop(held, kept=False)
         if not wanted:
             # It is due by now, or nobody asked: its consumer has let go of it all the same.
-            self.give_back([held], unused=self.is_spared(held))
-        self.touch()
+            self.give_back([held], unused=self.allow_unused(held))
+        self.mark_dirty()
 
     def drop(self, held: Held, *, kept: bool) -> None:
         """A consumer does not have a message any more; `kept` if it might have dealt with it."""
@@ -333,11 +314,11 @@ class TimelineTopic:
         for call in calls:
             call.answered(held, kept=kept)
 
-    def is_spared(self, held: Held) -> bool:
+    def allow_unused(self, held: Held) -> bool:
         """Return whether a message that its consumer gives back unused counts as no attempt."""
-        return self.begun_ms() < held.due_ms or self._spared.spare(held.seq)
+        return self.begun_ms() < held.due_ms or self._unused_returns.allow(held.seq)
 
-    def as_known(self, row: Row) -> Row:
+    def as_owner_sees(self, row: Row) -> Row:
         """Return a message as its owner knows it: being sent ahead makes no other version."""
         held = self.out.get(row.id)
         if held is None or not held.former or held.version != row.version:
@@ -370,27 +351,27 @@ class TimelineTopic:
             return
         for held, outcome in zip(given, outcomes, strict=True):
             if isinstance(outcome, Changed):
-                self.note(free_slot(outcome), held.level)
+                self.record(free_slot(outcome), held.level)
 
-    def note(self, slot: Slot, level: int | None) -> None:
+    def record(self, slot: Slot, level: int | None) -> None:
         """A message stands at `slot` by a commit. `None`: its level is not known."""
         if not self.closed and self._window.add(slot, level, self.clock.now_ms()):
-            self.touch()
+            self.mark_dirty()
 
-    def touch(self) -> None:
+    def mark_dirty(self) -> None:
         """Look when this turn's share of the commit was told of."""
-        self._host.touch(self)
+        self._host.mark_dirty(self)
 
     def forget(self, seq: int) -> None:
         """A message is gone by a commit."""
         self._window.forget(seq)
-        self._spared.forget(seq)
-        self.burial.forget(seq)
+        self._unused_returns.forget(seq)
+        self.dead_letters.forget(seq)
         self.on_gone(seq)
 
     # Handing out
 
-    def look(self) -> None:
+    def schedule(self) -> None:
         """Do what is to be done now, and set the timer for the next thing."""
         if self.closed or self._failed:
             return
@@ -399,8 +380,8 @@ class TimelineTopic:
         for consumer in list(self._consumers.values()):
             for held in consumer.refresh(now_ms):
                 self.drop(held, kept=True)
-            if consumer.claim is not None:
-                consumer.claim.advance()
+            if consumer.recovery is not None:
+                consumer.recovery.advance()
         self._load(now_ms)
         self._lease(now_ms)
         self._wake.set(self._next_ms(now_ms), now_ms)
@@ -428,16 +409,16 @@ class TimelineTopic:
         self._failed = False
         for consumer in list(self._rotation):
             # Leases may have been written that nobody was told of.
-            consumer.claim = Claim(self, consumer)
+            consumer.recovery = LeaseRecovery(self, consumer)
         self.on_recovered()
-        self.look()
+        self.schedule()
 
     def _load(self, now_ms: int) -> None:
         scans = [] if self._loading else self._window.plan(now_ms)
         if not scans:
             return
         self._loading = True
-        self.committer.look(partial(run_scans, topic=self.number, scans=scans), self._on_loaded)
+        self.committer.query(partial(run_scans, topic=self.number, scans=scans), self._on_loaded)
 
     def _on_loaded(self, scans: list[Scan] | IsterError) -> None:
         self._loading = False
@@ -446,16 +427,16 @@ class TimelineTopic:
         elif not self.closed and not self._failed:
             for scan in scans:
                 self._window.loaded(scan)
-            self.touch()
+            self.mark_dirty()
 
     def _lease(self, now_ms: int) -> None:
         """Begin a round of leases, unless enough are under way."""
-        room = self._pace.room(now_ms)
+        room = self._throttle.room(now_ms)
         if not room or self.is_awaited or not self._rotation:
             return
         limit = min(room, self.round_max(), self._room.leases_left)
-        consumers = [consumer for consumer in self._rotation if consumer.claim is None]
-        run_max = self._pace.run_max(now_ms)
+        consumers = [consumer for consumer in self._rotation if consumer.recovery is None]
+        run_max = self._throttle.run_max(now_ms)
         picks = pick(self._window, consumers, now_ms=now_ms, limit=limit, run_max=run_max)
         if not picks:
             return
@@ -471,12 +452,12 @@ class TimelineTopic:
             )
             for consumer, _, slot, _ in picks
         ]
-        self._pace.begin(min(one.slot.position_ms for one in picks), now_ms)
+        self._throttle.begin(min(one.slot.position_ms for one in picks), now_ms)
         self.unsettle()
         self.committer.add(Work([*leases]), lambda outcomes: self._on_leased(picks, outcomes))
 
     def _on_leased(self, picks: list[Pick], outcomes: Outcomes) -> None:
-        self._pace.end(self.clock.now_ms())
+        self._throttle.end(self.clock.now_ms())
         for consumer, _, _, early in picks:
             consumer.reserved -= not early
             consumer.early_reserved -= early
@@ -504,7 +485,7 @@ class TimelineTopic:
                 handed.setdefault(consumer, []).append((outcome, former))
             elif isinstance(outcome, MessageLeasedError) and outcome.until_ms == slot.position_ms:
                 # The clock went back. Of any other lease we were told.
-                self.note(slot, level)
+                self.record(slot, level)
             elif isinstance(outcome, DiskFullError):
                 self.fail()
         return handed
@@ -525,7 +506,7 @@ class TimelineTopic:
                 size += len(row.payload) + len(row.attributes)
                 self._window.lease(row, now_ms)
                 if 0 < self.settings.max_leases < row.leases:
-                    self.burial.add(row)
+                    self.dead_letters.add(row)
                 elif not consumer.closed:
                     if row.id in self.out:
                         # It was finished without anybody being told: the storage failed then.
@@ -545,7 +526,7 @@ class TimelineTopic:
             self.give_back(unsent)
         if count:
             self._row_bytes = max(size / count, self._row_bytes * 0.5, KIB)
-        self.burial.begin()
+        self.dead_letters.begin()
 
     def round_max(self) -> int:
         """Return how many messages may be loaded with their payloads at once."""
@@ -562,7 +543,7 @@ class TimelineTopic:
     def settle(self) -> None:
         """It is known who has what again: let changes of owners go on that waited for it."""
         self._unsettled -= 1
-        self.touch()
+        self.mark_dirty()
         self._serve()
 
     @property
@@ -578,13 +559,13 @@ class TimelineTopic:
 
     def begun_ms(self) -> int:
         """Return up to when messages have been due, whatever the clock says by now."""
-        return self._host.high_water.look()
+        return self._host.max_clock.latest_ms()
 
     def _next_ms(self, now_ms: int) -> int:
         """Return when there is something to do, unless something is told to us before."""
         next_ms = FAR if self._loading else self._window.load_ms()
-        if not self._pace.room(now_ms):
-            return min(next_ms, self._pace.next_ms(now_ms))
+        if not self._throttle.room(now_ms):
+            return min(next_ms, self._throttle.next_ms(now_ms))
         if not self._room.leases_left:
             # Nobody tells us when consumers of other topics have finished some.
             next_ms = min(next_ms, now_ms + FULL_MS)

@@ -6,11 +6,14 @@ says so, and one that says it every time would keep a message from the dead lett
 """
 
 # 10,000 messages: 0.6 MB. When there are more, those count as attempts.
-SPARED_MAX = 10_000
+UNUSED_RETURNS_MAX = 10_000
 
 
-class Spared:
-    """See the module. `times_max`: as often as it may be leased; 0 is without end."""
+class UnusedReturns:
+    """Counts how often messages that are due were given back unused.
+
+    `times_max`: as often as a message may be leased; 0 is without end.
+    """
 
     __slots__ = ("_times", "_times_max")
 
@@ -19,12 +22,12 @@ class Spared:
         # By seq, of messages that are still there.
         self._times: dict[int, int] = {}
 
-    def spare(self, seq: int) -> bool:
+    def allow(self, seq: int) -> bool:
         """Return whether it is no attempt this time."""
         times = self._times.get(seq, 0)
         if not self._times_max:
             return True
-        if times >= self._times_max or (not times and len(self._times) >= SPARED_MAX):
+        if times >= self._times_max or (not times and len(self._times) >= UNUSED_RETURNS_MAX):
             return False
         self._times[seq] = times + 1
         return True

@@ -14,7 +14,7 @@ TIMER_MS_MAX = 3_600_000
 
 
 class Wake:
-    """See the module."""
+    """One timer, for a point in time."""
 
     __slots__ = ("_ahead_ms", "_at_ms", "_call", "_clock", "_timer")
 

@@ -23,13 +23,13 @@ from ister.broker.timelines.store.workers import StoreWorker
 from ister.timeline import (
     Call,
     Group,
+    GroupResult,
     Outcomes,
     Put,
-    Told,
     Update,
     Work,
     as_ister_error,
-    look,
+    do_nothing,
 )
 
 # The largest group takes a store about 50 ms, and whoever has a message due waits for it.
@@ -42,7 +42,7 @@ AHEAD_CHANGES_MIN = 512
 GROUPS_MAX = 2
 # Changes that are told of in one turn of the event loop: two milliseconds, which everybody else
 # waits for.
-TOLD_AT_ONCE = 128
+NOTIFIED_AT_ONCE = 128
 # Payloads that wait for the store: a second of the largest messages a disk takes.
 WAITING_BYTES_MAX = 64 * MIB
 
@@ -64,13 +64,13 @@ def size_of(work: Work) -> int:
     return sum([len(c.payload) for c in work.changes if isinstance(c, Put | Update)])
 
 
-class _Look(NamedTuple):
+class _Query(NamedTuple):
     call: Call[Any]
     done: Callable[[Any], object]
 
 
 class Committer:
-    """See the module. `after_group` is called when some or all were told of one."""
+    """Has changes made in groups. `after_group` is called when some or all were told of one."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Committer:
         self._after_group = after_group
         self._logger: Any = structlog.get_logger("timelines")
         self._pieces: list[_Piece] = []
-        self._looks: list[_Look] = []
+        self._queries: list[_Query] = []
         self._waiting_bytes = 0
         # Changes of the pieces; and groups that are with the store.
         self._changes = 0
@@ -94,8 +94,8 @@ class Committer:
         self._scheduled = False
         self._closed = False
         # Whom to tell what came of how many changes, in this order.
-        self._untold: deque[tuple[Callable[[Any], object], Any, int]] = deque()
-        self._telling = False
+        self._unnotified: deque[tuple[Callable[[Any], object], Any, int]] = deque()
+        self._notifying = False
         # How often the storage failed, and whether it did the last time.
         self.failures = 0
         self._failing = False
@@ -118,22 +118,22 @@ class Committer:
         self._waiting_bytes += size
         self._pieces.append(_Piece(work, size, done))
         self._changes += len(work.changes)
-        self._kick()
+        self._wake()
 
-    def look(self, call: Call[T], done: Callable[[T | IsterError], object]) -> None:
+    def query(self, call: Call[T], done: Callable[[T | IsterError], object]) -> None:
         """Make `call` behind all work so far; `done` is told what it returned."""
-        self._looks.append(_Look(call, done))
-        self._kick()
+        self._queries.append(_Query(call, done))
+        self._wake()
 
     def flush(self, done: Callable[[], object]) -> None:
         """Call `done` when all work so far is made, and what those who were told of it added."""
-        self.look(look, lambda _: self.look(look, lambda _: done()))
+        self.query(do_nothing, lambda _: self.query(do_nothing, lambda _: done()))
 
     def close(self) -> None:
         """Begin nothing more. Whoever waits is not told: the broker is at its end."""
         self._closed = True
 
-    def _kick(self) -> None:
+    def _wake(self) -> None:
         if self._has_turn and not self._scheduled:
             self._scheduled = True
             self._call_soon(self._begin)
@@ -145,18 +145,18 @@ class Committer:
 
     def _begin(self) -> None:
         self._scheduled = False
-        if not self._has_turn or self._closed or not (self._pieces or self._looks):
+        if not self._has_turn or self._closed or not (self._pieces or self._queries):
             return
         pieces = self._take()
         # A look may not overtake work that was added before it.
-        looks: list[_Look] = []
+        queries: list[_Query] = []
         if not self._pieces:
-            looks, self._looks = self._looks, []
+            queries, self._queries = self._queries, []
         self._groups += 1
         work = [piece.work for piece in pieces]
         self._changes -= sum([len(one.changes) for one in work])
-        group = Group(self._clock.now_ms(), work, [look.call for look in looks])
-        self._worker.run(group, partial(self._end, pieces, looks))
+        group = Group(self._clock.now_ms(), work, [query.call for query in queries])
+        self._worker.run(group, partial(self._end, pieces, queries))
 
     def _take(self) -> list[_Piece]:
         count = size_bytes = 0
@@ -169,56 +169,60 @@ class Committer:
         taken, self._pieces = self._pieces, []
         return taken
 
-    def _end(self, pieces: list[_Piece], looks: list[_Look], told: Told | Exception) -> None:
+    def _end(
+        self, pieces: list[_Piece], queries: list[_Query], told: GroupResult | Exception
+    ) -> None:
         self._groups -= 1
         self._waiting_bytes -= sum(piece.size_bytes for piece in pieces)
         if isinstance(told, Exception):
-            self._fail(pieces, looks, told)
+            self._fail(pieces, queries, told)
         else:
             # The next group first: the disk works while we tell everybody about this one.
             self._begin()
             for piece, outcomes in zip(pieces, told.outcomes, strict=True):
-                self._untold.append((piece.done, outcomes, len(piece.work.changes)))
+                self._unnotified.append((piece.done, outcomes, len(piece.work.changes)))
                 if piece.size_bytes:
-                    self._note_room(outcomes)
-            for look, found in zip(looks, told.found, strict=True):
-                self._untold.append((look.done, found, 1))
-            self._note([one for one in told.found if isinstance(one, StorageFailedError)])
-        if not self._telling:
-            self._tell_some()
+                    self._record_room(outcomes)
+            for query, found in zip(queries, told.found, strict=True):
+                self._unnotified.append((query.done, found, 1))
+            self._record_failures(
+                [one for one in told.found if isinstance(one, StorageFailedError)]
+            )
+        if not self._notifying:
+            self._notify_some()
 
-    def _fail(self, pieces: list[_Piece], looks: list[_Look], error: Exception) -> None:
-        told = self._noted(error)
+    def _fail(self, pieces: list[_Piece], queries: list[_Query], error: Exception) -> None:
+        told = self._record_error(error)
         pieces += self._pieces
-        looks += self._looks
+        queries += self._queries
         self._waiting_bytes -= sum(piece.size_bytes for piece in self._pieces)
-        self._pieces, self._looks, self._changes = [], [], 0
-        self._untold += [(piece.done, told, 1) for piece in pieces]
-        self._untold += [(look.done, told, 1) for look in looks]
+        self._pieces, self._queries, self._changes = [], [], 0
+        self._unnotified += [(piece.done, told, 1) for piece in pieces]
+        self._unnotified += [(query.done, told, 1) for query in queries]
 
-    def _tell_some(self) -> None:
+    def _notify_some(self) -> None:
         """Tell the next ones; let others have the event loop before the rest are told."""
         count = 0
-        while self._untold and count < TOLD_AT_ONCE:
-            done, told, changes = self._untold.popleft()
-            self._tell(done, told)
+        while self._unnotified and count < NOTIFIED_AT_ONCE:
+            done, told, changes = self._unnotified.popleft()
+            self._notify(done, told)
             count += changes
-        self._telling = bool(self._untold)
-        if self._telling:
-            self._call_soon(self._tell_some)
+        self._notifying = bool(self._unnotified)
+        if self._notifying:
+            self._call_soon(self._notify_some)
         self._after_group()
 
-    def _noted(self, error: Exception) -> IsterError:
+    def _record_error(self, error: Exception) -> IsterError:
         """Return what to tell of an error."""
         told = as_ister_error(error)
         if isinstance(told, StorageFailedError):
-            self._note([told])
+            self._record_failures([told])
         else:
             self.failures += 1
             self._logger.error("timelines_failed", reason=str(told), exc_info=error)
         return told
 
-    def _note(self, failed: list[StorageFailedError]) -> None:
+    def _record_failures(self, failed: list[StorageFailedError]) -> None:
         """Log when the storage begins to fail, and when it has come back."""
         self.failures += bool(failed)
         if failed and not self._failing:
@@ -227,7 +231,7 @@ class Committer:
             self._logger.info("timelines_recovered")
         self._failing = bool(failed)
 
-    def _note_room(self, outcomes: Outcomes) -> None:
+    def _record_room(self, outcomes: Outcomes) -> None:
         """Log when messages begin to be refused on a full disk, and when they are taken again."""
         # Messages of one command are refused together.
         full = isinstance(outcomes[0] if isinstance(outcomes, list) else outcomes, DiskFullError)
@@ -237,7 +241,7 @@ class Committer:
             self._logger.info("timelines_have_room")
         self._full = full
 
-    def _tell(self, done: Callable[[Any], object], told: object) -> None:
+    def _notify(self, done: Callable[[Any], object], told: object) -> None:
         """Tell one: who fails on it must not keep it from the others."""
         try:
             done(told)

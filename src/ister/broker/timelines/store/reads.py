@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Reads:
-    """See the module."""
+    """Asks the store one question at a time."""
 
     __slots__ = ("_is_busy", "_waiting", "_worker")
 
