@@ -1,4 +1,4 @@
-"""What every store of timelines must do. See `Store` and `ister.timeline.deciding`."""
+"""What every store of timelines must do. See `Store` and `ister.timeline.rules`."""
 
 from collections.abc import Callable
 
