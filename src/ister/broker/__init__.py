@@ -13,6 +13,7 @@ from ister.broker.opening import open_vault
 from ister.broker.reader import Reader, ReaderSink, open_reader
 from ister.broker.relocating import Relocated, relocate
 from ister.broker.replies import ReplySink
+from ister.broker.salvaging import SalvagedStreams, carry_out, plan_salvage
 from ister.broker.series import Published
 from ister.broker.spool import Spool
 from ister.broker.staging import Spooling, Stage
@@ -63,6 +64,7 @@ __all__ = [
     "Reject",
     "Relocated",
     "ReplySink",
+    "SalvagedStreams",
     "Sink",
     "Spool",
     "Spooling",
@@ -85,11 +87,13 @@ __all__ = [
     "WithStore",
     "Worker",
     "Workers",
+    "carry_out",
     "check_commit",
     "default_dead_letter_topic",
     "finish_leases",
     "locate",
     "open_reader",
     "open_vault",
+    "plan_salvage",
     "relocate",
 ]

@@ -20,8 +20,10 @@ from ister.log.reading import ReadPlan, Stored
 from ister.log.recovery import RecoveryReport
 from ister.log.relocation import plan_relocation
 from ister.log.rewriting import KeyPolicy, Rewrite, RewriteFigures
+from ister.log.salvage import Survey, survey_folder
+from ister.log.salvage_file import FoundFile, split_window
 from ister.log.sealed import SealedReader, sealed_span
-from ister.log.segment import Place, Span
+from ister.log.segment import Form, Place, Span
 from ister.log.space import is_disk_full
 
 __all__ = [
@@ -38,6 +40,8 @@ __all__ = [
     "File",
     "FileBackend",
     "FilePart",
+    "Form",
+    "FoundFile",
     "Group",
     "KeyPolicy",
     "KeyUse",
@@ -58,6 +62,7 @@ __all__ = [
     "Span",
     "Store",
     "Stored",
+    "Survey",
     "TransactionBatch",
     "check_folder",
     "find_keys",
@@ -68,4 +73,6 @@ __all__ = [
     "plan_reencryption",
     "plan_relocation",
     "sealed_span",
+    "split_window",
+    "survey_folder",
 ]

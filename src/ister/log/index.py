@@ -21,7 +21,7 @@ from ister.log.extents import (
     find_offset,
     window,
 )
-from ister.log.segment import Segment, Span
+from ister.log.segment import Form, Segment, Span
 
 # Windows of one chunk that one read takes together: 16 MiB of extents.
 JOINED_SPANS_MAX = 64
@@ -34,6 +34,8 @@ class TopicSpans:
     spans: list[Span]
     ends: list[int]
     own_bytes: int
+    # Of the last span that may have gaps in it, before it and behind it; -1: of none.
+    keyed_slot: int = -1
 
     def append(self, span: Span) -> None:
         """Add a span behind all others."""
@@ -118,8 +120,12 @@ class Index:
     def replace(self, topic: int, spans: list[Span]) -> None:
         """Have exactly `spans` for `topic`."""
         if spans:
+            keyed = (n for n, span in enumerate(spans) if span.segment.form is Form.KEYED)
             self._topics[topic] = TopicSpans(
-                spans, [span.end_offset for span in spans], sum(span.own_bytes for span in spans)
+                spans,
+                [span.end_offset for span in spans],
+                sum(span.own_bytes for span in spans),
+                max(keyed, default=-1),
             )
         else:
             self._topics.pop(topic, None)
@@ -140,6 +146,32 @@ class Index:
                 return window(rows, find_offset(rows, offset), bytes_max)
         return None
 
+    def gaps_end(self, topic: int) -> int | None:
+        """Return up to where messages of `topic` may be missing: compaction or salvage left gaps.
+
+        `None`: also behind the last one that is stored.
+        """
+        found = self._topics.get(topic)
+        if found is None or found.keyed_slot < 0:
+            return 0
+        if found.keyed_slot + 1 < len(found.spans):
+            return found.spans[found.keyed_slot + 1].first_offset
+        return self._open_first(topic)
+
+    def find_from(self, topic: int, offset: int) -> int | None:
+        """Return the first offset from `offset` on that is stored, as far as spans tell."""
+        found = self.find_span(topic, offset)
+        if found is not None:
+            return max(offset, found[0][found[1]].first_offset)
+        first = self._open_first(topic)
+        return None if first is None else max(offset, first)
+
+    def _open_first(self, topic: int) -> int | None:
+        for extents in (self._open, self._unsynced):
+            if topic in extents.topics:
+                return extents.topics[topic][FIRST_OFFSET]
+        return None
+
     def open_rows(self, topic: int) -> "array[int]":
         """Return a copy of the extents of `topic` in the open file."""
         found = array("q")
@@ -151,10 +183,7 @@ class Index:
         """Return the first offset that is stored, if any is."""
         if topic in self._topics:
             return self._topics[topic].spans[0].first_offset
-        for extents in (self._open, self._unsynced):
-            if topic in extents.topics:
-                return extents.topics[topic][FIRST_OFFSET]
-        return None
+        return self._open_first(topic)
 
     def next_offset(self, topic: int) -> int | None:
         """Return the offset behind the last one that is stored, if any is."""

@@ -21,7 +21,9 @@ class Form(StrEnum):
 
     JOURNAL = "journal"  # as it was written
     SORTED = "sorted"  # rewritten: what is live, topic by topic
-    KEYED = "keyed"  # rewritten: one topic, the newest message of each key
+    # Rewritten: one topic, and messages may be missing in it and around it: only the newest of each
+    # key is left, or some were lost (see `salvage`).
+    KEYED = "keyed"
 
 
 SEGMENTS = "segments"

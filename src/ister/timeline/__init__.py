@@ -63,7 +63,14 @@ from ister.timeline.port import Outcome, Outcomes, Store, TopicRow
 from ister.timeline.postgres import postgres_timelines
 from ister.timeline.remote import PROCESS_MODULE, WAS_THERE, Frames, encode
 from ister.timeline.scan import FIRST_KEY, LAST_KEY, Key, Scan, before, key_of, run_scans
-from ister.timeline.sqlite import FILE_NAME, SqliteStore, TimelinesReport, check_timelines
+from ister.timeline.sqlite import (
+    FILE_NAME,
+    SalvagedTimelines,
+    SqliteStore,
+    TimelinesReport,
+    check_timelines,
+    salvage_timelines,
+)
 from ister.timeline.topics import RULES_KIND, create_topics, delete_topics, find_rules, rules_name
 
 __all__ = [
@@ -105,6 +112,7 @@ __all__ = [
     "Release",
     "Row",
     "RuleRow",
+    "SalvagedTimelines",
     "Scan",
     "Slot",
     "SqliteStore",
@@ -147,6 +155,7 @@ __all__ = [
     "revise",
     "rules_name",
     "run_scans",
+    "salvage_timelines",
     "start_state",
     "take_back",
     "tell_one",

@@ -185,10 +185,11 @@ class Sent(msgspec.Struct, gc=False):
         """The id, once done; raises what went wrong."""
         if not self.batch.done:
             raise BadRequestError("the message is not acknowledged yet: await it")
-        error = self.batch.failure()
-        if error is not None:
+        if self.batch.error is not None:
             self.batch.awaited = True
-            raise error
+            # Not by a name: this frame would refer to an error whose traceback refers to it, and
+            # the payload would stay until Python looks for cycles.
+            raise error_to_raise(self.batch.error)
         if self.batch.offsets is not None:
             return message_id(self.batch.topic, self.batch.offsets[self.slot])
         return MessageId(self.batch.topic, self.batch.base_offset + self.slot)
