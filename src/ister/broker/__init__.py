@@ -47,6 +47,7 @@ from ister.broker.timelines import (
     Timelines,
     TimelineSink,
     WithStore,
+    finish_leases,
 )
 from ister.broker.transactions import Published, Spool, Spooling, Stage, Transaction, check_commit
 
@@ -103,6 +104,7 @@ __all__ = [
     "carry_out",
     "check_commit",
     "default_dead_letter_topic",
+    "finish_leases",
     "locate",
     "open_reader",
     "open_storage",
