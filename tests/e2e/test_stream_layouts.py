@@ -19,9 +19,9 @@ import ister.sync
 from ister.base.errors import OffsetGoneError, TopicNotFoundError, WrongKindError
 from ister.client import StreamLocated
 from ister.objects import FileKeyring
-from ister.spark.parts import Missing, Part
-from ister.spark.segments import Access, read_segments
-from ister.spark.tail import read_range, read_tail
+from ister.spark.source.segments import Access, read_segments
+from ister.spark.source.slices import Missing, Part
+from ister.spark.source.tail import read_range, read_tail
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ister.spark.pipelines import pipeline
-    from ister.spark.pipelines.deadletters import safely
+    from ister.spark.pipelines.runtime.dead_letters import safely
     from ister.spark.stateful import per_key
     from ister.spark.tuning import session
 
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> object:
     places = {
         "per_key": "ister.spark.stateful",
         "pipeline": "ister.spark.pipelines",
-        "safely": "ister.spark.pipelines.deadletters",
+        "safely": "ister.spark.pipelines.runtime.dead_letters",
         "session": "ister.spark.tuning",
     }
     if name not in places:

@@ -20,10 +20,10 @@ from tests.e2e.conftest import BrokerProcess, StartBroker
 import ister
 import ister.sync
 from ister.spark.pipelines import RunOptions, read_pipeline
-from ister.spark.pipelines.building import LETTER_COLUMNS, build
-from ister.spark.pipelines.definition import MESSAGE_COLUMNS, Definition
-from ister.spark.pipelines.progress import BatchReport, Board
-from ister.spark.pipelines.running import Runner
+from ister.spark.pipelines.config.definition import MESSAGE_COLUMNS, Definition
+from ister.spark.pipelines.runtime.building import LETTER_COLUMNS, build
+from ister.spark.pipelines.runtime.progress import BatchReport, Board
+from ister.spark.pipelines.runtime.running import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ister.spark.pipelines.ddl import BadDdlError, parse_ddl
-from ister.spark.pipelines.intervals import interval_ms, interval_text
-from ister.spark.pipelines.sql import analysed
+from ister.spark.intervals import interval_ms, interval_text
+from ister.spark.pipelines.sql.ddl import BadDdlError, parse_ddl
+from ister.spark.pipelines.sql.sql import analysed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

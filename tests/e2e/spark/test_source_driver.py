@@ -12,9 +12,9 @@ from tests.e2e.spark.reads import publish
 
 import ister.sync
 from ister.spark.clients import Broker, client_of
-from ister.spark.layouts import Layout, layout_of
 from ister.spark.options import ReadOptions, read_options
-from ister.spark.streaming import StreamReader
+from ister.spark.source.layouts import Layout, layout_of
+from ister.spark.source.stream_reader import StreamReader
 
 pytestmark = pytest.mark.e2e
 

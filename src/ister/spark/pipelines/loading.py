@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ister.base.errors import ConfigError
-from ister.spark.pipelines.access import ACCESS_KEYS, access
-from ister.spark.pipelines.checking import check
-from ister.spark.pipelines.definition import Definition, PythonStep, Sink, Text, Trigger
-from ister.spark.pipelines.fields import Fields, Notes
-from ister.spark.pipelines.intervals import interval_ms, interval_text
-from ister.spark.pipelines.optioning import check_options
-from ister.spark.pipelines.outlets import sink
-from ister.spark.pipelines.parsing import FILE_BYTES_MAX, MalformedError, parse
-from ister.spark.pipelines.parts import check_name, located
-from ister.spark.pipelines.positions import Node, Origin, Remark
-from ister.spark.pipelines.sources import source, table
-from ister.spark.pipelines.steps import step
+from ister.spark.intervals import interval_ms, interval_text
+from ister.spark.pipelines.analysis.checking import check
+from ister.spark.pipelines.config.access import ACCESS_KEYS, access
+from ister.spark.pipelines.config.definition import Definition, PythonStep, Sink, Text, Trigger
+from ister.spark.pipelines.config.elements import check_name, located
+from ister.spark.pipelines.config.fields import Fields, Notes
+from ister.spark.pipelines.config.options import check_options
+from ister.spark.pipelines.config.parsing import FILE_BYTES_MAX, MalformedError, parse
+from ister.spark.pipelines.config.positions import Node, Origin, Remark
+from ister.spark.pipelines.config.sinks import sink
+from ister.spark.pipelines.config.sources import source, table
+from ister.spark.pipelines.config.steps import step
 
 PIPELINE_KEYS = (
     "name", *ACCESS_KEYS, "options", "sources", "tables", "steps", "sinks", "dead_letters",

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ister.spark.pipelines.definition import Definition
-from ister.spark.pipelines.fields import Notes, nearest
-from ister.spark.pipelines.functions import import_beside
+from ister.spark.pipelines.analysis.functions import import_beside
+from ister.spark.pipelines.config.definition import Definition
+from ister.spark.pipelines.config.fields import Notes, nearest
+from ister.spark.pipelines.config.parsing import MalformedError, from_value
+from ister.spark.pipelines.config.positions import Origin, Remark
 from ister.spark.pipelines.loading import LANGUAGES, Outcome, outcome, read_file
-from ister.spark.pipelines.parsing import MalformedError, from_value
-from ister.spark.pipelines.positions import Origin, Remark
 
 
 class Pipeline:

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.fields import Notes, nearest
-from ister.spark.pipelines.parts import check_name
-from ister.spark.pipelines.positions import Origin
+from ister.spark.pipelines.config.elements import check_name
+from ister.spark.pipelines.config.fields import Notes, nearest
+from ister.spark.pipelines.config.positions import Origin
 
 # What each template shows, in the order of learning.
 TEMPLATES = {

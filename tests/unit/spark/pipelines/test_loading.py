@@ -8,7 +8,7 @@ from tests.unit.spark.pipelines.files import SOURCE, outcome_of, said, text_of
 
 from ister.base import DEFAULT_URL
 from ister.base.errors import ConfigError
-from ister.spark.pipelines.definition import (
+from ister.spark.pipelines.config.definition import (
     ConsoleSink,
     Format,
     Mode,
@@ -21,8 +21,8 @@ from ister.spark.pipelines.definition import (
     described,
     reveal,
 )
+from ister.spark.pipelines.config.parsing import FILE_BYTES_MAX
 from ister.spark.pipelines.loading import read_file
-from ister.spark.pipelines.parsing import FILE_BYTES_MAX
 
 WHOLE_YAML = """\
 name: orders-per-minute

@@ -8,8 +8,8 @@ import pytest
 
 from ister.base.errors import BadRequestError
 from ister.spark import pipeline
-from ister.spark.pipelines.definition import PythonStep, described
-from ister.spark.pipelines.functions import call, import_beside
+from ister.spark.pipelines.analysis.functions import call, import_beside
+from ister.spark.pipelines.config.definition import PythonStep, described
 from ister.spark.pipelines.python import Pipeline, read
 
 ORDERS = {

@@ -1,0 +1,1 @@
+"""What is wrong with a definition, found before Spark starts."""

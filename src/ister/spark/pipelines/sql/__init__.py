@@ -1,0 +1,1 @@
+"""What can be seen of SQL and DDL without Spark."""

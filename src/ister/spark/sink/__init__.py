@@ -1,0 +1,1 @@
+"""The sink: rows of Spark become messages, each batch exactly once."""

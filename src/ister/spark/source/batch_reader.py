@@ -1,0 +1,84 @@
+"""Batch reads: everything between two places, which are settled once, when the read is planned."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from ister.base import Origin
+from ister.spark.clients import client_of
+from ister.spark.options import ReadOptions
+from ister.spark.source.discovery import Survey
+from ister.spark.source.input_partition import Piece
+from ister.spark.source.layouts import COLUMNS, Layout
+from ister.spark.source.offsets import divide, ranges_between
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ister.spark.source.filters import Condition
+
+
+class BatchReader(DataSourceReader):
+    """A batch read without filters."""
+
+    def __init__(self, options: ReadOptions, layout: Layout) -> None:
+        self.options = options
+        self.layout = layout
+        self.conditions: tuple[Condition, ...] = ()
+
+    def partitions(self) -> list[InputPartition]:
+        """Settle what is read, and divide it into tasks."""
+        survey = Survey(self.options, partial(client_of, self.options.broker))
+        heads = survey.heads()
+        start = survey.places(self.options.start, heads, otherwise=Origin.EARLIEST)
+        end = survey.places(self.options.end, heads, otherwise=Origin.LATEST)
+        ranges = ranges_between(start, end)
+        if self.conditions:
+            from ister.spark.source.filters import narrow
+
+            ranges = narrow(ranges, self.conditions)
+        return [Piece(one) for one in divide(ranges, pieces_min=self.options.pieces_min)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Yield the messages of a piece, in order."""
+        from ister.spark.source.reading import Reading
+
+        rest: tuple[Condition, ...] = ()
+        if self.conditions:
+            from ister.spark.source.filters import left_over
+
+            rest = tuple(left_over(self.conditions))
+        return Reading(self.options, self.layout, rest).read(partition)
+
+
+class FilteringReader(BatchReader):
+    """A batch read that takes what filters it can.
+
+    Only for those who ask for it: up to 4.3, Spark keeps what a reader made of the filters of one
+    query, and uses it for others of the same frame, which then miss rows without a word.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take filters; return those that Spark must see to itself."""
+        from ister.spark.source.filters import accept
+
+        # Those that are read as they are: another type or collation compares in its own way.
+        own = {field.name: field.dataType for field in COLUMNS}
+        columns = {
+            field.name for field in self.layout.schema if own.get(field.name) == field.dataType
+        }
+        left: list[Filter] = []
+        for one in filters:
+            found = accept(one, columns)
+            if found is None:
+                left.append(one)
+            else:
+                self.conditions += (found,)
+        return left
+
+
+def batch_reader(options: ReadOptions, layout: Layout) -> BatchReader:
+    """Return the reader of a batch."""
+    return FilteringReader(options, layout) if options.pushdown else BatchReader(options, layout)
