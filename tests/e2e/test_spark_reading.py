@@ -14,10 +14,10 @@ from tests.e2e.conftest import BrokerProcess, StartBroker
 import ister.sync
 from ister.base.errors import MessagesLostError
 from ister.objects import FileKeyring
+from ister.spark.offsets import Range
 from ister.spark.options import read_options
 from ister.spark.source.input_partition import Piece
 from ister.spark.source.layouts import layout_of, schema_of
-from ister.spark.source.offsets import Range
 from ister.spark.source.reading import Reading
 
 pytestmark = pytest.mark.e2e

@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ister.spark.dead_letters import safely
     from ister.spark.pipelines import pipeline
-    from ister.spark.pipelines.runtime.dead_letters import safely
     from ister.spark.stateful import per_key
     from ister.spark.tuning import session
 
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> object:
     places = {
         "per_key": "ister.spark.stateful",
         "pipeline": "ister.spark.pipelines",
-        "safely": "ister.spark.pipelines.runtime.dead_letters",
+        "safely": "ister.spark.dead_letters",
         "session": "ister.spark.tuning",
     }
     if name not in places:

@@ -23,7 +23,7 @@ import ister.sync
 from ister.errors import UnauthenticatedError
 from ister.spark.pipelines import RunOptions, read_pipeline
 from ister.spark.pipelines.runtime.progress import LinesView
-from ister.spark.pipelines.runtime.running import Runner
+from ister.spark.pipelines.runtime.runner import Runner
 
 pytestmark = pytest.mark.e2e
 

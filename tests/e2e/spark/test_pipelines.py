@@ -23,7 +23,7 @@ from ister.spark.pipelines import RunOptions, read_pipeline
 from ister.spark.pipelines.config.definition import MESSAGE_COLUMNS, Definition
 from ister.spark.pipelines.runtime.building import LETTER_COLUMNS, build
 from ister.spark.pipelines.runtime.progress import BatchReport, Board
-from ister.spark.pipelines.runtime.running import Runner
+from ister.spark.pipelines.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ import ister.sync
 from ister.spark import tables
 from ister.spark.pipelines import RunOptions, read_pipeline
 from ister.spark.pipelines.runtime.progress import LinesView
-from ister.spark.pipelines.runtime.running import Runner
+from ister.spark.pipelines.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

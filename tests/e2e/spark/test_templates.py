@@ -16,7 +16,7 @@ import ister.sync
 from ister.spark import tables
 from ister.spark.pipelines import RunOptions, new_files, read_pipeline, write_files
 from ister.spark.pipelines.runtime.progress import LinesView
-from ister.spark.pipelines.runtime.running import Runner
+from ister.spark.pipelines.runtime.runner import Runner
 from ister.spark.pipelines.scaffold import NewFile
 
 if TYPE_CHECKING:

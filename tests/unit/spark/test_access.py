@@ -12,7 +12,7 @@ from ister.base.errors import BadRequestError, ConfigError
 from ister.client import Tls
 from ister.spark.clients import Broker, client_of
 from ister.spark.options import ReadOptions, read_options
-from ister.spark.sink.staging import WriteOptions, write_options
+from ister.spark.sink.options import WriteOptions, write_options
 
 TOKEN = "vX3p9mQm2T7yLw0c"
 FILES = {"tlsCa": "ca.pem", "tlsCert": "me.pem", "tlsKey": "me.key"}

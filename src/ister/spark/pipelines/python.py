@@ -18,7 +18,7 @@ from ister.spark.pipelines.config.definition import Definition
 from ister.spark.pipelines.config.fields import Notes, nearest
 from ister.spark.pipelines.config.parsing import MalformedError, from_value
 from ister.spark.pipelines.config.positions import Origin, Remark
-from ister.spark.pipelines.loading import LANGUAGES, Outcome, outcome, read_file
+from ister.spark.pipelines.loading import Outcome, outcome
 
 
 class Pipeline:
@@ -114,31 +114,15 @@ def pipeline(
     return decorate
 
 
-def read(
-    target: str,
-    *,
-    chosen: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Outcome:
-    """Read and check a pipeline.
+def find_pipeline(target: str) -> Pipeline:
+    """Return the pipeline at `file.py`, `file.py:function` or `module:function`.
 
-    `target` is a YAML or TOML file, `file.py`, `file.py:function` or `module:function`.
+    Raises `MalformedError` when there is none.
     """
-    if Path(target).suffix.lower() in LANGUAGES:
-        return read_file(Path(target), chosen=chosen, environment=environment)
     place, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     if not place.endswith(".py") and not name:
         said = "is no pipeline: give a file that ends in .yaml, .toml or .py, or `module:function`"
-        return _wrong(target, said)
-    try:
-        found = _find(place, name)
-    except MalformedError as error:
-        return Outcome(None, (error.remark,))
-    return found.read(chosen=chosen, environment=environment)
-
-
-def _find(place: str, name: str) -> Pipeline:
-    """Return a pipeline of a module, or raise `MalformedError`."""
+        raise MalformedError(Remark(Origin(target), said))
     module = _module(place)
     known = {key: one for key, one in vars(module).items() if isinstance(one, Pipeline)}
     if name:
@@ -199,7 +183,3 @@ def _shown(path: Path) -> str:
     """Return a path as a user would type it here."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path)
-
-
-def _wrong(target: str, text: str) -> Outcome:
-    return Outcome(None, (Remark(Origin(target), text),))

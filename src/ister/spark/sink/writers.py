@@ -24,17 +24,11 @@ from pyspark.sql.datasource import (
 
 from ister.base import size_text
 from ister.base.errors import BadRequestError
-from ister.base.limits import NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
+from ister.base.limits import SERIES_BATCHES_MAX, SERIES_BYTES_MAX
 from ister.spark.clients import client_of
 from ister.spark.sink.encoder import Layout
-from ister.spark.sink.staging import (
-    Staged,
-    StageSize,
-    WriteOptions,
-    drop_stages,
-    stage_rows,
-    write_options,
-)
+from ister.spark.sink.options import WriteOptions, series_of, write_options
+from ister.spark.sink.staging import Staged, StageSize, drop_stages, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,17 +159,6 @@ def layout_of(schema: "StructType", options: WriteOptions) -> Layout:
     """Return where the columns are, or raise `BadRequestError` with all that is wrong."""
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     return Layout.of(fields, topic=options.topic)
-
-
-def series_of(query: str, topic: str | None) -> str:
-    """Return the name of the series that the batches of a query are numbered in.
-
-    With the topic in it, the same query may write to another one, and begin anew there.
-    """
-    series = f"spark/{query}/{topic or '*'}"
-    if len(series.encode()) <= NAME_BYTES_MAX:
-        return series
-    return f"spark/{hashlib.sha256(series.encode()).hexdigest()}"
 
 
 def steps(stages: Sequence[StageSize]) -> Iterator[list[str]]:

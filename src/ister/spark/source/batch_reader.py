@@ -8,11 +8,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from ister.base import Origin
 from ister.spark.clients import client_of
+from ister.spark.offsets import divide, ranges_between
 from ister.spark.options import ReadOptions
 from ister.spark.source.discovery import Survey
 from ister.spark.source.input_partition import Piece
 from ister.spark.source.layouts import COLUMNS, Layout
-from ister.spark.source.offsets import divide, ranges_between
 
 if TYPE_CHECKING:
     import pyarrow as pa

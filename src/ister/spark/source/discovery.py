@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ister.base import Origin, find_partition
 from ister.base.errors import BadRequestError, MessagesLostError, TopicNotFoundError
+from ister.spark.offsets import Head, Heads, Place, base_of, gone
 from ister.spark.options import Bound, ReadOptions
-from ister.spark.source.offsets import Head, Heads, Place, base_of, gone
 from ister.telemetry import library_logger
 
 if TYPE_CHECKING:

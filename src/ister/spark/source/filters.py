@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ister.spark.offsets import Range, base_of
 from ister.spark.source import arrow
-from ister.spark.source.offsets import Range, base_of
 
 # The columns that filters are taken for, and what a value to compare them with has to be.
 _VALUES: Final[Mapping[str, type]] = {

@@ -5,7 +5,7 @@ A module of its own: planning starts many short processes, which need nothing of
 
 from pyspark.sql.datasource import InputPartition
 
-from ister.spark.source.offsets import Range
+from ister.spark.offsets import Range
 
 
 class Piece(InputPartition):

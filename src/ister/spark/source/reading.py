@@ -28,11 +28,11 @@ from ister.client.sync import Client
 from ister.codec import SchemaRef
 from ister.schemas import Schema, parse_schema, parse_type
 from ister.spark.clients import client_of
+from ister.spark.offsets import Range, base_of, gone
 from ister.spark.options import ReadOptions
 from ister.spark.source.arrow import Columns, grouped
 from ister.spark.source.input_partition import Piece
 from ister.spark.source.layouts import ERROR_COLUMN, Layout
-from ister.spark.source.offsets import Range, base_of, gone
 from ister.spark.source.segments import Access
 from ister.spark.source.slices import Part
 from ister.spark.source.tail import read_range, read_tail

@@ -29,11 +29,7 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.spark.clients import client_of
-from ister.spark.options import ReadOptions
-from ister.spark.source.discovery import Survey
-from ister.spark.source.input_partition import Piece
-from ister.spark.source.layouts import Layout
-from ister.spark.source.offsets import (
+from ister.spark.offsets import (
     Heads,
     Loss,
     Place,
@@ -47,6 +43,10 @@ from ister.spark.source.offsets import (
     to_json,
     up_to,
 )
+from ister.spark.options import ReadOptions
+from ister.spark.source.discovery import Survey
+from ister.spark.source.input_partition import Piece
+from ister.spark.source.layouts import Layout
 from ister.telemetry import library_logger
 
 if TYPE_CHECKING:

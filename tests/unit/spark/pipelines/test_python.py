@@ -10,7 +10,8 @@ from ister.base.errors import BadRequestError
 from ister.spark import pipeline
 from ister.spark.pipelines.analysis.functions import call, import_beside
 from ister.spark.pipelines.config.definition import PythonStep, described
-from ister.spark.pipelines.python import Pipeline, read
+from ister.spark.pipelines.entry import read_pipeline
+from ister.spark.pipelines.python import Pipeline
 
 ORDERS = {
     "topic": "/default/orders",
@@ -145,7 +146,7 @@ def test_the_function_of_a_file_is_imported_from_beside_it(folder: Path) -> None
 def test_a_pipeline_is_found_by_its_file(folder: Path) -> None:
     (folder / "by_file.py").write_text(MODULE.format("one"), encoding="utf-8")
 
-    definition = read("by_file.py").get()
+    definition = read_pipeline("by_file.py").get()
     assert (definition.name, definition.file) == ("one", "by_file.py")
     assert definition.checkpoint == str(folder / ".ister" / "one")
 
@@ -153,8 +154,8 @@ def test_a_pipeline_is_found_by_its_file(folder: Path) -> None:
 def test_a_pipeline_is_found_by_module_and_function(folder: Path) -> None:
     (folder / "by_module.py").write_text(MODULE.format("one") + MODULE.format("two"), "utf-8")
 
-    assert read("by_module:two").get().name == "two"
-    assert read("by_module.py:one").get().name == "one"
+    assert read_pipeline("by_module:two").get().name == "two"
+    assert read_pipeline("by_module.py:one").get().name == "one"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_what_is_no_pipeline_is_told(folder: Path, target: str, said: str) -> No
     (folder / "no_python.py").write_text("def (:\n", encoding="utf-8")
     (folder / "json.py").write_text(both, encoding="utf-8")
 
-    [remark] = read(target).remarks
+    [remark] = read_pipeline(target).remarks
     assert said in str(remark)
 
 

@@ -10,8 +10,9 @@ from ister.base.limits import GIB, MIB, NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERI
 from ister.codec import Codec
 from ister.spark.clients import Broker
 from ister.spark.sink.encoder import COLUMN_TYPES
-from ister.spark.sink.staging import WRITE_NAMES, Staged, StageSize, WriteOptions, write_options
-from ister.spark.sink.writers import StagedMessage, StreamSink, series_of, steps
+from ister.spark.sink.options import WRITE_NAMES, WriteOptions, series_of, write_options
+from ister.spark.sink.staging import Staged, StageSize
+from ister.spark.sink.writers import StagedMessage, StreamSink, steps
 
 
 def test_options_are_read_in_the_case_that_spark_hands_them_over() -> None:

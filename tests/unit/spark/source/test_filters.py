@@ -25,11 +25,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from ister.spark.offsets import Range
 from ister.spark.options import read_options
 from ister.spark.source.batch_reader import FilteringReader
 from ister.spark.source.filters import TYPES, Condition, accept, left_over, narrow, select
 from ister.spark.source.layouts import Layout
-from ister.spark.source.offsets import Range
 
 ALL = set(TYPES)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,9 +8,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from ister.base.errors import IsterError, NotConnectedError, SchemaNotFoundError
 from ister.client.sync import Client
+from ister.spark.offsets import Range
 from ister.spark.options import ReadOptions
 from ister.spark.source.layouts import Layout, ValueSource
-from ister.spark.source.offsets import Range
 from ister.spark.source.reading import Reading, _Assembly
 
 DEFINITION = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

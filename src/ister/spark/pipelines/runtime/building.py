@@ -16,6 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ister.base.errors import IsterError
+from ister.spark.dead_letters import (
+    FAILED_COLUMN,
+    letters_of_source,
+    letters_of_step,
+    rest_of_step,
+)
 from ister.spark.pipelines.analysis.functions import call, import_beside
 from ister.spark.pipelines.config.definition import (
     DEAD_LETTERS,
@@ -36,12 +42,6 @@ from ister.spark.pipelines.config.definition import (
     reveal,
 )
 from ister.spark.pipelines.config.positions import Origin
-from ister.spark.pipelines.runtime.dead_letters import (
-    FAILED_COLUMN,
-    letters_of_source,
-    letters_of_step,
-    rest_of_step,
-)
 from ister.spark.pipelines.runtime.pruning import used_columns
 from ister.spark.pipelines.sql.sql import without_semicolon
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from ister.base import printable_lines, rounded_size
 from ister.base.errors import BadRequestError
-from ister.spark.source.offsets import from_json
+from ister.spark.offsets import from_json
 from ister.telemetry import make_console
 
 if TYPE_CHECKING:

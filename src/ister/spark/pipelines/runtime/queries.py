@@ -110,7 +110,7 @@ def _to_topic(flow: Flow, sink: TopicSink, options: Mapping[str, str]) -> "DataS
             raise BadRequestError(
                 "Spark does not say which query a batch is of: use another version"
             )
-        from ister.spark.sink.writers import series_of
+        from ister.spark.sink.options import series_of
 
         own = {"series": series_of(query, sink.topic), "number": str(batch)}
         frame.write.format("ister").options(**options, **own).mode("append").save()

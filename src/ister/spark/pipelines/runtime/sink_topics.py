@@ -13,8 +13,8 @@ from ister.spark.clients import Broker, connect
 from ister.spark.pipelines.config.definition import DEAD_LETTERS, Definition, TopicSink
 from ister.spark.pipelines.runtime.failures import Failure, explained
 from ister.spark.pipelines.runtime.queries import write_options
-from ister.spark.sink.staging import ensure_topic
-from ister.spark.sink.staging import write_options as parse_options
+from ister.spark.sink.options import write_options as parse_options
+from ister.spark.sink.topics import ensure_topic
 
 # How long a broker has to answer. Spark starts without it then, and asks again.
 TIMEOUT_S = 5.0

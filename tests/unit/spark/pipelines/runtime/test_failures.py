@@ -6,7 +6,7 @@ from ister.base.errors import NotConnectedError
 from ister.spark.pipelines.config.positions import Origin
 from ister.spark.pipelines.runtime.building import StepError
 from ister.spark.pipelines.runtime.failures import SAME_S, Failure, News, explained, explained_text
-from ister.spark.pipelines.runtime.running import BACKOFF_S_MAX, backoff_s
+from ister.spark.pipelines.runtime.runner import BACKOFF_S_MAX, backoff_s
 
 QUERY = """
 === Streaming Query ===

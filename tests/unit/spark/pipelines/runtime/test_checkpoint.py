@@ -15,8 +15,9 @@ from ister.spark.pipelines.config.definition import (
     TopicSink,
 )
 from ister.spark.pipelines.runtime.building import Flow
+from ister.spark.pipelines.runtime.checkpoint import prepare
 from ister.spark.pipelines.runtime.progress import JsonView
-from ister.spark.pipelines.runtime.running import in_order, prepare
+from ister.spark.pipelines.runtime.runner import in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,7 @@ from ister.base.errors import (
     PipelineRunningError,
     RequestTimeoutError,
 )
-from ister.spark.pipelines.runtime import processes
+from ister.spark.pipelines import processes
 
 
 def own(name: str = "p", **parts: object) -> processes.Running:

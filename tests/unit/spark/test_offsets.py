@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ister.base.errors import BadRequestError
-from ister.spark.source.offsets import (
+from ister.spark.offsets import (
     Head,
     Loss,
     Place,

@@ -1,0 +1,40 @@
+"""The two entrances of pipelines: read one, whatever it is written in, and run one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ister.spark.pipelines.config.definition import Definition, RunOptions
+from ister.spark.pipelines.config.parsing import MalformedError
+from ister.spark.pipelines.loading import LANGUAGES, Outcome, read_file
+from ister.spark.pipelines.python import find_pipeline
+
+
+def read_pipeline(
+    target: str,
+    *,
+    chosen: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Read and check a pipeline.
+
+    `target` is a YAML or TOML file, `file.py`, `file.py:function` or `module:function`. `chosen`
+    are the variables of `--set`.
+    """
+    if Path(target).suffix.lower() in LANGUAGES:
+        return read_file(Path(target), chosen=chosen, environment=environment)
+    try:
+        found = find_pipeline(target)
+    except MalformedError as error:
+        return Outcome(None, (error.remark,))
+    return found.read(chosen=chosen, environment=environment)
+
+
+def run_pipeline(definition: Definition, options: RunOptions) -> int:
+    """Run a pipeline until it is done or stopped, and return the exit code of its process.
+
+    Raises `ExtraMissingError` without PySpark, and what is wrong before the first batch.
+    """
+    # What runs a pipeline takes a while to load: only who runs one waits for it.
+    from ister.spark.pipelines.runtime import run
+
+    return run(definition, options)
