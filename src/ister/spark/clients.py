@@ -29,11 +29,11 @@ _WORDS = {
 _TOKEN_WORDS = "give one that it knows with option `token` or `tokenFile`, of a pipeline `token`"
 
 _lock = threading.Lock()
-_clients: "dict[tuple[int, Broker], sync.Client]" = {}
+_clients: "dict[tuple[int, BrokerEndpoint], sync.Client]" = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class BrokerEndpoint:
     """A broker, and what it wants to see; the token is in no `repr`.
 
     Files are read by whoever connects: on the driver, and on every executor.
@@ -56,7 +56,7 @@ class Broker:
         return token, Tls(self.tls_ca or None, self.tls_cert or None, self.tls_key or None)
 
 
-def client_of(broker: Broker) -> "sync.Client":
+def client_of(broker: BrokerEndpoint) -> "sync.Client":
     """Return the client of this process for a broker; nobody closes it.
 
     Raises `NotConnectedError` when there is none, `UnauthenticatedError` when it does not take the
@@ -71,7 +71,7 @@ def client_of(broker: Broker) -> "sync.Client":
         return client
 
 
-def connect(broker: Broker, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
+def connect(broker: BrokerEndpoint, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
     """Return a new client of a broker, which the caller closes.
 
     Raises as `client_of` does.

@@ -37,11 +37,11 @@ REASON_ATTRIBUTE = "x-failure-reason"
 # The reason goes into an attribute; a long one is a stack trace that nobody reads there.
 REASON_CHARACTERS_MAX = 1_000
 
-Row = Mapping[str, Any]
+RowMapping = Mapping[str, Any]
 
 
 def safely(
-    function: Callable[[Row], Row | None], *, returns: str
+    function: Callable[[RowMapping], RowMapping | None], *, returns: str
 ) -> "Callable[[DataFrame], DataFrame]":
     """Return a function of DataFrames that calls `function` for every row.
 
@@ -72,7 +72,9 @@ def safely(
 
 
 def _each(
-    function: Callable[[Row], Row | None], batches: "Iterator[pa.RecordBatch]", target: "pa.Schema"
+    function: Callable[[RowMapping], RowMapping | None],
+    batches: "Iterator[pa.RecordBatch]",
+    target: "pa.Schema",
 ) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
@@ -95,7 +97,7 @@ def _each(
 _OWN_COLUMNS = (FAILED_COLUMN, ORIGINAL_COLUMN)
 
 
-def failed_row(given: Row, error: Exception) -> dict[str, str]:
+def failed_row(given: RowMapping, error: Exception) -> dict[str, str]:
     """Return what stands for a row that failed."""
     import json
 

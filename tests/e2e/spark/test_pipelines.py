@@ -22,7 +22,7 @@ import ister.sync
 from ister.spark.pipelines import RunOptions, read_pipeline
 from ister.spark.pipelines.config.definition import MESSAGE_COLUMNS, Definition
 from ister.spark.pipelines.runtime.building import LETTER_COLUMNS, build
-from ister.spark.pipelines.runtime.progress import BatchReport, Board
+from ister.spark.pipelines.runtime.progress import BatchReport, PipelineProgress
 from ister.spark.pipelines.runtime.runner import Runner
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Words:
         self.said: list[str] = []
         self.reports: list[tuple[str, BatchReport]] = []
 
-    def update(self, board: Board, fresh: Mapping[str, Any]) -> None:
+    def update(self, board: PipelineProgress, fresh: Mapping[str, Any]) -> None:
         self.reports += [(name, one) for name, reports in fresh.items() for one in reports]
 
     def say(self, text: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ister.spark.pipelines.config.definition import Definition, RunOptions
 from ister.spark.pipelines.config.parsing import MalformedError
-from ister.spark.pipelines.loading import LANGUAGES, Outcome, read_file
+from ister.spark.pipelines.loading import LANGUAGES, CheckedPipeline, read_file
 from ister.spark.pipelines.python import find_pipeline
 
 
@@ -14,7 +14,7 @@ def read_pipeline(
     *,
     chosen: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> CheckedPipeline:
     """Read and check a pipeline.
 
     `target` is a YAML or TOML file, `file.py`, `file.py:function` or `module:function`. `chosen`
@@ -25,7 +25,7 @@ def read_pipeline(
     try:
         found = find_pipeline(target)
     except MalformedError as error:
-        return Outcome(None, (error.remark,))
+        return CheckedPipeline(None, (error.remark,))
     return found.read(chosen=chosen, environment=environment)
 
 

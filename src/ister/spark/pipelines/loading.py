@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ister.base.errors import ConfigError
-from ister.spark.pipelines.analysis.checking import check
+from ister.spark.pipelines.analysis.checking import check_definition
 from ister.spark.pipelines.config.definition import Definition
 from ister.spark.pipelines.config.fields import Notes
-from ister.spark.pipelines.config.parsing import FILE_BYTES_MAX, MalformedError, parse
+from ister.spark.pipelines.config.parsing import FILE_BYTES_MAX, MalformedError, parse_file
 from ister.spark.pipelines.config.pipeline import definition_of
-from ister.spark.pipelines.config.positions import Node, Origin, Remark
+from ister.spark.pipelines.config.positions import ConfigNode, FileLine, Remark
 
 LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckedPipeline:
     """What came of reading a pipeline. With a mistake among the remarks there is no definition."""
 
     definition: Definition | None
@@ -45,7 +45,7 @@ def read_file(
     *,
     chosen: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> CheckedPipeline:
     """Read and check a pipeline file. `chosen` are the variables of `--set`."""
     notes = Notes(
         file=str(path),
@@ -56,33 +56,33 @@ def read_file(
     try:
         text = _text_of(path)
         language = LANGUAGES[path.suffix.lower()]
-        node = parse(text, file=notes.file, language=language, remarks=notes.remarks)
+        node = parse_file(text, file=notes.file, language=language, remarks=notes.remarks)
     except MalformedError as error:
-        return Outcome(None, (*notes.remarks, error.remark))
-    return outcome(node, notes)
+        return CheckedPipeline(None, (*notes.remarks, error.remark))
+    return check_pipeline(node, notes)
 
 
-def outcome(
-    node: Node,
+def check_pipeline(
+    node: ConfigNode,
     notes: Notes,
     function: Callable[..., object] | None = None,
     inputs: tuple[str, ...] = (),
-) -> Outcome:
+) -> CheckedPipeline:
     """Return what comes of the root of a pipeline.
 
     `function` is that of a Python pipeline, `inputs` the names of its parameters.
     """
     definition = definition_of(node, notes, function, inputs)
-    check(definition, notes)
+    check_definition(definition, notes)
     for name in sorted(set(notes.chosen) - notes.used):
-        notes.mistake(Origin("--set"), f"the pipeline has no variable `${{{name}}}`")
+        notes.mistake(FileLine("--set"), f"the pipeline has no variable `${{{name}}}`")
     remarks = tuple(dict.fromkeys(sorted(notes.remarks)))
     is_wrong = any(not one.is_warning for one in remarks)
-    return Outcome(None if is_wrong else definition, remarks)
+    return CheckedPipeline(None if is_wrong else definition, remarks)
 
 
 def _text_of(path: Path) -> str:
-    whole = Origin(str(path))
+    whole = FileLine(str(path))
     if path.suffix.lower() not in LANGUAGES:
         said = "is no pipeline: a file ends in .yaml, .yml or .toml, a Python pipeline in .py"
         raise MalformedError(Remark(whole, said))
@@ -99,4 +99,4 @@ def _text_of(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise MalformedError(Remark(Origin(str(path), line), "is no text in UTF-8")) from None
+        raise MalformedError(Remark(FileLine(str(path), line), "is no text in UTF-8")) from None

@@ -55,7 +55,7 @@ class Running:
     progress: Mapping[str, object] = field(default_factory=dict)
 
 
-class Claim:
+class PipelineClaim:
     """The right to run a pipeline of some name, and its file in the registry."""
 
     def __init__(self, name: str, path: Path, lock: IO[bytes]) -> None:
@@ -88,15 +88,15 @@ class Claim:
         self.close()
 
 
-def claim(name: str, folder: Path | None = None) -> Claim:
+def claim(name: str, folder: Path | None = None) -> PipelineClaim:
     """Take the name of a pipeline for this process, or raise `PipelineRunningError`."""
     path = _path(name, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = lock_file(path.with_suffix(".lock"))
     if lock is None:
-        other = find(name, folder)
+        other = find_running(name, folder)
         raise PipelineRunningError(name, other.pid if other else 0)
-    return Claim(name, path, lock)
+    return PipelineClaim(name, path, lock)
 
 
 def lock_file(path: Path) -> IO[bytes] | None:
@@ -110,27 +110,27 @@ def lock_file(path: Path) -> IO[bytes] | None:
     return lock
 
 
-def running(folder: Path | None = None) -> list[Running]:
+def list_running(folder: Path | None = None) -> list[Running]:
     """Return the pipelines that run on this machine, by name."""
     found = [_load(path) for path in sorted((folder or home()).glob("*.json"))]
     return [one for one in found if one is not None and is_alive(one)]
 
 
-def find(name: str, folder: Path | None = None) -> Running | None:
+def find_running(name: str, folder: Path | None = None) -> Running | None:
     """Return a pipeline, if it runs."""
     one = _load(_path(name, folder))
     return one if one is not None and is_alive(one) else None
 
 
-def stop(name: str, timeout: float = STOP_TIMEOUT_S, folder: Path | None = None) -> Running:
+def stop_running(name: str, timeout: float = STOP_TIMEOUT_S, folder: Path | None = None) -> Running:
     """End a pipeline after the batch it is at, and return what it was when it was asked to.
 
     Raises `PipelineNotRunningError` when there is none, and `RequestTimeoutError` when its process
     is still there after `timeout` seconds; it ends later then.
     """
-    one = find(name, folder)
+    one = find_running(name, folder)
     if one is None:
-        raise PipelineNotRunningError(name, [other.name for other in running(folder)])
+        raise PipelineNotRunningError(name, [other.name for other in list_running(folder)])
     with suppress(ProcessLookupError):  # It has just ended by itself.
         os.kill(one.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout

@@ -11,7 +11,7 @@ from pathlib import Path
 from ister.base.errors import BadRequestError
 from ister.spark.pipelines.config.elements import check_name
 from ister.spark.pipelines.config.fields import Notes, nearest
-from ister.spark.pipelines.config.positions import Origin
+from ister.spark.pipelines.config.positions import FileLine
 
 # What each template shows, in the order of learning.
 TEMPLATES = {
@@ -39,7 +39,7 @@ class NewFile:
 def new_files(name: str, template: str = "window") -> list[NewFile]:
     """Return the files of a new pipeline, or raise `BadRequestError`. Writes nothing."""
     notes = Notes(file="", folder="", chosen={}, environment={})
-    check_name(name, "a pipeline", Origin(""), notes)
+    check_name(name, "a pipeline", FileLine(""), notes)
     if notes.remarks:
         raise BadRequestError(notes.remarks[0].text)
     if template not in TEMPLATES:

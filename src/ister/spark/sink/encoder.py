@@ -19,7 +19,7 @@ import pyarrow as pa
 from ister.base.errors import BadRequestError, MessageTooLargeError
 from ister.base.limits import ATTRIBUTE_BYTES_MAX, BATCH_COUNT_MAX, KEY_BYTES_MAX, KIB, MIB
 from ister.codec import Codec, LaidOut, encode_columns
-from ister.spark.sink.partitioner import place
+from ister.spark.sink.partitioner import partition_rows
 
 # A stream's rows leave as a batch at this size. Twice what a producer sends: nobody waits for a
 # single batch here, and a publish of 1 GiB has 1,024 of them.
@@ -41,11 +41,11 @@ COLUMN_TYPES = {
 }
 
 # A stream, and the header and body of a batch for it.
-Encoded = tuple[str, tuple[bytes, bytes]]
+EncodedBatch = tuple[str, tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SinkLayout:
     """Where the columns that the sink knows are in its rows."""
 
     payload: int
@@ -55,7 +55,7 @@ class Layout:
     partition: int | None = None
 
     @classmethod
-    def of(cls, fields: Sequence[tuple[str, str]], *, topic: str | None) -> "Layout":
+    def of(cls, fields: Sequence[tuple[str, str]], *, topic: str | None) -> "SinkLayout":
         """Return where the columns are, of their names and Spark's names of their types.
 
         `topic` is the one that all rows go to; a column of that name is then left alone.
@@ -96,10 +96,10 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class EncoderTarget:
     """How rows become batches."""
 
-    layout: Layout
+    layout: SinkLayout
     # The topic of all rows; `None`: each has its own.
     topic: str | None
     partitions_of: Callable[[str], int]
@@ -125,7 +125,7 @@ class _Waiting:
 class RowEncoder:
     """Makes batches of the rows of one task."""
 
-    def __init__(self, target: Target, *, turn: int = 0) -> None:
+    def __init__(self, target: EncoderTarget, *, turn: int = 0) -> None:
         """`turn` says which partition the first rows without a key go to."""
         self._target = target
         self._turn = turn
@@ -133,14 +133,14 @@ class RowEncoder:
         self._waiting_bytes = 0
         self.rows = 0
 
-    def add(self, batch: "pa.RecordBatch") -> Iterator[Encoded]:
+    def add(self, batch: "pa.RecordBatch") -> Iterator[EncodedBatch]:
         """Take rows, and yield the batches that are full."""
         self.rows += batch.num_rows
         target = self._target
         layout = target.layout
         rows = _Rows.of(batch, layout)
         rows.check(target)
-        placing = place(
+        placing = partition_rows(
             batch.num_rows,
             topics=target.topic or _text(batch.column(_slot(layout.topic))),
             keys=rows.keys,
@@ -160,12 +160,12 @@ class RowEncoder:
             fullest = max(self._waiting, key=lambda stream: self._waiting[stream].size_bytes)
             yield from self._leave(fullest)
 
-    def finish(self) -> Iterator[Encoded]:
+    def finish(self) -> Iterator[EncodedBatch]:
         """Yield the batches that were waiting for more."""
         for stream in list(self._waiting):
             yield from self._leave(stream)
 
-    def _add_piece(self, stream: str, piece: "_Rows") -> Iterator[Encoded]:
+    def _add_piece(self, stream: str, piece: "_Rows") -> Iterator[EncodedBatch]:
         size_bytes = piece.size_bytes()
         waiting = self._waiting.setdefault(stream, _Waiting([]))
         waiting.pieces.append(piece)
@@ -174,15 +174,15 @@ class RowEncoder:
         if waiting.size_bytes >= self._target.batch_bytes:
             yield from self._leave(stream)
 
-    def _leave(self, stream: str) -> Iterator[Encoded]:
+    def _leave(self, stream: str) -> Iterator[EncodedBatch]:
         waiting = self._waiting.pop(stream)
         self._waiting_bytes -= waiting.size_bytes
         rows = _Rows.joined(waiting.pieces)
-        for part in _parts(rows, self._target):
+        for part in _cut_rows(rows, self._target):
             yield stream, part.encode(self._target)
 
 
-def _parts(rows: "_Rows", target: Target) -> "Iterator[_Rows]":
+def _cut_rows(rows: "_Rows", target: EncoderTarget) -> "Iterator[_Rows]":
     """Cut `rows` into even parts, each of about the size of a batch, and never over the limits."""
     size_bytes = rows.size_bytes()
     count = max(size_bytes // target.batch_bytes, -(-len(rows) // BATCH_COUNT_MAX), 1)
@@ -210,7 +210,7 @@ class _Rows:
     attributes: "pa.MapArray | None"
 
     @classmethod
-    def of(cls, batch: "pa.RecordBatch", layout: Layout) -> "_Rows":
+    def of(cls, batch: "pa.RecordBatch", layout: SinkLayout) -> "_Rows":
         payloads = batch.column(layout.payload)
         if payloads.null_count:
             # Nothing is what a tombstone has; bytes under a null are anybody's.
@@ -259,7 +259,7 @@ class _Rows:
             size_bytes += 4 * len(self) + _size_bytes(names) + _size_bytes(values)
         return size_bytes
 
-    def check(self, target: Target) -> None:
+    def check(self, target: EncoderTarget) -> None:
         """Raise for a row that no broker would take, before anything of it is on its way."""
         largest = _largest(self.payloads)
         if largest > target.message_bytes_max:
@@ -274,7 +274,7 @@ class _Rows:
                     f"an attribute of {longest} B is longer than {ATTRIBUTE_BYTES_MAX} B"
                 )
 
-    def encode(self, target: Target) -> tuple[bytes, bytes]:
+    def encode(self, target: EncoderTarget) -> tuple[bytes, bytes]:
         keys = None
         if self.keys is not None:
             keys = (_validity(self.keys), _laid_out(self.keys))

@@ -12,8 +12,8 @@ from ister.base.limits import (
     STAGE_KEEP_MS_MIN,
 )
 from ister.codec import Codec, available
-from ister.spark.clients import Broker
-from ister.spark.options import ACCESS_NAMES, Form, broker_of
+from ister.spark.clients import BrokerEndpoint
+from ister.spark.options import ACCESS_NAMES, OptionForm, broker_of
 
 WRITE_NAMES = (
     "url", "topic", "partitions", "createTopic", "compression", "producer",
@@ -31,7 +31,7 @@ BATCH_KEEP_S = STAGE_KEEP_MS_MAX / 1_000
 class WriteOptions:
     """What a write was told; nothing in it contradicts anything else."""
 
-    broker: Broker = field(default_factory=Broker)
+    broker: BrokerEndpoint = field(default_factory=BrokerEndpoint)
     # `None`: a column says it.
     topic: str | None = None
     # Of a topic that does not exist yet, and whether to make it.
@@ -47,7 +47,7 @@ class WriteOptions:
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Return the options of a write, or raise `ConfigError` with every mistake."""
-    form = Form(given, WRITE_NAMES)
+    form = OptionForm(given, WRITE_NAMES)
     for name in ("series", "number"):
         if streaming and form.has(name):
             form.mistakes.append(f"`{name}` is for a batch write: a stream numbers its own")

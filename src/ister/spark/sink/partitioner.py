@@ -20,11 +20,11 @@ FNV_BASIS = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
 
 Hashes = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.int64]
+Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """Neighbouring rows, `start` to `end`, that go to one stream."""
 
     stream: str
@@ -33,17 +33,17 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class Partitioning:
     """Where rows go. `order` puts the rows of each run side by side; `None`: they are already.
 
     Rows of one run stay in the order they came in.
     """
 
-    order: Numbers | None
-    runs: Sequence[Run]
+    order: Int64Array | None
+    runs: Sequence[RowRun]
 
 
-def place(
+def partition_rows(
     count: int,
     *,
     topics: "str | pa.StringArray",
@@ -51,7 +51,7 @@ def place(
     partitions: "pa.Array | None",
     partitions_of: Callable[[str], int],
     turn: int,
-) -> Placing:
+) -> Partitioning:
     """Return where `count` rows go.
 
     `topics` is one topic for all rows, or one for each. `partitions_of` knows how many partitions
@@ -64,7 +64,7 @@ def place(
     widths = np.maximum(counts, 1)
     firsts = np.concatenate([[0], np.cumsum(widths)[:-1]])
     if len(names) == 1 and widths[0] == 1 and partitions is None:
-        return Placing(None, [Run(_stream(names[0], int(counts[0]), 0), 0, count)])
+        return Partitioning(None, [RowRun(_stream(names[0], int(counts[0]), 0), 0, count)])
     width_of = widths[topic_slots]
     slots = np.broadcast_to(turn % width_of, count)
     if keys is not None and len(keys) and widths.max() > 1:
@@ -113,7 +113,7 @@ def hash_texts(texts: "pa.StringArray") -> Hashes:
     return unsorted
 
 
-def _topics(topics: "str | pa.StringArray") -> "tuple[list[str], Numbers]":
+def _topics(topics: "str | pa.StringArray") -> "tuple[list[str], Int64Array]":
     """Return the names of the topics, and for all rows or each one the slot of its own."""
     if isinstance(topics, str):
         return [topics], np.zeros(1, np.int64)
@@ -135,10 +135,10 @@ def _valid(values: "pa.Array") -> "npt.NDArray[np.bool_]":
     return valid
 
 
-def _given(partitions: "pa.Array", slots: Numbers, widths: Numbers) -> Numbers:
+def _given(partitions: "pa.Array", slots: Int64Array, widths: Int64Array) -> Int64Array:
     """Return `slots` with the partitions that are given instead, which must exist."""
     wanted = partitions.fill_null(-1) if partitions.null_count else partitions
-    given: Numbers = wanted.to_numpy(zero_copy_only=False).astype(np.int64)
+    given: Int64Array = wanted.to_numpy(zero_copy_only=False).astype(np.int64)
     valid = _valid(partitions)
     wrong = valid & ((given < 0) | (given >= widths))
     if wrong.any():
@@ -150,17 +150,17 @@ def _given(partitions: "pa.Array", slots: Numbers, widths: Numbers) -> Numbers:
     return np.where(valid, given, slots)
 
 
-def _sorted(targets: Numbers, streams: Sequence[str]) -> Placing:
+def _sorted(targets: Int64Array, streams: Sequence[str]) -> Partitioning:
     """Put rows for one stream side by side."""
     if not len(targets):
-        return Placing(None, [])
+        return Partitioning(None, [])
     first = int(targets[0])
     if (targets == first).all():
-        return Placing(None, [Run(streams[first], 0, len(targets))])
+        return Partitioning(None, [RowRun(streams[first], 0, len(targets))])
     # Small numbers are sorted by radix, five times quicker.
     small = targets.astype(np.uint16) if len(streams) <= 65_536 else targets
     order = np.argsort(small, kind="stable")
     placed = targets[order]
     edges = np.concatenate([[0], np.flatnonzero(np.diff(placed)) + 1, [len(placed)]]).tolist()
-    runs = [Run(streams[int(placed[start])], start, end) for start, end in pairwise(edges)]
-    return Placing(order, runs)
+    runs = [RowRun(streams[int(placed[start])], start, end) for start, end in pairwise(edges)]
+    return Partitioning(order, runs)

@@ -17,7 +17,7 @@ from ister.base.limits import (
     STAGE_TOPICS_MAX,
 )
 from ister.client import sync
-from ister.spark.sink.encoder import Encoded, Layout, RowEncoder, Target
+from ister.spark.sink.encoder import EncodedBatch, EncoderTarget, RowEncoder, SinkLayout
 from ister.spark.sink.options import WriteOptions
 from ister.spark.sink.topics import topics_of
 
@@ -34,7 +34,7 @@ SMALL_BYTES = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRows:
     """What one task has staged, and how many rows that is."""
 
     stages: tuple["StageSize", ...]
@@ -55,16 +55,16 @@ def stage_rows(
     batches: "Iterable[pa.RecordBatch]",
     *,
     options: WriteOptions,
-    layout: Layout,
+    layout: SinkLayout,
     turn: int,
-) -> Staged:
+) -> StagedRows:
     """Stage all rows, or raise with nothing staged, as far as the broker can still be reached.
 
     `turn`: which partition the first rows without a key go to.
     """
     message_bytes_max, batch_bytes_max = client.batch_limits
     topics = topics_of(client)
-    target = Target(
+    target = EncoderTarget(
         layout,
         topic=options.topic,
         partitions_of=lambda topic: topics.partitions_of(
@@ -89,7 +89,7 @@ def stage_rows(
         topics.forget()
         staging.drop()
         raise
-    return Staged(tuple(staging.closed), encoder.rows)
+    return StagedRows(tuple(staging.closed), encoder.rows)
 
 
 def drop_stages(client: sync.Client, words: Iterable[str]) -> None:
@@ -116,7 +116,7 @@ class _Staging:
         self._batches = 0
         self._streams: set[str] = set()
         # Its first batches, as long as they are few.
-        self._first: list[Encoded] = []
+        self._first: list[EncodedBatch] = []
         self.closed: list[StageSize] = []
 
     def add(self, stream: str, batch: tuple[bytes, bytes]) -> None:

@@ -36,7 +36,7 @@ def ensure_topic(client: sync.Client, topic: str, *, partitions: int, create: bo
     return sum(1 for report in reports if report.topic != topic)
 
 
-class Topics:
+class TopicPartitions:
     """How many partitions the topics have that a process writes to."""
 
     def __init__(self) -> None:
@@ -67,9 +67,9 @@ class Topics:
 
 # For all tasks of a process, as the clients are: a micro-batch of one row must not wait for an
 # answer that the one before it got already.
-_topics: WeakKeyDictionary[sync.Client, Topics] = WeakKeyDictionary()
+_topics: WeakKeyDictionary[sync.Client, TopicPartitions] = WeakKeyDictionary()
 
 
-def topics_of(client: sync.Client) -> Topics:
+def topics_of(client: sync.Client) -> TopicPartitions:
     """Return what this process knows of the topics of a broker."""
-    return _topics.setdefault(client, Topics())
+    return _topics.setdefault(client, TopicPartitions())

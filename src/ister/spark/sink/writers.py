@@ -26,9 +26,9 @@ from ister.base import size_text
 from ister.base.errors import BadRequestError
 from ister.base.limits import SERIES_BATCHES_MAX, SERIES_BYTES_MAX
 from ister.spark.clients import client_of
-from ister.spark.sink.encoder import Layout
+from ister.spark.sink.encoder import SinkLayout
 from ister.spark.sink.options import WriteOptions, series_of, write_options
-from ister.spark.sink.staging import Staged, StageSize, drop_stages, stage_rows
+from ister.spark.sink.staging import StagedRows, StageSize, drop_stages, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 class StagedMessage(WriterCommitMessage):
     """What a task tells the commit: what it has staged, and for which query."""
 
-    staged: Staged
+    staged: StagedRows
     query: str = ""
 
 
@@ -52,7 +52,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
         self._options = write_options(options, streaming=True)
-        self._layout = layout_of(schema, self._options)
+        self._layout = sink_layout_of(schema, self._options)
         self._place = _checkpoint_mark(options)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> StagedMessage:
@@ -115,7 +115,7 @@ class BatchSink(DataSourceArrowWriter):
                 "a topic is only appended to: use mode('append'), or `ister topics purge` first"
             )
         self._options = write_options(options, streaming=False)
-        self._layout = layout_of(schema, self._options)
+        self._layout = sink_layout_of(schema, self._options)
         # Made here, on the driver: the same for all tasks and for the commit.
         self._job = uuid4().hex
 
@@ -147,7 +147,7 @@ class BatchSink(DataSourceArrowWriter):
             if done.overtaken:
                 raise _overtaken(number)
             return
-        for number, words in enumerate(steps(stages)):
+        for number, words in enumerate(publish_steps(stages)):
             client.publish_stages(words, series=f"spark-job/{self._job}", number=number)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
@@ -155,13 +155,13 @@ class BatchSink(DataSourceArrowWriter):
         _forget(self._options, messages)
 
 
-def layout_of(schema: "StructType", options: WriteOptions) -> Layout:
+def sink_layout_of(schema: "StructType", options: WriteOptions) -> SinkLayout:
     """Return where the columns are, or raise `BadRequestError` with all that is wrong."""
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return Layout.of(fields, topic=options.topic)
+    return SinkLayout.of(fields, topic=options.topic)
 
 
-def steps(stages: Sequence[StageSize]) -> Iterator[list[str]]:
+def publish_steps(stages: Sequence[StageSize]) -> Iterator[list[str]]:
     """Yield the words of as many stages at a time as one publish takes together."""
     words: list[str] = []
     size_bytes = batches = 0

@@ -17,7 +17,7 @@ import pyarrow as pa
 from ister.base.errors import BadBatchError
 from ister.base.limits import MIB
 from ister.codec import Attributes, Column, Places, VariablePlace
-from ister.spark.source.slices import Part
+from ister.spark.source.slices import BatchSlice
 
 # Rows of one record batch. Spark takes 10,000 to 100,000 at a time best; of messages of 100 B
 # these are 4 MiB, which still fit into the cache of a core.
@@ -48,7 +48,7 @@ TYPES: Final = {
 _MS_MAX: Final = (2**63 - 1) // 1000
 
 _INT: Final = Struct("<i")
-_Numbers = npt.NDArray[np.int64]
+_Int64Array = npt.NDArray[np.int64]
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
@@ -57,20 +57,20 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def record_batches(
-    parts: Iterable[Part], names: Sequence[str], *, topic: str, partition: int
+    parts: Iterable[BatchSlice], names: Sequence[str], *, topic: str, partition: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `parts`, which are of one partition, as record batches in order.
 
     They have the columns `names` of `TYPES`, in that order. Raises `BadBatchError`.
     """
-    columns = Columns(names, topic=topic, partition=partition)
-    for group in grouped(parts):
+    columns = ColumnBuilder(names, topic=topic, partition=partition)
+    for group in group_slices(parts):
         yield columns.build(group)
 
 
-def grouped(parts: Iterable[Part]) -> Iterator[list[Part]]:
+def group_slices(parts: Iterable[BatchSlice]) -> Iterator[list[BatchSlice]]:
     """Yield parts in groups that make good record batches."""
-    group: list[Part] = []
+    group: list[BatchSlice] = []
     rows = size_bytes = 0
     for part in parts:
         count = part.end - part.start
@@ -93,7 +93,7 @@ def grouped(parts: Iterable[Part]) -> Iterator[list[Part]]:
         yield group
 
 
-class Columns:
+class ColumnBuilder:
     """Makes record batches of some columns for one partition."""
 
     def __init__(self, names: Sequence[str], *, topic: str, partition: int) -> None:
@@ -101,7 +101,7 @@ class Columns:
         self._topic = pa.scalar(topic, pa.string())
         self._partition = pa.scalar(partition, pa.int32())
         self._constants: dict[pa.Scalar, pa.Array] = {}
-        makers: dict[str, Callable[[Group], pa.Array]] = {
+        makers: dict[str, Callable[[SliceGroup], pa.Array]] = {
             "topic": lambda group: self._constant(self._topic, group.count),
             "partition": lambda group: self._constant(self._partition, group.count),
             "offset": lambda group: _fixed(pa.int64(), group.offsets()),
@@ -113,14 +113,14 @@ class Columns:
         }
         self._makers = [makers[name] for name in names]
 
-    def build(self, parts: Sequence[Part]) -> pa.RecordBatch:
+    def build(self, parts: Sequence[BatchSlice]) -> pa.RecordBatch:
         """Return the messages of `parts`, one behind the other."""
-        group = Group(parts)
+        group = SliceGroup(parts)
         return pa.RecordBatch.from_arrays(
             [make(group) for make in self._makers], schema=self.schema
         )
 
-    def _producer(self, group: "Group") -> pa.Array:
+    def _producer(self, group: "SliceGroup") -> pa.Array:
         codes: dict[bytes, int] = {}
         slots = [codes.setdefault(part.batch.producer_bytes, len(codes)) for part in group.parts]
         names = [name.decode(errors="replace") for name in codes]
@@ -140,10 +140,10 @@ class Columns:
         return found.slice(0, count)
 
 
-class Group:
+class SliceGroup:
     """Parts on their way into one record batch."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[BatchSlice]) -> None:
         self.parts = parts
         self.counts = np.array([part.end - part.start for part in parts], np.int64)
         # Of each part, the row it begins at; and behind the last.
@@ -159,7 +159,7 @@ class Group:
             self._found = [part.batch.places() for part in self.parts]
         return self._found
 
-    def offsets(self) -> _Numbers:
+    def offsets(self) -> _Int64Array:
         """Return the offset of each message."""
         # A slot counts from the first message of its batch; compacted batches say it themselves.
         first = [part.batch.base_offset + part.start for part in self.parts]
@@ -167,7 +167,7 @@ class Group:
         numbers += np.arange(self.count)
         return self._overlaid(numbers, Column.OFFSET, lambda places: places.offsets)
 
-    def times_us(self) -> _Numbers:
+    def times_us(self) -> _Int64Array:
         """Return the publish time of each message in microseconds."""
         times = [part.batch.publish_time_ms for part in self.parts]
         numbers = np.repeat(_numbers(times), self.counts)
@@ -280,8 +280,8 @@ class Group:
         return pa.Array.from_buffers(kind, self.count, buffers)
 
     def _overlaid(
-        self, numbers: _Numbers, column: int, position: Callable[[Places], int]
-    ) -> _Numbers:
+        self, numbers: _Int64Array, column: int, position: Callable[[Places], int]
+    ) -> _Int64Array:
         """Put the numbers of those parts that have a column for them over `numbers`."""
         for slot, (batch, start, end) in enumerate(self.parts):
             if batch.columns & column:
@@ -292,7 +292,9 @@ class Group:
         return numbers
 
 
-def _in_place(kind: pa.DataType, part: Part, view: memoryview, place: VariablePlace) -> pa.Array:
+def _in_place(
+    kind: pa.DataType, part: BatchSlice, view: memoryview, place: VariablePlace
+) -> pa.Array:
     """Return a variable column over the memory of its batch."""
     count = part.batch.count
     raw = view[place.offsets : place.offsets + 4 * (count + 1)]
@@ -311,11 +313,11 @@ def _checked(array: pa.Array) -> pa.Array:
     return array
 
 
-def _fixed(kind: pa.DataType, numbers: _Numbers) -> pa.Array:
+def _fixed(kind: pa.DataType, numbers: _Int64Array) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
-def _numbers(values: list[int]) -> _Numbers:
+def _numbers(values: list[int]) -> _Int64Array:
     try:
         return np.array(values, np.int64)
     except OverflowError:

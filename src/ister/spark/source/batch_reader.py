@@ -1,4 +1,4 @@
-"""Batch reads: everything between two places, which are settled once, when the read is planned."""
+"""Batch reads: everything between two positions of each stream, fixed when the read is planned."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -10,9 +10,9 @@ from ister.base import Origin
 from ister.spark.clients import client_of
 from ister.spark.offsets import divide, ranges_between
 from ister.spark.options import ReadOptions
-from ister.spark.source.discovery import Survey
-from ister.spark.source.input_partition import Piece
-from ister.spark.source.layouts import COLUMNS, Layout
+from ister.spark.source.discovery import StreamDiscovery
+from ister.spark.source.input_partition import RangePartition
+from ister.spark.source.layouts import COLUMNS, ReadLayout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,34 +23,37 @@ if TYPE_CHECKING:
 class BatchReader(DataSourceReader):
     """A batch read without filters."""
 
-    def __init__(self, options: ReadOptions, layout: Layout) -> None:
+    def __init__(self, options: ReadOptions, layout: ReadLayout) -> None:
         self.options = options
         self.layout = layout
         self.conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
         """Settle what is read, and divide it into tasks."""
-        survey = Survey(self.options, partial(client_of, self.options.broker))
-        heads = survey.heads()
-        start = survey.places(self.options.start, heads, otherwise=Origin.EARLIEST)
-        end = survey.places(self.options.end, heads, otherwise=Origin.LATEST)
+        discovery = StreamDiscovery(self.options, partial(client_of, self.options.broker))
+        heads = discovery.heads()
+        start = discovery.positions(self.options.start, heads, otherwise=Origin.EARLIEST)
+        end = discovery.positions(self.options.end, heads, otherwise=Origin.LATEST)
         ranges = ranges_between(start, end)
         if self.conditions:
             from ister.spark.source.filters import narrow
 
             ranges = narrow(ranges, self.conditions)
-        return [Piece(one) for one in divide(ranges, pieces_min=self.options.pieces_min)]
+        return [
+            RangePartition(one)
+            for one in divide(ranges, partitions_min=self.options.partitions_min)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Yield the messages of a piece, in order."""
-        from ister.spark.source.reading import Reading
+        """Yield the messages of one partition, in order."""
+        from ister.spark.source.reading import RangeReader
 
         rest: tuple[Condition, ...] = ()
         if self.conditions:
             from ister.spark.source.filters import left_over
 
             rest = tuple(left_over(self.conditions))
-        return Reading(self.options, self.layout, rest).read(partition)
+        return RangeReader(self.options, self.layout, rest).read(partition)
 
 
 class FilteringReader(BatchReader):
@@ -79,6 +82,6 @@ class FilteringReader(BatchReader):
         return left
 
 
-def batch_reader(options: ReadOptions, layout: Layout) -> BatchReader:
+def batch_reader(options: ReadOptions, layout: ReadLayout) -> BatchReader:
     """Return the reader of a batch."""
     return FilteringReader(options, layout) if options.pushdown else BatchReader(options, layout)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ister.base import Origin, find_partition
 from ister.base.errors import BadRequestError, MessagesLostError, TopicNotFoundError
-from ister.spark.offsets import Head, Heads, Place, base_of, gone
-from ister.spark.options import Bound, ReadOptions
+from ister.spark.offsets import StreamHead, StreamHeads, StreamPosition, base_of, retention_loss
+from ister.spark.options import ReadBound, ReadOptions
 from ister.telemetry import library_logger
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SIZES_S = 10.0
 logger = library_logger("ister.spark")
 
 
-class Survey:
+class StreamDiscovery:
     """Asks the broker about the streams of one read."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Survey:
 
     def heads(
         self, beyond: Mapping[str, int] | None = None, wait_s: float = 0.0
-    ) -> dict[str, Head]:
+    ) -> dict[str, StreamHead]:
         """Return the heads of all streams, within `wait_s` of something being beyond `beyond`.
 
         A topic that does not exist is left out when a pattern was given, or when losses are to be
@@ -57,7 +57,9 @@ class Survey:
                 gone_names = {error.topic, base_of(error.topic)[0]}
                 names = [name for name in names if name not in gone_names]
                 continue
-            return {row.topic: Head(row.number, row.first_offset, row.next_offset) for row in rows}
+            return {
+                row.topic: StreamHead(row.number, row.first_offset, row.next_offset) for row in rows
+            }
         # Nothing to wait for, but nothing to hurry for either.
         time.sleep(wait_s)
         return {}
@@ -75,14 +77,16 @@ class Survey:
             self._sizes = now, found
         return self._sizes[1]
 
-    def places(self, bound: Bound, heads: Heads, *, otherwise: Origin) -> dict[str, Place]:
+    def positions(
+        self, bound: ReadBound, heads: StreamHeads, *, otherwise: Origin
+    ) -> dict[str, StreamPosition]:
         """Return where a bound lies in each stream; `otherwise` where it does not say.
 
         Raises `MessagesLostError` for an offset that retention has dropped, unless that is to be
         borne, and `BadRequestError` for one beyond the end.
         """
         _check_named(bound, heads)
-        found: dict[str, Place] = {}
+        found: dict[str, StreamPosition] = {}
         for stream, head in heads.items():
             topic, partition = base_of(stream)
             wanted = bound.offset(topic, partition, otherwise=otherwise)
@@ -95,17 +99,17 @@ class Survey:
             else:
                 assert isinstance(wanted, int)
                 offset = self._checked(stream, wanted, head)
-            found[stream] = Place(head.number, offset)
+            found[stream] = StreamPosition(head.number, offset)
         return found
 
-    def _checked(self, stream: str, offset: int, head: Head) -> int:
+    def _checked(self, stream: str, offset: int, head: StreamHead) -> int:
         if offset > head.next_offset:
             raise BadRequestError(
                 f"offset {offset} of {stream!r} is beyond its end, which is {head.next_offset}"
             )
         if offset >= head.first_offset:
             return offset
-        reason = gone(offset, head.first_offset)
+        reason = retention_loss(offset, head.first_offset)
         if self._options.fail_on_data_loss:
             raise MessagesLostError(stream, reason)
         logger.warning("messages_lost", topic=stream, reason=reason)
@@ -134,7 +138,7 @@ def _base(stream: str) -> str:
     return found[0] if found is not None else stream
 
 
-def _check_named(bound: Bound, heads: Heads) -> None:
+def _check_named(bound: ReadBound, heads: StreamHeads) -> None:
     """Raise `BadRequestError` when a bound names a partition that does not exist."""
     there = {base_of(stream) for stream in heads}
     for topic, partition in sorted(bound.offsets):

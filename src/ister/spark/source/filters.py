@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ister.spark.offsets import Range, base_of
+from ister.spark.offsets import OffsetRange, base_of
 from ister.spark.source import arrow
 
 # The columns that filters are taken for, and what a value to compare them with has to be.
@@ -80,7 +80,7 @@ def accept(given: object, names: Collection[str]) -> Condition | None:
     return Condition(column, kind, value)
 
 
-def narrow(ranges: Sequence[Range], conditions: Sequence[Condition]) -> list[Range]:
+def narrow(ranges: Sequence[OffsetRange], conditions: Sequence[Condition]) -> list[OffsetRange]:
     """Return what of `ranges` can hold rows for which the conditions are true."""
     start, end = _span(conditions)
     fixed = [one for one in conditions if one.column in _OF_STREAM]

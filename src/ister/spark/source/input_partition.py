@@ -5,12 +5,12 @@ A module of its own: planning starts many short processes, which need nothing of
 
 from pyspark.sql.datasource import InputPartition
 
-from ister.spark.offsets import Range
+from ister.spark.offsets import OffsetRange
 
 
-class Piece(InputPartition):
+class RangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, range_: Range) -> None:
+    def __init__(self, range_: OffsetRange) -> None:
         super().__init__(range_)
         self.range = range_

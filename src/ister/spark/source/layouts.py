@@ -76,7 +76,7 @@ class ValueSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReadLayout:
     """The columns of one read, in its order. Goes to executors as it is."""
 
     schema: StructType
@@ -103,20 +103,20 @@ def schema_of(options: ReadOptions, connect: "Connect") -> StructType | str:
     return StructType([*_own(options), *decoded, *tail_fields])
 
 
-def layout_of(options: ReadOptions, schema: StructType, connect: "Connect") -> Layout:
+def layout_of(options: ReadOptions, schema: StructType, connect: "Connect") -> ReadLayout:
     """Return the layout of a read with exactly the columns of `schema`, or raise `ConfigError`."""
     names = [field.name for field in schema]
     known = COLUMNS.fieldNames()
     own = tuple(name for name in names if name in known)
     if options.value_format == "bytes":
         _check_known(names, known)
-        return Layout(schema, own)
+        return ReadLayout(schema, own)
     is_error = options.null_errors and ERROR_COLUMN in names
     decoded = tuple(n for n in names if n not in known and not (is_error and n == ERROR_COLUMN))
     if options.value_format == "json" and not options.value_schema and not options.value_subject:
         # The schema that the user gave says it all, unless it is the one that we gave Spark.
         source = _named_by_user(options, connect)
-        return Layout(schema, own, decoded, with_error=is_error, source=source)
+        return ReadLayout(schema, own, decoded, with_error=is_error, source=source)
     source, columns = _values(options, connect)
     available = (
         [name for name, _ in split_ddl(columns)]
@@ -126,7 +126,7 @@ def layout_of(options: ReadOptions, schema: StructType, connect: "Connect") -> L
     back = {old: new for new, old in source.renamed.items()}
     error = [ERROR_COLUMN] if options.null_errors else []
     _check_known(names, [*known, *(back.get(name, name) for name in available), *error])
-    return Layout(schema, own, decoded, with_error=is_error, source=source)
+    return ReadLayout(schema, own, decoded, with_error=is_error, source=source)
 
 
 def _check_known(names: Sequence[str], known: Sequence[str]) -> None:

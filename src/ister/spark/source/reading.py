@@ -1,6 +1,6 @@
-"""What executors do: read a piece of a stream and yield it as Arrow, in the columns asked for.
+"""What executors do: read a range of a stream and yield it as Arrow, in the columns asked for.
 
-Always true: a piece yields the messages of exactly its offsets, each time it is read; or it
+Always true: a range yields the messages of exactly its offsets, each time it is read; or it
 raises, or, when losses are to be borne, what is left of them, with a warning.
 """
 
@@ -28,13 +28,13 @@ from ister.client.sync import Client
 from ister.codec import SchemaRef
 from ister.schemas import Schema, parse_schema, parse_type
 from ister.spark.clients import client_of
-from ister.spark.offsets import Range, base_of, gone
+from ister.spark.offsets import OffsetRange, base_of, retention_loss
 from ister.spark.options import ReadOptions
-from ister.spark.source.arrow import Columns, grouped
-from ister.spark.source.input_partition import Piece
-from ister.spark.source.layouts import ERROR_COLUMN, Layout
-from ister.spark.source.segments import Access
-from ister.spark.source.slices import Part
+from ister.spark.source.arrow import ColumnBuilder, group_slices
+from ister.spark.source.input_partition import RangePartition
+from ister.spark.source.layouts import ERROR_COLUMN, ReadLayout
+from ister.spark.source.segments import SegmentAccess
+from ister.spark.source.slices import BatchSlice
 from ister.spark.source.tail import read_range, read_tail
 from ister.telemetry import library_logger
 
@@ -51,73 +51,77 @@ logger = library_logger("ister.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How pieces are read. Goes to executors as it is."""
+class RangeReader:
+    """How ranges are read. Goes to executors as it is."""
 
     options: ReadOptions
-    layout: Layout
+    layout: ReadLayout
     conditions: "tuple[Condition, ...]" = ()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a piece, in order."""
+        """Yield the messages of a range, in order."""
         # Spark makes up a partition of its own when there is none.
-        if isinstance(partition, Piece):
+        if isinstance(partition, RangePartition):
             connect = partial(client_of, self.options.broker)
-            parts = read_parts(self.options, partition.range, connect)
-            yield from _Assembly(self, partition.range, connect).batches(parts)
+            parts = read_slices(self.options, partition.range, connect)
+            yield from _RangeAssembly(self, partition.range, connect).batches(parts)
 
 
 # Where messages come from
 
 
-def read_parts(options: ReadOptions, piece: Range, connect: Callable[[], Client]) -> Iterator[Part]:
-    """Yield the messages of a piece: from sealed segments where possible, else the broker."""
-    if piece.rows <= FEW_ROWS:
+def read_slices(
+    options: ReadOptions, range_: OffsetRange, connect: Callable[[], Client]
+) -> Iterator[BatchSlice]:
+    """Yield the messages of a range: from sealed segments where possible, else the broker."""
+    if range_.rows <= FEW_ROWS:
         try:
             found = list(
-                read_tail(connect(), piece.stream, piece.start, piece.end, number=piece.number)
+                read_tail(connect(), range_.stream, range_.start, range_.end, number=range_.number)
             )
         except (BadRequestError, OffsetGoneError, TopicNotFoundError):
             pass  # Not all of it is there any more: how much, is found out below.
         else:
             yield from found
             return
-    start = piece.start
-    while start < piece.end:
+    start = range_.start
+    while start < range_.end:
         try:
-            start, end = _available(options, piece, start, connect())
-            yield from _parts(options, piece.stream, piece.number, start, end, connect)
+            start, end = _available(options, range_, start, connect())
+            yield from _read_available(options, range_.stream, range_.number, start, end, connect)
             return
         except OffsetGoneError as error:
             # Retention came in between. What was yielded lies before that.
-            _lose(options, piece.stream, gone(error.offset, error.first_offset), error)
+            _lose(options, range_.stream, retention_loss(error.offset, error.first_offset), error)
             start = max(start + 1, error.first_offset)
         except TopicNotFoundError as error:
-            _lose(options, piece.stream, "the topic was deleted", error)
+            _lose(options, range_.stream, "the topic was deleted", error)
             return
 
 
-def _available(options: ReadOptions, piece: Range, start: int, client: Client) -> tuple[int, int]:
-    """Return what of a piece is still there, from `start` on; the rest is lost."""
-    [head] = client.heads([piece.stream])
-    if head.number != piece.number:
-        _lose(options, piece.stream, "the topic was deleted and made again")
-        return piece.end, piece.end
+def _available(
+    options: ReadOptions, range_: OffsetRange, start: int, client: Client
+) -> tuple[int, int]:
+    """Return what of a range is still there, from `start` on; the rest is lost."""
+    [head] = client.heads([range_.stream])
+    if head.number != range_.number:
+        _lose(options, range_.stream, "the topic was deleted and made again")
+        return range_.end, range_.end
     if start < head.first_offset:
-        _lose(options, piece.stream, gone(start, head.first_offset))
-    if piece.end > head.next_offset:
-        _lose(options, piece.stream, f"it ends at {head.next_offset}, not at {piece.end}")
-    return max(start, head.first_offset), min(piece.end, head.next_offset)
+        _lose(options, range_.stream, retention_loss(start, head.first_offset))
+    if range_.end > head.next_offset:
+        _lose(options, range_.stream, f"it ends at {head.next_offset}, not at {range_.end}")
+    return max(start, head.first_offset), min(range_.end, head.next_offset)
 
 
-def _parts(
+def _read_available(
     options: ReadOptions,
     stream: str,
     number: int,
     start: int,
     end: int,
     connect: Callable[[], Client],
-) -> Iterator[Part]:
+) -> Iterator[BatchSlice]:
     if start >= end:
         return
     if not options.from_segments:
@@ -134,7 +138,7 @@ def _parts(
         number=number,
         stores=located.stores,
         rows=located.rows,
-        access=Access(dict(options.store_options), options.key_file),
+        access=SegmentAccess(dict(options.store_options), options.key_file),
     )
 
 
@@ -148,13 +152,15 @@ def _lose(options: ReadOptions, stream: str, reason: str, cause: IsterError | No
 # What becomes of them
 
 
-class _Assembly:
-    """Makes the record batches of one piece."""
+class _RangeAssembly:
+    """Makes the record batches of one range."""
 
-    def __init__(self, reading: Reading, piece: Range, connect: Callable[[], Client]) -> None:
+    def __init__(
+        self, reading: RangeReader, range_: OffsetRange, connect: Callable[[], Client]
+    ) -> None:
         layout = reading.layout
         self._layout = layout
-        self._stream = piece.stream
+        self._stream = range_.stream
         self._conditions = reading.conditions
         self._null_errors = reading.options.null_errors
         self._connect = connect
@@ -173,15 +179,15 @@ class _Assembly:
             names += [name for name in ("payload", "offset") if name not in names]
         if not names:
             names = ["offset"]  # Something has to say how many rows there are.
-        topic, partition = base_of(piece.stream)
-        self._columns = Columns(names, topic=topic, partition=partition)
+        topic, partition = base_of(range_.stream)
+        self._columns = ColumnBuilder(names, topic=topic, partition=partition)
         self._known: dict[SchemaRef, Schema | IsterError] = {}
 
-    def batches(self, parts: Iterator[Part]) -> Iterator[pa.RecordBatch]:
+    def batches(self, parts: Iterator[BatchSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of all parts."""
         # A task that is given up closes its generator: a reader of the broker ends then too.
         with closing(parts):  # type: ignore[type-var]
-            for group in grouped(parts):
+            for group in group_slices(parts):
                 for schema, some in self._runs(group):
                     batch = self._columns.build(some)
                     if self._conditions:
@@ -194,7 +200,9 @@ class _Assembly:
 
         return select(batch, self._conditions)
 
-    def _runs(self, group: list[Part]) -> Iterable[tuple[SchemaRef | None, Sequence[Part]]]:
+    def _runs(
+        self, group: list[BatchSlice]
+    ) -> Iterable[tuple[SchemaRef | None, Sequence[BatchSlice]]]:
         """Divide parts by what they were written with, where that makes a difference."""
         if not self._by_schema:
             return [(None, group)]

@@ -30,7 +30,7 @@ from ister.client import SegmentRow
 from ister.codec import available
 from ister.log import SealedReader, Span, Stored, sealed_span
 from ister.objects import FileKeyring, open_store, store_options
-from ister.spark.source.slices import Missing, Part, cut
+from ister.spark.source.slices import BatchSlice, MissingRange, slice_batch
 from ister.telemetry import library_logger
 
 # One read. From the page cache it takes a millisecond, and gives work for some: 80,000 messages
@@ -47,7 +47,7 @@ logger = library_logger("ister.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class SegmentAccess:
     """What a reader of segments needs beside their addresses. Goes to executors as it is."""
 
     # As in `open_store`; empty: environment variables and machine roles.
@@ -56,7 +56,7 @@ class Access:
     key_file: str = ""
 
 
-class Store(Protocol):
+class SegmentStore(Protocol):
     """A store that is only read. Any thread may read."""
 
     def read(self, name: str, position: int, size_bytes: int) -> bytes:
@@ -76,16 +76,16 @@ def read_segments(
     start: int,
     end: int,
     *,
-    access: Access,
+    access: SegmentAccess,
     now: Callable[[], float] = time.monotonic,
-) -> Iterator[Part | Missing]:
+) -> Iterator[BatchSlice | MissingRange]:
     """Yield the messages `start` to `end` of the stream `number`, and what is missing, in order.
 
     `stores` and `rows` are as `client.locate` returned them, or those of the rows that reach into
     the range. Raises `ConfigError` when the key file, or a store with the options that were given,
     cannot be used.
     """
-    readers = Readers(access, now)
+    readers = SegmentReaders(access, now)
     offset = start
     try:
         for row in rows:
@@ -94,7 +94,7 @@ def read_segments(
             if row.first_offset >= end:
                 break
             if row.first_offset > offset:
-                yield Missing(offset, row.first_offset, "no sealed segment has it")
+                yield MissingRange(offset, row.first_offset, "no sealed segment has it")
                 offset = row.first_offset
             until = min(row.end_offset, end)
             try:
@@ -103,17 +103,17 @@ def read_segments(
                     yield part
             except (OSError, CorruptedError, EncryptionKeyError, CodecMissingError) as error:
                 readers.on_failure(stores[row.store], error)
-                yield Missing(offset, until, f"{row.name}: {error}")
+                yield MissingRange(offset, until, f"{row.name}: {error}")
             offset = until
     finally:
         readers.close()
     if offset < end:
-        yield Missing(offset, end, "no sealed segment has it")
+        yield MissingRange(offset, end, "no sealed segment has it")
 
 
 def _read_row(
-    readers: "Readers", store: str, row: SegmentRow, number: int, start: int, end: int
-) -> Iterator[tuple[Part, int]]:
+    readers: "SegmentReaders", store: str, row: SegmentRow, number: int, start: int, end: int
+) -> Iterator[tuple[BatchSlice, int]]:
     """Yield the messages of one segment, each part with the offset behind it."""
     reader, opened = readers.get(store)
     span = sealed_span(
@@ -129,29 +129,29 @@ def _read_row(
         if stored.batch.codec not in readers.codecs:
             # The broker unpacks what a client cannot.
             raise CodecMissingError(stored.batch.codec.name.lower())
-        part = cut(stored.batch, start, end)
+        part = slice_batch(stored.batch, start, end)
         if part is not None:
             yield part, min(stored.end_offset, end)
 
 
 def _stored(
-    reader: SealedReader, store: Store, span: Span, number: int, start: int, end: int
+    reader: SealedReader, store: SegmentStore, span: Span, number: int, start: int, end: int
 ) -> Iterator[Stored]:
     until = min(span.end_offset, end)
     return reader.read(span, number, start, until, bytes_max=WINDOW_BYTES, expect=store.expect)
 
 
-class Readers:
+class SegmentReaders:
     """The stores of one task, opened as they are needed."""
 
-    def __init__(self, access: Access, now: Callable[[], float]) -> None:
+    def __init__(self, access: SegmentAccess, now: Callable[[], float]) -> None:
         self._access = access
         self._now = now
         self._keyring = FileKeyring.open(Path(access.key_file)) if access.key_file else None
         self.codecs = available()
-        self._opened: dict[str, tuple[SealedReader, Store]] = {}
+        self._opened: dict[str, tuple[SealedReader, SegmentStore]] = {}
 
-    def get(self, url: str) -> tuple[SealedReader, Store]:
+    def get(self, url: str) -> tuple[SealedReader, SegmentStore]:
         """Return the reader of the store at `url`, or raise `OSError` with what is wrong."""
         reason = self._find_failure(url)
         if reason:
@@ -197,14 +197,14 @@ class Readers:
         self._opened.clear()
 
 
-def _open(url: str, options: Mapping[str, str]) -> Store:
+def _open(url: str, options: Mapping[str, str]) -> SegmentStore:
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return Folder(Path(unquote(parts.path)))
-    return Remote(_connected(url, options))
+        return SegmentFolder(Path(unquote(parts.path)))
+    return RemoteSegments(_connected(url, options))
 
 
-class Folder:
+class SegmentFolder:
     """The data folder of a broker on this machine, or a folder that both can see."""
 
     def __init__(self, root: Path) -> None:
@@ -214,7 +214,7 @@ class Folder:
         self._descriptor = -1
 
     def read(self, name: str, position: int, size_bytes: int) -> bytes:
-        """See `Store`."""
+        """See `SegmentStore`."""
         if name != self._name:
             self.close()
             # Only for reading: nothing here can harm a broker that writes beside us.
@@ -229,42 +229,42 @@ class Folder:
         return data
 
     def expect(self, name: str, position: int, size_bytes: int) -> None:
-        """See `Store`: the system may fetch it meanwhile."""
+        """See `SegmentStore`: the system may fetch it meanwhile."""
         if name == self._name and hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(self._descriptor, position, size_bytes, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """See `Store`."""
+        """See `SegmentStore`."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._name, self._descriptor = "", -1
 
 
-class Ranges(Protocol):
+class ObjectRanges(Protocol):
     """What is used of an object store."""
 
     def get_range(self, name: str, position: int, size_bytes: int) -> bytes:
         """Return a part of an object; fewer bytes than asked for only at its end."""
 
 
-class Remote:
+class RemoteSegments:
     """An object store; what is expected is fetched ahead."""
 
-    def __init__(self, store: Ranges) -> None:
+    def __init__(self, store: ObjectRanges) -> None:
         self._store = store
         self._ahead: dict[tuple[str, int, int], Future[bytes]] = {}
         self._threads: ThreadPoolExecutor | None = None
 
     def read(self, name: str, position: int, size_bytes: int) -> bytes:
-        """See `Store`."""
+        """See `SegmentStore`."""
         expected = self._ahead.pop((name, position, size_bytes), None)
         if expected is not None:
             return expected.result()
         return self._store.get_range(name, position, size_bytes)
 
     def expect(self, name: str, position: int, size_bytes: int) -> None:
-        """See `Store`."""
+        """See `SegmentStore`."""
         # The one to be read now is among them, and two more.
         if len(self._ahead) > AHEAD_COUNT:
             return
@@ -275,7 +275,7 @@ class Remote:
         )
 
     def close(self) -> None:
-        """See `Store`; the connections are kept for the next task."""
+        """See `SegmentStore`; the connections are kept for the next task."""
         self._ahead.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -286,12 +286,12 @@ class Remote:
 StoreKey = tuple[str, tuple[tuple[str, str], ...]]
 
 # Of this process: workers are forked, and neither connections nor threads survive that.
-_stores: dict[tuple[int, StoreKey], Ranges] = {}
+_stores: dict[tuple[int, StoreKey], ObjectRanges] = {}
 # Until when they are not tried again, and why.
 _unusable: dict[StoreKey, tuple[float, str]] = {}
 
 
-def _connected(url: str, options: Mapping[str, str]) -> Ranges:
+def _connected(url: str, options: Mapping[str, str]) -> ObjectRanges:
     """Return the object store at `url`, which a worker keeps from task to task."""
     key = (os.getpid(), (url, tuple(sorted(options.items()))))
     found = _stores.get(key)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ister.codec import Batch, Column
 
 
-class Part(NamedTuple):
+class BatchSlice(NamedTuple):
     """The messages at slots `start` to `end` of a batch."""
 
     batch: Batch
@@ -14,7 +14,7 @@ class Part(NamedTuple):
     end: int
 
 
-class Missing(NamedTuple):
+class MissingRange(NamedTuple):
     """Offsets that could not be read where they were said to lie: the broker has to be asked."""
 
     start: int
@@ -22,7 +22,7 @@ class Missing(NamedTuple):
     reason: str
 
 
-def cut(batch: Batch, start: int, end: int) -> Part | None:
+def slice_batch(batch: Batch, start: int, end: int) -> BatchSlice | None:
     """Return the messages of a batch with offsets from `start` to `end`, if it has any."""
     if batch.columns & Column.OFFSET:
         # Compaction has left gaps.
@@ -31,4 +31,4 @@ def cut(batch: Batch, start: int, end: int) -> Part | None:
     else:
         base = batch.base_offset
         first, last = max(start - base, 0), min(end - base, batch.count)
-    return Part(batch, first, last) if first < last else None
+    return BatchSlice(batch, first, last) if first < last else None

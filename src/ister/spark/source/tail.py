@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from ister.base.errors import BadRequestError, ClosedError, TopicNotFoundError
 from ister.client import SegmentRow
 from ister.client.sync import Client
-from ister.spark.source.segments import Access, read_segments
-from ister.spark.source.slices import Missing, Part
+from ister.spark.source.segments import SegmentAccess, read_segments
+from ister.spark.source.slices import BatchSlice, MissingRange
 
 
 def read_tail(
     client: Client, topic: str, start: int, end: int, *, number: int | None = None
-) -> Iterator[Part]:
+) -> Iterator[BatchSlice]:
     """Yield the messages `start` to `end` of one stream or partition from the broker.
 
     `end` is at most the next offset of the stream. Raises `OffsetGoneError` when retention has
@@ -26,7 +26,7 @@ def read_tail(
             if number not in (None, reader.numbers[topic]):
                 raise TopicNotFoundError(topic)
             for batch in reader:
-                yield Part(batch, 0, batch.count)
+                yield BatchSlice(batch, 0, batch.count)
     except (BadRequestError, ClosedError):
         # Deleted meanwhile, or made again and not as long.
         _check_same(client, topic, number)
@@ -49,8 +49,8 @@ def read_range(
     number: int,
     stores: Sequence[str] = (),
     rows: Sequence[SegmentRow] = (),
-    access: Access | None = None,
-) -> Iterator[Part]:
+    access: SegmentAccess | None = None,
+) -> Iterator[BatchSlice]:
     """Yield the messages `start` to `end`: from sealed segments where possible, else the broker.
 
     `number`, `stores` and `rows` are as `client.locate` returned them. `connect` is called when
@@ -59,8 +59,8 @@ def read_range(
     """
     # What is missing so far and was not read yet: from here to there.
     first = last = start
-    for found in read_segments(number, stores, rows, start, end, access=access or Access()):
-        if isinstance(found, Missing):
+    for found in read_segments(number, stores, rows, start, end, access=access or SegmentAccess()):
+        if isinstance(found, MissingRange):
             # Nothing lies between two that follow each other.
             if first == last:
                 first = found.start

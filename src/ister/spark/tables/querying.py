@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ister.spark.tables.manifest import Manifest
+from ister.spark.tables.manifest import TableManifest
 
 
-def queries(path: Path, manifest: Manifest) -> dict[str, str]:
+def queries(path: Path, manifest: TableManifest) -> dict[str, str]:
     """Return, for each reader, the line that reads the table in a folder.
 
     Where some files lack columns that were added later, the line asks for null in them.

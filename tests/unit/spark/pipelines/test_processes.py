@@ -32,11 +32,11 @@ def test_a_running_pipeline_is_found_with_what_it_wrote_last(tmp_path: Path) -> 
     with processes.claim("p", tmp_path) as claim:
         claim.write(own(progress={"sinks": []}, metrics_port=9_464))
 
-        assert processes.running(tmp_path) == [own(progress={"sinks": []}, metrics_port=9_464)]
-        assert processes.find("p", tmp_path) is not None
-        assert processes.find("q", tmp_path) is None
+        assert processes.list_running(tmp_path) == [own(progress={"sinks": []}, metrics_port=9_464)]
+        assert processes.find_running("p", tmp_path) is not None
+        assert processes.find_running("q", tmp_path) is None
 
-    assert processes.running(tmp_path) == []
+    assert processes.list_running(tmp_path) == []
 
 
 def test_a_name_is_taken_by_one_runner_at_a_time(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_name_may_hold_what_a_file_name_may_not(tmp_path: Path) -> None:
     with processes.claim("../a/b", tmp_path / "in") as claim:
         claim.write(own("../a/b"))
 
-        assert [one.name for one in processes.running(tmp_path / "in")] == ["../a/b"]
+        assert [one.name for one in processes.list_running(tmp_path / "in")] == ["../a/b"]
     assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
@@ -63,19 +63,19 @@ def test_a_process_that_has_the_id_of_an_earlier_one_is_not_it(tmp_path: Path) -
     entry = own()
     with processes.claim("p", tmp_path) as claim:
         claim.write(replace(entry, started_ms=entry.started_ms - processes.START_TOLERANCE_MS))
-        assert processes.find("p", tmp_path) is not None
+        assert processes.find_running("p", tmp_path) is not None
 
         claim.write(replace(entry, started_ms=entry.started_ms - processes.START_TOLERANCE_MS - 1))
-        assert processes.find("p", tmp_path) is None
+        assert processes.find_running("p", tmp_path) is None
         with pytest.raises(PipelineNotRunningError):
-            processes.stop("p", 0.0, tmp_path)
+            processes.stop_running("p", 0.0, tmp_path)
 
 
 def test_a_file_of_another_version_or_of_nobody_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "torn.json").write_text('{"name": "to')
     (tmp_path / "new.json").write_text(json.dumps({"name": "new", "colour": "red"}))
 
-    assert processes.running(tmp_path) == []
+    assert processes.list_running(tmp_path) == []
 
 
 def child(program: str) -> "subprocess.Popen[str]":
@@ -101,12 +101,12 @@ def test_stop_ends_the_process_and_returns_when_it_is_gone(tmp_path: Path) -> No
     with child("print('ready', flush=True); input()") as process:
         entry_of(process, tmp_path)
 
-        stopped = processes.stop("p", 20.0, tmp_path)
+        stopped = processes.stop_running("p", 20.0, tmp_path)
 
         # A zombie, until its parent looks: for us it has ended.
         assert stopped.pid == process.pid
         assert process.wait() == -signal.SIGTERM
-    assert processes.running(tmp_path) == []
+    assert processes.list_running(tmp_path) == []
 
 
 def test_stop_says_when_a_process_does_not_end_in_time(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_stop_says_when_a_process_does_not_end_in_time(tmp_path: Path) -> None:
         entry_of(process, tmp_path)
 
         with pytest.raises(RequestTimeoutError):
-            processes.stop("p", 0.1, tmp_path)
+            processes.stop_running("p", 0.1, tmp_path)
 
         assert process.poll() is None
         process.kill()
@@ -129,7 +129,7 @@ def test_stop_names_those_that_run(tmp_path: Path) -> None:
         claim.write(own())
 
         with pytest.raises(PipelineNotRunningError, match="running are p"):
-            processes.stop("q", 1.0, tmp_path)
+            processes.stop_running("q", 1.0, tmp_path)
 
 
 def test_the_registry_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

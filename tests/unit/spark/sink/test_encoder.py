@@ -14,7 +14,7 @@ from ister.base import partition_name
 from ister.base.errors import BadRequestError, MessageTooLargeError
 from ister.base.limits import BATCH_COUNT_MAX, MIB
 from ister.codec import Batch, Codec, encode
-from ister.spark.sink.encoder import Layout, RowEncoder, Target
+from ister.spark.sink.encoder import EncoderTarget, RowEncoder, SinkLayout
 from ister.spark.sink.partitioner import hash_texts
 from ister.topics import fnv1a
 
@@ -51,8 +51,8 @@ def encoder(
     batch_bytes_max: int = 16 * MIB,
     codec: Codec = Codec.NONE,
 ) -> RowEncoder:
-    layout = Layout.of([(name, TYPES[name][1]) for name in batch.schema.names], topic=topic)
-    target = Target(
+    layout = SinkLayout.of([(name, TYPES[name][1]) for name in batch.schema.names], topic=topic)
+    target = EncoderTarget(
         layout,
         topic=topic,
         partitions_of=lambda _: partitions,
@@ -351,7 +351,7 @@ def test_all_mistakes_in_the_columns_are_named_together_with_the_way_out() -> No
     fields = [("payload", "int"), ("key", "binary"), ("offset", "bigint")]
 
     with pytest.raises(BadRequestError) as caught:
-        Layout.of(fields, topic=None)
+        SinkLayout.of(fields, topic=None)
 
     text = str(caught.value)
     assert "`payload` is int, not binary or string" in text
@@ -362,7 +362,7 @@ def test_all_mistakes_in_the_columns_are_named_together_with_the_way_out() -> No
 
 
 def test_columns_are_found_in_any_case() -> None:
-    layout = Layout.of([("Key", "string"), ("VALUE", "string")], topic=TOPIC)
+    layout = SinkLayout.of([("Key", "string"), ("VALUE", "string")], topic=TOPIC)
 
     assert (layout.payload, layout.key) == (1, 0)
 

@@ -8,11 +8,11 @@ from pyspark.sql.types import BinaryType, StructType
 from ister.base.errors import BadRequestError, ConfigError
 from ister.base.limits import GIB, MIB, NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
 from ister.codec import Codec
-from ister.spark.clients import Broker
+from ister.spark.clients import BrokerEndpoint
 from ister.spark.sink.encoder import COLUMN_TYPES
 from ister.spark.sink.options import WRITE_NAMES, WriteOptions, series_of, write_options
-from ister.spark.sink.staging import Staged, StageSize
-from ister.spark.sink.writers import StagedMessage, StreamSink, steps
+from ister.spark.sink.staging import StagedRows, StageSize
+from ister.spark.sink.writers import StagedMessage, StreamSink, publish_steps
 
 
 def test_options_are_read_in_the_case_that_spark_hands_them_over() -> None:
@@ -30,7 +30,7 @@ def test_options_are_read_in_the_case_that_spark_hands_them_over() -> None:
     }
 
     assert write_options(given, streaming=True) == WriteOptions(
-        broker=Broker(url="isters://broker:1", token="t", tls_ca="ca.pem"),
+        broker=BrokerEndpoint(url="isters://broker:1", token="t", tls_ca="ca.pem"),
         topic="/default/out",
         partitions=4,
         create_topic=False,
@@ -83,16 +83,19 @@ def stage(word: str, size_bytes: int, batches: int = 1) -> StageSize:
 def test_stages_are_published_in_steps_that_one_publish_takes() -> None:
     half = SERIES_BYTES_MAX // 2
 
-    assert list(steps([stage("a", half), stage("b", half), stage("c", 1)])) == [["a", "b"], ["c"]]
-    assert list(steps([stage("a", half), stage("b", half + 1)])) == [["a"], ["b"]]
-    assert list(steps([stage("a", 1, SERIES_BATCHES_MAX), stage("b", 1)])) == [["a"], ["b"]]
-    assert list(steps([])) == []
+    assert list(publish_steps([stage("a", half), stage("b", half), stage("c", 1)])) == [
+        ["a", "b"],
+        ["c"],
+    ]
+    assert list(publish_steps([stage("a", half), stage("b", half + 1)])) == [["a"], ["b"]]
+    assert list(publish_steps([stage("a", 1, SERIES_BATCHES_MAX), stage("b", 1)])) == [["a"], ["b"]]
+    assert list(publish_steps([])) == []
 
 
 def test_forty_gibibytes_are_forty_steps() -> None:
     stages = [stage(str(number), 256 * MIB) for number in range(40 * 4)]
 
-    found = list(steps(stages))
+    found = list(publish_steps(stages))
 
     assert [len(words) for words in found] == [4] * (40 * GIB // SERIES_BYTES_MAX)
     assert [word for words in found for word in words] == [one.word for one in stages]
@@ -108,7 +111,7 @@ def test_a_batch_of_a_stream_that_no_publish_takes_says_how_to_get_past_it(
 
     # Spark keeps to what it has planned: with lower limits alone it would fail for ever.
     with pytest.raises(BadRequestError, match=r"maxBytesPerTrigger.*remove the file `offsets/7`"):
-        sink.commit([StagedMessage(Staged(stages, 2), "query")], 7)
+        sink.commit([StagedMessage(StagedRows(stages, 2), "query")], 7)
 
 
 def test_the_name_of_a_series_is_never_longer_than_a_name_may_be() -> None:

@@ -16,11 +16,11 @@ from ister.spark.source.arrow import (
     PARTS_TARGET,
     ROWS_TARGET,
     TYPES,
-    Columns,
-    grouped,
+    ColumnBuilder,
+    group_slices,
     record_batches,
 )
-from ister.spark.source.slices import Part, cut
+from ister.spark.source.slices import BatchSlice, slice_batch
 
 TOPIC = "/default/orders"
 PARTITION = 3
@@ -28,15 +28,15 @@ NAMES = list(TYPES)
 MS_MAX = (2**63 - 1) // 1000
 
 
-def whole(batch: Batch) -> Part:
-    return Part(batch, 0, batch.count)
+def whole(batch: Batch) -> BatchSlice:
+    return BatchSlice(batch, 0, batch.count)
 
 
 def made(payloads: list[bytes], *, base_offset: int = 0, **columns: Any) -> Batch:
     return Messages(payloads, **columns).batch(base_offset=base_offset)
 
 
-def expected(parts: list[Part]) -> list[dict[str, Any]]:
+def expected(parts: list[BatchSlice]) -> list[dict[str, Any]]:
     """Return the rows of some parts, found message by message."""
     rows = []
     for batch, start, end in parts:
@@ -74,7 +74,7 @@ def shown(batches: list[pa.RecordBatch], names: list[str]) -> list[dict[str, Any
 
 
 @st.composite
-def some_parts(draw: st.DrawFn) -> list[Part]:
+def some_parts(draw: st.DrawFn) -> list[BatchSlice]:
     """Any batches, with any of their messages gone by compaction, cut anywhere."""
     parts = []
     for one in draw(st.lists(messages(max_size=20), min_size=1, max_size=5)):
@@ -84,13 +84,13 @@ def some_parts(draw: st.DrawFn) -> list[Part]:
             slots = draw(st.sets(st.sampled_from(range(batch.count)), min_size=1))
             batch = batch.select(sorted(slots))
         start = draw(st.integers(0, batch.count - 1))
-        parts.append(Part(batch, start, draw(st.integers(start + 1, batch.count))))
+        parts.append(BatchSlice(batch, start, draw(st.integers(start + 1, batch.count))))
     return parts
 
 
 @given(some_parts(), st.permutations(NAMES), st.integers(1, len(NAMES)))
 def test_any_columns_of_any_batches_are_what_a_loop_over_the_messages_finds(
-    parts: list[Part], order: list[str], count: int
+    parts: list[BatchSlice], order: list[str], count: int
 ) -> None:
     names = order[:count]
 
@@ -158,7 +158,7 @@ def test_a_large_batch_is_used_where_it_lies() -> None:
 def test_small_batches_become_few_record_batches() -> None:
     parts = (whole(made([b"x" * 100] * 100, base_offset=100 * n)) for n in range(1_000))
 
-    sizes = [sum(p.end - p.start for p in group) for group in grouped(parts)]
+    sizes = [sum(p.end - p.start for p in group) for group in group_slices(parts)]
 
     assert sum(sizes) == 100_000
     assert set(sizes[:-1]) == {(ROWS_TARGET + 99) // 100 * 100}
@@ -167,20 +167,20 @@ def test_small_batches_become_few_record_batches() -> None:
 def test_no_record_batch_is_made_of_more_batches_than_is_good_for_the_collector() -> None:
     parts = (whole(made([b"x"], base_offset=n)) for n in range(2 * PARTS_TARGET + 1))
 
-    assert [len(group) for group in grouped(parts)] == [PARTS_TARGET, PARTS_TARGET, 1]
+    assert [len(group) for group in group_slices(parts)] == [PARTS_TARGET, PARTS_TARGET, 1]
 
 
 def test_large_messages_make_record_batches_of_few_rows() -> None:
     parts = (whole(made([b"x" * 4_000_000], base_offset=n)) for n in range(20))
 
-    assert [len(group) for group in islice(grouped(parts), 2)] == [5, 5]
+    assert [len(group) for group in islice(group_slices(parts), 2)] == [5, 5]
 
 
 def test_a_large_batch_does_not_wait_for_small_ones() -> None:
     small, large = made([b"a"]), made([b"b"] * ALONE_ROWS, base_offset=1)
     parts = [whole(small), whole(large), whole(small)]
 
-    assert [len(group) for group in grouped(parts)] == [1, 1, 1]
+    assert [len(group) for group in group_slices(parts)] == [1, 1, 1]
 
 
 def test_no_parts_are_no_record_batches() -> None:
@@ -192,7 +192,7 @@ def test_producers_of_many_batches_keep_their_messages_apart() -> None:
     for n in range(50):
         header = {"producer": b"p%d" % n}
         parts.append(whole(made([b"x", b"y"], base_offset=2 * n, header=header)))
-    columns = Columns(["producer"], topic=TOPIC, partition=0)
+    columns = ColumnBuilder(["producer"], topic=TOPIC, partition=0)
 
     assert columns.build(parts)["producer"].to_pylist() == [f"p{n // 2}" for n in range(100)]
     for n, part in enumerate(parts):
@@ -205,7 +205,7 @@ def test_producers_of_many_batches_keep_their_messages_apart() -> None:
 def test_a_batch_is_cut_to_offsets(start: int, end: int, slots: tuple[int, int] | None) -> None:
     batch = made([b"x"] * 10, base_offset=10)
 
-    part = cut(batch, start, end)
+    part = slice_batch(batch, start, end)
 
     assert (part and part[1:]) == slots
 
@@ -213,6 +213,6 @@ def test_a_batch_is_cut_to_offsets(start: int, end: int, slots: tuple[int, int] 
 def test_a_compacted_batch_is_cut_by_the_offsets_it_has_left() -> None:
     batch = made([b"%d" % n for n in range(10)], base_offset=10).select([1, 4, 8])
 
-    assert cut(batch, 12, 18) == Part(batch, 1, 2)
-    assert cut(batch, 15, 18) is None
-    assert cut(batch, 18, 19) == Part(batch, 2, 3)
+    assert slice_batch(batch, 12, 18) == BatchSlice(batch, 1, 2)
+    assert slice_batch(batch, 15, 18) is None
+    assert slice_batch(batch, 18, 19) == BatchSlice(batch, 2, 3)

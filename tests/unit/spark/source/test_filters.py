@@ -25,11 +25,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from ister.spark.offsets import Range
+from ister.spark.offsets import OffsetRange
 from ister.spark.options import read_options
 from ister.spark.source.batch_reader import FilteringReader
 from ister.spark.source.filters import TYPES, Condition, accept, left_over, narrow, select
-from ister.spark.source.layouts import Layout
+from ister.spark.source.layouts import ReadLayout
 
 ALL = set(TYPES)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -119,7 +119,7 @@ def test_columns_with_a_type_or_collation_of_the_users_are_left_to_spark() -> No
             StructField("producer", StringType()),
         ]
     )
-    reader = FilteringReader(read_options({"topic": "/default/a"}), Layout(schema, ()))
+    reader = FilteringReader(read_options({"topic": "/default/a"}), ReadLayout(schema, ()))
     given: list[Filter] = [
         EqualTo(("key",), "K"),
         EqualTo(("offset",), 5),
@@ -132,7 +132,7 @@ def test_columns_with_a_type_or_collation_of_the_users_are_left_to_spark() -> No
 
 # Narrowing
 
-STREAMS = [Range("/default/a", 1, 0, 100), Range("/default/o-part-3", 2, 50, 80)]
+STREAMS = [OffsetRange("/default/a", 1, 0, 100), OffsetRange("/default/o-part-3", 2, 50, 80)]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_narrowing_and_what_is_left_over_together_are_exact(given_: list[Filter]
     conditions = [condition(one) for one in given_]
 
     found: list[int] = []
-    for one in narrow([Range("/default/a", 1, 0, 20)], conditions):
+    for one in narrow([OffsetRange("/default/a", 1, 0, 20)], conditions):
         batch = pa.record_batch({"offset": pa.array(range(one.start, one.end), pa.int64())})
         found += select(batch, left_over(conditions)).column("offset").to_pylist()
 

@@ -8,13 +8,13 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from ister.base.errors import IsterError, NotConnectedError, SchemaNotFoundError
 from ister.client.sync import Client
-from ister.spark.offsets import Range
+from ister.spark.offsets import OffsetRange
 from ister.spark.options import ReadOptions
-from ister.spark.source.layouts import Layout, ValueSource
-from ister.spark.source.reading import Reading, _Assembly
+from ister.spark.source.layouts import ReadLayout, ValueSource
+from ister.spark.source.reading import RangeReader, _RangeAssembly
 
 DEFINITION = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-LAYOUT = Layout(
+LAYOUT = ReadLayout(
     StructType([StructField("id", LongType())]),
     (),
     ("id",),
@@ -29,9 +29,9 @@ def refusing(error: IsterError) -> Callable[[], Client]:
     return connect
 
 
-def assembly(connect: Callable[[], Client]) -> _Assembly:
-    reading = Reading(ReadOptions(null_errors=True), LAYOUT)
-    return _Assembly(reading, Range("/default/a", 1, 0, 5), connect)
+def assembly(connect: Callable[[], Client]) -> _RangeAssembly:
+    reading = RangeReader(ReadOptions(null_errors=True), LAYOUT)
+    return _RangeAssembly(reading, OffsetRange("/default/a", 1, 0, 5), connect)
 
 
 def test_a_broker_that_is_away_ends_the_task_and_makes_no_row_null() -> None:

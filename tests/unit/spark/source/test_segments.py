@@ -12,8 +12,14 @@ from ister.client import SegmentRow
 from ister.codec import Batch, Codec, available, encode
 from ister.log import FileBackend, Kind, LogOptions
 from ister.objects import LocalDisk
-from ister.spark.source.segments import AHEAD_COUNT, UNUSABLE_S, Access, Remote, read_segments
-from ister.spark.source.slices import Missing, Part
+from ister.spark.source.segments import (
+    AHEAD_COUNT,
+    UNUSABLE_S,
+    RemoteSegments,
+    SegmentAccess,
+    read_segments,
+)
+from ister.spark.source.slices import BatchSlice, MissingRange
 
 TOPIC = 7
 SMALL = LogOptions(segment_bytes=8_192, extent_bytes=1_024)
@@ -57,11 +63,11 @@ def store_of(bench: Bench) -> str:
     return bench.backend.disk.url
 
 
-def covered(found: list[Part | Missing]) -> list[int]:
+def covered(found: list[BatchSlice | MissingRange]) -> list[int]:
     """Return every offset, in the order it was yielded; of what is missing as well."""
     offsets: list[int] = []
     for one in found:
-        if isinstance(one, Missing):
+        if isinstance(one, MissingRange):
             offsets += range(one.start, one.end)
         else:
             offsets += one.batch.offsets[one.start : one.end]
@@ -78,17 +84,17 @@ def test_every_offset_is_read_or_missing_whatever_rows_are_known(
     start = data.draw(st.integers(0, 119))
     end = data.draw(st.integers(start, 120))
 
-    found = list(read_segments(TOPIC, [store_of(bench)], rows, start, end, access=Access()))
+    found = list(read_segments(TOPIC, [store_of(bench)], rows, start, end, access=SegmentAccess()))
 
     assert covered(found) == list(range(start, end))
     readable = {n for row in rows for n in range(row.first_offset, row.end_offset)}
-    lost = [n for one in found if isinstance(one, Missing) for n in range(one.start, one.end)]
+    lost = [n for one in found if isinstance(one, MissingRange) for n in range(one.start, one.end)]
     assert lost == [n for n in range(start, end) if n not in readable]
 
 
 def test_a_key_file_that_cannot_be_read_is_the_users_mistake(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("cryptography", reason="the extra `encryption` is not installed")
-    access = Access(key_file=str(tmp_path / "none.json"))
+    access = SegmentAccess(key_file=str(tmp_path / "none.json"))
 
     with pytest.raises(ConfigError, match="key file"):
         list(read_segments(TOPIC, [store_of(bench)], rows_of(bench), 0, 10, access=access))
@@ -101,9 +107,9 @@ def test_a_store_that_nobody_here_knows_how_to_reach_is_left_to_the_broker(
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     rows = rows_of(bench)
 
-    found = list(read_segments(TOPIC, [store], rows, 0, 30, access=Access()))
+    found = list(read_segments(TOPIC, [store], rows, 0, 30, access=SegmentAccess()))
 
-    assert all(isinstance(one, Missing) for one in found)
+    assert all(isinstance(one, MissingRange) for one in found)
     assert covered(found) == list(range(30))
 
 
@@ -117,11 +123,11 @@ def test_a_store_that_cannot_be_used_is_left_alone_by_later_tasks_for_a_while(
     def is_read() -> bool:
         found = list(
             read_segments(
-                TOPIC, [folder.as_uri()], rows, 0, 10, access=Access(), now=lambda: seconds
+                TOPIC, [folder.as_uri()], rows, 0, 10, access=SegmentAccess(), now=lambda: seconds
             )
         )
         assert covered(found) == list(range(10))
-        return any(isinstance(one, Part) for one in found)
+        return any(isinstance(one, BatchSlice) for one in found)
 
     assert not is_read()
     folder.unlink()
@@ -134,7 +140,7 @@ def test_a_store_that_cannot_be_used_is_left_alone_by_later_tasks_for_a_while(
 
 
 def test_store_options_that_cannot_be_used_are_the_users_mistake(bench: Bench) -> None:
-    access = Access(store_options={"no_such_option": "1"})
+    access = SegmentAccess(store_options={"no_such_option": "1"})
 
     with pytest.raises(ConfigError, match="az://box"):
         list(read_segments(TOPIC, ["az://box/folder"], rows_of(bench), 0, 10, access=access))
@@ -159,16 +165,18 @@ def test_what_cannot_be_unpacked_here_is_left_to_the_broker(
         bench.commit()
     monkeypatch.setattr("ister.spark.source.segments.available", lambda: [Codec.NONE])
 
-    found = list(read_segments(TOPIC, [store_of(bench)], rows_of(bench), 0, 60, access=Access()))
+    found = list(
+        read_segments(TOPIC, [store_of(bench)], rows_of(bench), 0, 60, access=SegmentAccess())
+    )
 
     assert covered(found) == list(range(60))
-    assert [one.batch.codec for one in found if isinstance(one, Part)] == [Codec.NONE] * 4
+    assert [one.batch.codec for one in found if isinstance(one, BatchSlice)] == [Codec.NONE] * 4
 
 
 def test_a_reader_that_is_given_up_lets_go_of_its_files(bench: Bench) -> None:
     rows, store = rows_of(bench), store_of(bench)
     before = open_files()
-    reading = read_segments(TOPIC, [store], rows, 0, 100, access=Access())
+    reading = read_segments(TOPIC, [store], rows, 0, 100, access=SegmentAccess())
     next(reading)
     assert open_files() == before + 1
 
@@ -195,7 +203,7 @@ class Ranges:
 
 def test_what_is_expected_is_fetched_once() -> None:
     ranges = Ranges()
-    remote = Remote(ranges)
+    remote = RemoteSegments(ranges)
 
     remote.expect("a", 5, 3)
     first, second = remote.read("a", 5, 3), remote.read("a", 6, 1)
@@ -207,7 +215,7 @@ def test_what_is_expected_is_fetched_once() -> None:
 
 def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:
     ranges = Ranges()
-    remote = Remote(ranges)
+    remote = RemoteSegments(ranges)
 
     for position in range(AHEAD_COUNT + 3):
         remote.expect("a", position, 1)

@@ -16,20 +16,20 @@ from ister.spark.pipelines.config.definition import (
     ConsoleSink,
     Deduplicate,
     Definition,
-    Format,
-    Mode,
+    OutputMode,
+    PayloadFormat,
+    PipelineSink,
+    PipelineSource,
     PythonStep,
-    Sink,
-    Source,
     SqlStep,
     TableSink,
     TopicSink,
     Watermark,
 )
 from ister.spark.pipelines.config.fields import Notes
-from ister.spark.pipelines.config.positions import Origin
-from ister.spark.pipelines.sql.ddl import BadDdlError, Column, parse_ddl
-from ister.spark.pipelines.sql.sql import Query, ViewName, analysed
+from ister.spark.pipelines.config.positions import FileLine
+from ister.spark.pipelines.sql.ddl import BadDdlError, DdlColumn, parse_ddl
+from ister.spark.pipelines.sql.sql import Query, ViewName, analyse
 
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
 _WINDOWS = {"window", "session_window"}
@@ -40,7 +40,7 @@ class _View:
     """What is known about a view."""
 
     name: str
-    origin: Origin
+    origin: FileLine
     is_stream: bool
     # The columns of the watermarks that it and what it comes from have.
     watermarks: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class _View:
     is_aggregated: bool = False
     # Python can do anything: what is not seen may still be there.
     is_opaque: bool = False
-    columns: tuple[Column, ...] | None = None
+    columns: tuple[DdlColumn, ...] | None = None
     is_source: bool = False
 
 
@@ -69,7 +69,7 @@ class _Views:
         elif view.name:
             self.found[view.name.lower()] = view
 
-    def find(self, name: str, origin: Origin, reader: str) -> _View | None:
+    def find(self, name: str, origin: FileLine, reader: str) -> _View | None:
         """Return a view, or note that it is not there."""
         view = self.found.get(name.lower())
         if view is not None:
@@ -91,7 +91,7 @@ class _Views:
         return f"; there is {', '.join(f'`{one}`' for one in known)}" if known else ""
 
 
-def check(definition: Definition, notes: Notes) -> None:
+def check_definition(definition: Definition, notes: Notes) -> None:
     """Note what does not fit together."""
     names = frozenset(step.name.lower() for step in definition.steps)
     views = _Views(notes, names)
@@ -115,7 +115,7 @@ def check(definition: Definition, notes: Notes) -> None:
 # -- sources --
 
 
-def _source_view(source: Source, notes: Notes) -> _View:
+def _source_view(source: PipelineSource, notes: Notes) -> _View:
     columns = _source_columns(source)
     if source.watermark is not None and columns is not None:
         _check_watermark(source.watermark, columns, f"source `{source.name}`", notes)
@@ -135,13 +135,13 @@ def _source_view(source: Source, notes: Notes) -> _View:
     )
 
 
-def _source_columns(source: Source) -> tuple[Column, ...] | None:
+def _source_columns(source: PipelineSource) -> tuple[DdlColumn, ...] | None:
     """Return the columns of a source's view; `None` where only the registry knows."""
     types = {"partition": "int", "offset": "bigint", "publish_time": "timestamp"}
-    of_message = [Column(name, types.get(name, "string")) for name in MESSAGE_COLUMNS]
-    if source.format in (Format.BYTES, Format.STRING):
-        kind = "binary" if source.format is Format.BYTES else "string"
-        return (*of_message, Column("payload", kind))
+    of_message = [DdlColumn(name, types.get(name, "string")) for name in MESSAGE_COLUMNS]
+    if source.format in (PayloadFormat.BYTES, PayloadFormat.STRING):
+        kind = "binary" if source.format is PayloadFormat.BYTES else "string"
+        return (*of_message, DdlColumn("payload", kind))
     decoded = _columns(source.schema)
     if decoded is None:
         return None
@@ -149,7 +149,7 @@ def _source_columns(source: Source) -> tuple[Column, ...] | None:
     return (*(column for column in of_message if column.name not in own), *decoded)
 
 
-def _columns(schema: str | None) -> tuple[Column, ...] | None:
+def _columns(schema: str | None) -> tuple[DdlColumn, ...] | None:
     if schema is None:
         return None
     try:
@@ -158,12 +158,12 @@ def _columns(schema: str | None) -> tuple[Column, ...] | None:
         return None  # That has been said where the schema was read.
 
 
-def _find_column(name: str, columns: Sequence[Column]) -> Column | None:
+def _find_column(name: str, columns: Sequence[DdlColumn]) -> DdlColumn | None:
     return next((one for one in columns if one.name.lower() == name.lower()), None)
 
 
 def _check_watermark(
-    watermark: Watermark, columns: Sequence[Column], what: str, notes: Notes
+    watermark: Watermark, columns: Sequence[DdlColumn], what: str, notes: Notes
 ) -> None:
     if not watermark.column:
         return
@@ -176,7 +176,7 @@ def _check_watermark(
 
 
 def _check_columns(
-    deduplicate: Deduplicate, columns: Sequence[Column], what: str, notes: Notes
+    deduplicate: Deduplicate, columns: Sequence[DdlColumn], what: str, notes: Notes
 ) -> None:
     for name in deduplicate.columns:
         if _find_column(name, columns) is None:
@@ -184,7 +184,7 @@ def _check_columns(
 
 
 def _say_no_column(
-    name: str, columns: Sequence[Column], what: str, origin: Origin, notes: Notes
+    name: str, columns: Sequence[DdlColumn], what: str, origin: FileLine, notes: Notes
 ) -> None:
     known = [one.name for one in columns]
     near = get_close_matches(name, known, n=1, cutoff=0.6)
@@ -203,7 +203,7 @@ def _say_unlimited(deduplicate: Deduplicate, what: str, notes: Notes) -> None:
 
 
 def _sql_view(step: SqlStep, views: _Views, notes: Notes) -> _View:
-    query = analysed(step.sql)
+    query = analyse(step.sql)
     _check_statement(step, query, notes)
     read = [view for one in query.views if (view := _find_at(step, one, views)) is not None]
     streams = {view.name: view for view in read if view.is_stream}
@@ -231,7 +231,7 @@ def _sql_view(step: SqlStep, views: _Views, notes: Notes) -> _View:
 
 def _find_at(step: SqlStep, one: ViewName, views: _Views) -> _View | None:
     start = step.sql_origin
-    return views.find(one.name, Origin(start.file, start.line + one.line), step.name)
+    return views.find(one.name, FileLine(start.file, start.line + one.line), step.name)
 
 
 def _check_statement(step: SqlStep, query: Query, notes: Notes) -> None:
@@ -293,7 +293,7 @@ def _python_views(step: PythonStep, views: _Views, notes: Notes) -> Iterable[_Vi
 # -- sinks --
 
 
-def _check_sink(sink: Sink, views: _Views, notes: Notes) -> None:
+def _check_sink(sink: PipelineSink, views: _Views, notes: Notes) -> None:
     if not sink.view:
         return
     view = views.find(sink.view, sink.view_origin, "")
@@ -302,14 +302,14 @@ def _check_sink(sink: Sink, views: _Views, notes: Notes) -> None:
     if not view.is_stream:
         said = f"sink `{sink.name}` takes `{view.name}`, which reads tables only and no source"
         notes.mistake(sink.origin, said)
-    if sink.mode is Mode.APPEND and view.unbounded:
+    if sink.mode is OutputMode.APPEND and view.unbounded:
         said = (
             f"`mode: append` gives out a group once it is done, and in step "
             f"{_and(view.unbounded)} none ever is: group by a window of a column with a "
             f"watermark{_or_update(sink)}"
         )
         notes.warn(sink.origin, said)
-    if sink.mode is Mode.COMPLETE and not view.is_aggregated and not view.is_opaque:
+    if sink.mode is OutputMode.COMPLETE and not view.is_aggregated and not view.is_opaque:
         said = f"`mode: complete` is for aggregations, and `{view.name}` has none"
         notes.warn(sink.origin, said)
     if view.columns is not None:
@@ -318,19 +318,19 @@ def _check_sink(sink: Sink, views: _Views, notes: Notes) -> None:
                 _say_no_column(name, view.columns, f"view `{view.name}`", sink.origin, notes)
 
 
-def _or_update(sink: Sink) -> str:
+def _or_update(sink: PipelineSink) -> str:
     return "" if isinstance(sink, TableSink) else ", or use `mode: update`"
 
 
-def _columns_of(sink: Sink) -> tuple[str, ...]:
+def _columns_of(sink: PipelineSink) -> tuple[str, ...]:
     if isinstance(sink, TopicSink):
         return tuple(one for one in (sink.key, sink.route, sink.attributes) if one)
     return sink.partition_by if isinstance(sink, TableSink) else ()
 
 
 def _check_places(definition: Definition, notes: Notes) -> None:
-    names: dict[str, Sink] = {}
-    places: dict[str, Sink] = {}
+    names: dict[str, PipelineSink] = {}
+    places: dict[str, PipelineSink] = {}
     for sink in definition.sinks:
         place = _place(sink)
         if place and place in places:
@@ -347,7 +347,7 @@ def _check_places(definition: Definition, notes: Notes) -> None:
             places.setdefault(place, sink)
 
 
-def _place(sink: Sink) -> str:
+def _place(sink: PipelineSink) -> str:
     """Return what nobody else may write, in the words of a message."""
     match sink:
         case TopicSink(topic=topic) if topic:
@@ -371,7 +371,7 @@ def _check_topics(definition: Definition, notes: Notes) -> None:
             notes.mistake(source.origin, said)
 
 
-def _readers(sources: Iterable[Source], topic: str) -> list[Source]:
+def _readers(sources: Iterable[PipelineSource], topic: str) -> list[PipelineSource]:
     return [
         source
         for source in sources

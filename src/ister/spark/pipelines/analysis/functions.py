@@ -12,13 +12,13 @@ from typing import Any, cast
 from ister.base.errors import BadRequestError
 from ister.spark.pipelines.config.definition import PythonStep
 from ister.spark.pipelines.config.fields import nearest
-from ister.spark.pipelines.config.positions import Origin, Remark
+from ister.spark.pipelines.config.positions import FileLine, Remark
 
 # A module of functions is a few pages; this is ten times the largest of ours.
 MODULE_BYTES_MAX = 1024 * 1024
 
 
-def call(step: PythonStep, frames: Mapping[str, Any]) -> dict[str, Any]:
+def call_function(step: PythonStep, frames: Mapping[str, Any]) -> dict[str, Any]:
     """Call the function of a step with its views, and return what it made by view.
 
     `frames` has a DataFrame for each of `step.inputs`. Raises `BadRequestError` when the function
@@ -80,7 +80,7 @@ def function_mistakes(step: PythonStep) -> Iterator[Remark]:
     try:
         tree = ast.parse(_source(path), filename=str(path))
     except SyntaxError as error:
-        yield Remark(Origin(str(path), error.lineno or 0), f"is no Python: {error.msg}")
+        yield Remark(FileLine(str(path), error.lineno or 0), f"is no Python: {error.msg}")
         return
     except (OSError, ValueError) as error:
         yield Remark(step.origin, f"`{path.name}` cannot be read: {error}")

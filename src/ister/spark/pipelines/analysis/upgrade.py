@@ -24,16 +24,16 @@ from ister.base.errors import CheckpointMismatchError
 from ister.spark.pipelines.config.definition import (
     Deduplicate,
     Definition,
+    PipelineSink,
+    PipelineSource,
+    PipelineStep,
     PythonStep,
-    Sink,
-    Source,
     SqlStep,
-    Step,
     Watermark,
     reveal,
 )
 from ister.spark.pipelines.sql.clauses import stateful_parts
-from ister.spark.pipelines.sql.sql import analysed
+from ister.spark.pipelines.sql.sql import analyse
 
 VERSION = 1
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -42,7 +42,7 @@ FROZEN_SETTINGS = (SHUFFLE_PARTITIONS, "spark.sql.streaming.stateStore.providerC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class QueryInput:
     """A source where a query reads it."""
 
     source: str
@@ -53,14 +53,14 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class QueryShape:
     """What the checkpoint of one sink depends on.
 
     `state` has a text for every operator with state, `watermarks` one for every watermark, both
     in the order of the query.
     """
 
-    inputs: tuple[Input, ...]
+    inputs: tuple[QueryInput, ...]
     state: tuple[str, ...] = ()
     watermarks: tuple[str, ...] = ()
     mode: str = "append"
@@ -70,7 +70,7 @@ class Shape:
 class Fingerprint:
     """The shapes of a pipeline's sinks, and the settings that their checkpoints froze."""
 
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, QueryShape]
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
@@ -78,7 +78,7 @@ class Fingerprint:
         return {"version": VERSION, **asdict(self)}
 
 
-def from_json(saved: object) -> Fingerprint | None:
+def parse_fingerprint(saved: object) -> Fingerprint | None:
     """Return a saved fingerprint; `None` for one of another version, which cannot be compared."""
     match saved:
         case {"version": int(version), "shapes": dict(shapes), "settings": dict(settings)} if (
@@ -100,11 +100,11 @@ def fingerprint(definition: Definition, defaults: Mapping[str, str]) -> Fingerpr
     )
 
 
-def shape_of(definition: Definition, sink: Sink) -> Shape:
+def shape_of(definition: Definition, sink: PipelineSink) -> QueryShape:
     """Return what the checkpoint of a sink depends on."""
     walk = _Walk(definition)
     walk.visit(sink.view)
-    return Shape(
+    return QueryShape(
         inputs=tuple(walk.inputs),
         state=tuple(walk.state),
         watermarks=tuple(walk.watermarks),
@@ -112,7 +112,7 @@ def shape_of(definition: Definition, sink: Sink) -> Shape:
     )
 
 
-def check(
+def check_upgrade(
     definition: Definition, saved: Fingerprint, defaults: Mapping[str, str]
 ) -> tuple[Fingerprint, list[str]]:
     """Compare a pipeline with what its checkpoint was made by.
@@ -145,7 +145,7 @@ def check(
     return kept, remarks
 
 
-def compare(name: str, before: Shape, now: Shape) -> Iterator[str]:
+def compare(name: str, before: QueryShape, now: QueryShape) -> Iterator[str]:
     """Yield what about a sink does not fit its checkpoint any more."""
     where = f"sink {name!r}"
     # Names are for people: a source or a step may be called something else.
@@ -180,11 +180,11 @@ class _Walk:
     """Follows a view back to its sources, in the order in which Spark meets them."""
 
     def __init__(self, definition: Definition) -> None:
-        self.inputs: list[Input] = []
+        self.inputs: list[QueryInput] = []
         self.state: list[str] = []
         self.watermarks: list[str] = []
         self._sources = {source.name.lower(): source for source in definition.sources}
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, PipelineStep] = {}
         for step in definition.steps:
             names = step.outputs if isinstance(step, PythonStep) else (step.name,)
             self._steps |= {name.lower(): step for name in names}
@@ -198,7 +198,7 @@ class _Walk:
         if step is None:
             return False
         if isinstance(step, SqlStep):
-            names: Sequence[str] = [found.name for found in analysed(step.sql).views]
+            names: Sequence[str] = [found.name for found in analyse(step.sql).views]
         else:
             names = step.inputs
         streams = sum([self.visit(name) for name in names])
@@ -208,9 +208,9 @@ class _Walk:
         self._add_marks(step.name, step.watermark, step.deduplicate)
         return streams > 0
 
-    def _add_source(self, source: Source) -> None:
+    def _add_source(self, source: PipelineSource) -> None:
         topics = source.topics or (f"pattern {source.pattern}",)
-        self.inputs.append(Input(source=source.name, topics=topics))
+        self.inputs.append(QueryInput(source=source.name, topics=topics))
         self._add_marks(source.name, source.watermark, source.deduplicate)
 
     def _add_marks(
@@ -222,14 +222,14 @@ class _Walk:
             self.state.append(f"{name}: deduplicate {', '.join(deduplicate.columns)}")
 
 
-def _shape(saved: Mapping[str, object]) -> Shape:
+def _shape(saved: Mapping[str, object]) -> QueryShape:
     def texts(value: object) -> tuple[str, ...]:
         return tuple(str(one) for one in value) if isinstance(value, list) else ()
 
     inputs = saved.get("inputs")
-    return Shape(
+    return QueryShape(
         inputs=tuple(
-            Input(source=str(one["source"]), topics=texts(one["topics"]))
+            QueryInput(source=str(one["source"]), topics=texts(one["topics"]))
             for one in (inputs if isinstance(inputs, list) else ())
         ),
         state=texts(saved.get("state")),
@@ -243,7 +243,7 @@ def _unnamed(state: Sequence[str]) -> list[str]:
     return [text.partition(": ")[2] for text in state]
 
 
-def _joined(inputs: Sequence[Input]) -> str:
+def _joined(inputs: Sequence[QueryInput]) -> str:
     return ", then ".join(str(one) for one in inputs) or "no source"
 
 

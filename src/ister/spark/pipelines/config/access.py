@@ -10,7 +10,7 @@ from pathlib import Path
 from ister.base import DEFAULT_URL
 from ister.base.errors import BadRequestError
 from ister.spark.pipelines.config.definition import Text
-from ister.spark.pipelines.config.elements import located
+from ister.spark.pipelines.config.elements import absolute_path
 from ister.spark.pipelines.config.fields import Fields, Notes
 from ister.spark.pipelines.config.variables import Secret
 
@@ -101,6 +101,6 @@ def _file(fields: Fields, notes: Notes, key: str, *, has_tls: bool) -> str:
     if text is not None:
         if not has_tls:
             fields.mistake(key, f"`{key}` is for TLS: write `broker` as isters://host:port")
-        return located(text, notes.folder)
+        return absolute_path(text, notes.folder)
     found = notes.environment.get(_TLS_VARIABLES[key]) if has_tls else None
     return str(Path(found).absolute()) if found else ""

@@ -5,7 +5,7 @@ Always true of a `Definition`, however it was made:
 - a step reads only views that come before it, a sink only views that exist;
 - spans are in Spark's own words (`30 seconds`), local paths are absolute, SQL files are read;
 - a secret is a reference (`Secret`) until somebody asks for its value with `reveal`;
-- origins (`file:line`) are for messages: they take no part in comparisons or in `described`.
+- origins (`file:line`) are for messages: they take no part in comparisons or in `to_json_values`.
 
 Nothing here imports PySpark: a definition is checked before Spark starts.
 """
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from ister.spark.pipelines.config.positions import Origin
+from ister.spark.pipelines.config.positions import FileLine
 from ister.spark.pipelines.config.variables import Secret
 
 # A text that may be a secret by reference. `reveal(value)` gives the text itself.
 Text = str | Secret
 
-NOWHERE = Origin("", 0)
+NOWHERE = FileLine("", 0)
 
 # What every source view has besides its decoded columns, unless the schema has a field of that
 # name. A view of format `bytes` or `string` has `payload` too.
@@ -35,7 +35,7 @@ def _no_options() -> Mapping[str, Text]:
     return MappingProxyType({})
 
 
-class Format(StrEnum):
+class PayloadFormat(StrEnum):
     """How a message's payload is read or written."""
 
     BYTES = "bytes"
@@ -53,7 +53,7 @@ class TableFormat(StrEnum):
     JSON = "json"
 
 
-class Mode(StrEnum):
+class OutputMode(StrEnum):
     """What a sink is given of a result that changes."""
 
     APPEND = "append"
@@ -68,7 +68,7 @@ class Watermark:
     column: str
     delay: str
     delay_ms: int
-    origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +76,11 @@ class Deduplicate:
     """Drop rows whose columns were seen before, within the watermark."""
 
     columns: tuple[str, ...]
-    origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PipelineSource:
     """Topics that are read as one view.
 
     Either `topics` or `pattern` is given. `schema` is DDL; `None` with json, avro or protobuf
@@ -90,7 +90,7 @@ class Source:
     name: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    format: Format = Format.BYTES
+    format: PayloadFormat = PayloadFormat.BYTES
     schema: str | None = None
     watermark: Watermark | None = None
     deduplicate: Deduplicate | None = None
@@ -98,11 +98,11 @@ class Source:
     max_rows_per_batch: int | None = None
     max_bytes_per_batch: int | None = None
     options: Mapping[str, Text] = field(default_factory=_no_options)
-    origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ReferenceTable:
     """Local files that are read once as a view. `path` is absolute; `options` are Spark's."""
 
     name: str
@@ -110,7 +110,7 @@ class Table:
     format: TableFormat
     schema: str | None = None
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ class SqlStep:
     sql: str
     watermark: Watermark | None = None
     deduplicate: Deduplicate | None = None
-    origin: Origin = field(default=NOWHERE, compare=False)
-    sql_origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
+    sql_origin: FileLine = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +145,10 @@ class PythonStep:
     folder: str = ""
     watermark: Watermark | None = None
     deduplicate: Deduplicate | None = None
-    origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
 
 
-Step = SqlStep | PythonStep
+PipelineStep = SqlStep | PythonStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +168,11 @@ class TopicSink:
     route: str | None = None
     key: str | None = None
     attributes: str | None = None
-    format: Format = Format.JSON
-    mode: Mode = Mode.APPEND
+    format: PayloadFormat = PayloadFormat.JSON
+    mode: OutputMode = OutputMode.APPEND
     options: Mapping[str, Text] = field(default_factory=_no_options)
-    origin: Origin = field(default=NOWHERE, compare=False)
-    view_origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
+    view_origin: FileLine = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +187,10 @@ class TableSink:
     view: str
     path: str
     partition_by: tuple[str, ...] = ()
-    mode: Mode = Mode.APPEND
+    mode: OutputMode = OutputMode.APPEND
     options: Mapping[str, Text] = field(default_factory=_no_options)
-    origin: Origin = field(default=NOWHERE, compare=False)
-    view_origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
+    view_origin: FileLine = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +200,12 @@ class ConsoleSink:
     name: str
     view: str
     rows: int = 20
-    mode: Mode = Mode.APPEND
-    origin: Origin = field(default=NOWHERE, compare=False)
-    view_origin: Origin = field(default=NOWHERE, compare=False)
+    mode: OutputMode = OutputMode.APPEND
+    origin: FileLine = field(default=NOWHERE, compare=False)
+    view_origin: FileLine = field(default=NOWHERE, compare=False)
 
 
-Sink = TopicSink | TableSink | ConsoleSink
+PipelineSink = TopicSink | TableSink | ConsoleSink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,23 +228,23 @@ class Definition:
 
     name: str
     broker: Text
-    sources: tuple[Source, ...]
-    sinks: tuple[Sink, ...]
+    sources: tuple[PipelineSource, ...]
+    sinks: tuple[PipelineSink, ...]
     checkpoint: str
     # For the broker: a secret, and absolute paths; empty for none.
     token: Text = ""
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
-    tables: tuple[Table, ...] = ()
-    steps: tuple[Step, ...] = ()
+    tables: tuple[ReferenceTable, ...] = ()
+    steps: tuple[PipelineStep, ...] = ()
     dead_letters: str | None = None
     trigger: Trigger = Trigger()
     options: Mapping[str, Text] = field(default_factory=_no_options)
     settings: Mapping[str, Text] = field(default_factory=_no_options)
     file: str = ""
     folder: str = ""
-    origin: Origin = field(default=NOWHERE, compare=False)
+    origin: FileLine = field(default=NOWHERE, compare=False)
 
     def overridden(
         self,
@@ -302,7 +302,7 @@ def broker_options(definition: Definition) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 
-def hidden(text: str, definition: Definition) -> str:
+def hide_secrets(text: str, definition: Definition) -> str:
     """Return a text with the secrets of a pipeline, wherever they are in it, as references."""
     parts = (definition, *definition.sources, *definition.sinks)
     given = [value for part in parts for value in getattr(part, "options", {}).values()]
@@ -313,7 +313,7 @@ def hidden(text: str, definition: Definition) -> str:
     return text
 
 
-def described(value: object) -> object:
+def to_json_values(value: object) -> object:
     """Return a definition, or a part of it, as JSON values: for programs and for fingerprints.
 
     Secrets are their references, functions their names; origins are left out.
@@ -321,11 +321,11 @@ def described(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type | Secret):
         found = {one.name: getattr(value, one.name) for one in fields(value) if one.compare}
         kind = {"kind": _KINDS[type(value)]} if type(value) in _KINDS else {}
-        return kind | {key: described(inner) for key, inner in found.items()}
+        return kind | {key: to_json_values(inner) for key, inner in found.items()}
     if isinstance(value, Mapping):
-        return {str(key): described(inner) for key, inner in sorted(value.items())}
+        return {str(key): to_json_values(inner) for key, inner in sorted(value.items())}
     if isinstance(value, list | tuple):
-        return [described(inner) for inner in value]
+        return [to_json_values(inner) for inner in value]
     if value is None or isinstance(value, bool | int | float):
         return value
     if callable(value):

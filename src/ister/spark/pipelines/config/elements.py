@@ -11,7 +11,7 @@ from pathlib import Path
 from ister.spark.intervals import interval_ms, interval_text
 from ister.spark.pipelines.config.definition import Deduplicate, Watermark
 from ister.spark.pipelines.config.fields import Fields, Notes
-from ister.spark.pipelines.config.positions import Entry, Node, Origin
+from ister.spark.pipelines.config.positions import ConfigEntry, ConfigNode, FileLine
 
 # The keys of parts within parts. docs/pipelines.md has every one of them (checked).
 WATERMARK_KEYS = ("column", "delay")
@@ -58,21 +58,21 @@ def deduplicate(fields: Fields, notes: Notes) -> Deduplicate | None:
     if node is None:
         return None
     if node.entries is None:
-        node = mapping(node, "columns")
+        node = as_mapping(node, "columns")
     inner = Fields(node, what="`deduplicate`", known=DEDUPLICATE_KEYS, notes=notes)
     if not inner.has("columns"):
         inner.missing("columns", "what makes a row the same as another")
     return Deduplicate(columns=inner.texts("columns"), origin=fields.origin_of("deduplicate"))
 
 
-def check_view(name: str, origin: Origin, notes: Notes) -> None:
+def check_view(name: str, origin: FileLine, notes: Notes) -> None:
     """Note a name that cannot be a view's."""
     if not _VIEW.match(name) or len(name) > NAME_LENGTH_MAX:
         said = f"`{name}` cannot be a view: use letters, digits and `_`, not a digit first"
         notes.mistake(origin, said)
 
 
-def check_name(name: str, what: str, origin: Origin, notes: Notes) -> None:
+def check_name(name: str, what: str, origin: FileLine, notes: Notes) -> None:
     """Note a name that cannot be a pipeline's or a sink's: both name folders."""
     if not _NAME.match(name) or len(name) > NAME_LENGTH_MAX:
         said = f"`{name}` cannot name {what}: use letters, digits and `. _ -`, at most "
@@ -84,19 +84,19 @@ def is_url(path: str) -> bool:
     return _URL.match(path) is not None and not path.startswith("file://")
 
 
-def located(path: str, folder: str) -> str:
+def absolute_path(path: str, folder: str) -> str:
     """Return a path of a file as an absolute one; a URL stays as it is."""
     if is_url(path):
         return path
     return str(Path(folder, path.removeprefix("file://")).expanduser().absolute())
 
 
-def mapping(node: Node, key: str) -> Node:
+def as_mapping(node: ConfigNode, key: str) -> ConfigNode:
     """Return what a short form stands for: a mapping with that one key."""
-    return Node(node.origin, entries=(Entry(key, node.origin, node),))
+    return ConfigNode(node.origin, entries=(ConfigEntry(key, node.origin, node),))
 
 
-def called(node: Node, nameless: str, word: str) -> str:
+def label_of(node: ConfigNode, nameless: str, word: str) -> str:
     """Return what a message calls a part: by its name, if it has one."""
     name = node.find("name")
     return f"{word} `{name.scalar}`" if name is not None and name.scalar else nameless

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from ister.base import full_name, parse_pattern, parse_topic
 from ister.base.errors import BadNameError
-from ister.spark.pipelines.config.positions import Node, Origin, Remark
-from ister.spark.pipelines.config.variables import Secret, missing_secrets, names_in, substituted
+from ister.spark.pipelines.config.positions import ConfigNode, FileLine, Remark
+from ister.spark.pipelines.config.variables import Secret, missing_secrets, names_in, substitute
 
 # Rows and bytes of a batch: what fits a signed 64-bit number, which Spark uses.
 COUNT_MAX = 2**63 - 1
@@ -33,18 +33,18 @@ class Notes:
     remarks: list[Remark] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
 
-    def mistake(self, origin: Origin, text: str) -> None:
+    def mistake(self, origin: FileLine, text: str) -> None:
         """Note something that keeps the pipeline from running."""
         self.remarks.append(Remark(origin, text))
 
-    def warn(self, origin: Origin, text: str) -> None:
+    def warn(self, origin: FileLine, text: str) -> None:
         """Note something that is most likely not meant."""
         self.remarks.append(Remark(origin, text, is_warning=True))
 
-    def put(self, text: str, origin: Origin) -> str | Secret:
+    def put(self, text: str, origin: FileLine) -> str | Secret:
         """Return a text with its variables in place."""
         self.used.update(names_in(text))
-        value, mistakes = substituted(
+        value, mistakes = substitute(
             text, chosen=self.chosen, environment=self.environment, folder=self.folder
         )
         for one in mistakes:
@@ -55,7 +55,7 @@ class Notes:
 class Fields:
     """The keys of one mapping. Keys that are not `known` are noted at once."""
 
-    def __init__(self, node: Node, *, what: str, known: Sequence[str], notes: Notes) -> None:
+    def __init__(self, node: ConfigNode, *, what: str, known: Sequence[str], notes: Notes) -> None:
         self.what = what
         self.origin = node.origin
         self.is_mapping = node.entries is not None
@@ -73,13 +73,13 @@ class Fields:
         """Whether the key is there, with a value."""
         return self.find(key) is not None
 
-    def find(self, key: str) -> Node | None:
+    def find(self, key: str) -> ConfigNode | None:
         """Return the node of a key; one without a value counts as absent."""
         node = self._node.find(key)
         is_empty = node is not None and node.kind == "nothing" and node.given is None
         return None if is_empty else node
 
-    def origin_of(self, key: str) -> Origin:
+    def origin_of(self, key: str) -> FileLine:
         """Return the line of a key, or that of the mapping."""
         for entry in self._node.entries or ():
             if entry.key == key:
@@ -94,7 +94,7 @@ class Fields:
         """Note what is wrong with the value of a key."""
         self._notes.mistake(self.origin_of(key), text)
 
-    def note(self, origin: Origin, text: str) -> None:
+    def note(self, origin: FileLine, text: str) -> None:
         """Note a mistake somewhere inside this mapping."""
         self._notes.mistake(origin, text)
 
@@ -214,7 +214,7 @@ class Fields:
                 found[word] = value
         return MappingProxyType(found)
 
-    def items(self, key: str) -> Iterator[Node]:
+    def items(self, key: str) -> Iterator[ConfigNode]:
         """Yield the items of a list."""
         node = self.find(key)
         if node is None:
@@ -225,7 +225,7 @@ class Fields:
             return
         yield from node.items
 
-    def named(self, key: str) -> Iterator[tuple[str, Node, Origin]]:
+    def named(self, key: str) -> Iterator[tuple[str, ConfigNode, FileLine]]:
         """Yield the entries of a mapping from names to mappings."""
         node = self.find(key)
         if node is None:
@@ -236,7 +236,7 @@ class Fields:
         for entry in node.entries:
             yield entry.key, entry.value, entry.origin
 
-    def _plain_text(self, key: str, node: Node) -> str | None:
+    def _plain_text(self, key: str, node: ConfigNode) -> str | None:
         value = self._any_text(key, node)
         if isinstance(value, Secret):
             said = f"`{key}` takes no secret: `broker`, `token`, `options` and `settings` do"
@@ -244,7 +244,7 @@ class Fields:
             return None
         return value
 
-    def _any_text(self, key: str, node: Node) -> str | Secret | None:
+    def _any_text(self, key: str, node: ConfigNode) -> str | Secret | None:
         if not isinstance(node.scalar, str) or node.given is not None:
             hint = ": put it in quotes" if node.entries is None and node.items is None else ""
             self._notes.mistake(node.origin, f"`{key}` is a text; this is {node.kind}{hint}")
@@ -254,7 +254,7 @@ class Fields:
             self._notes.mistake(node.origin, f"`{key}` refers to a secret that is not here: {one}")
         return value
 
-    def _pair_value(self, key: str, node: Node) -> str | Secret | None:
+    def _pair_value(self, key: str, node: ConfigNode) -> str | Secret | None:
         match node.scalar:
             case bool():
                 return "true" if node.scalar else "false"
@@ -262,7 +262,7 @@ class Fields:
                 return str(node.scalar)
         return self._any_text(key, node)
 
-    def _check_open_secret(self, word: str, value: str | Secret, origin: Origin) -> None:
+    def _check_open_secret(self, word: str, value: str | Secret, origin: FileLine) -> None:
         last = word.lower().rpartition(".")[2]
         if isinstance(value, str) and last.endswith(("token", "password", "secret")):
             said = (

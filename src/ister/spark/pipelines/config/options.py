@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ister.base.errors import ConfigError
 from ister.spark.options import read_options
-from ister.spark.pipelines.config.definition import Format, Text
+from ister.spark.pipelines.config.definition import PayloadFormat, Text
 from ister.spark.pipelines.config.fields import Fields
 
 # What the pipeline says by keys of its own, in the words of the data source.
@@ -29,7 +29,7 @@ def check_options(
     *,
     reads: bool = False,
     writes: bool = False,
-    format_: Format = Format.BYTES,
+    format_: PayloadFormat = PayloadFormat.BYTES,
 ) -> None:
     """Note what is wrong with options for reading or writing, each at its own line."""
     node = fields.find("options")
@@ -48,7 +48,7 @@ def check_options(
                 fields.note(entry.origin, mistake)
 
 
-def _read_mistakes(name: str, value: str, format_: Format) -> list[str]:
+def _read_mistakes(name: str, value: str, format_: PayloadFormat) -> list[str]:
     try:
         read_options({"topic": _TOPIC, "valueFormat": format_, name: value}, streaming=True)
     except ConfigError as error:

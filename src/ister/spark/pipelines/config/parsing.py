@@ -12,7 +12,7 @@ from datetime import date, datetime, time
 from typing import Any
 
 from ister.base.errors import ExtraMissingError
-from ister.spark.pipelines.config.positions import Entry, Node, Origin, Remark
+from ister.spark.pipelines.config.positions import ConfigEntry, ConfigNode, FileLine, Remark
 
 # The largest pipelines people write are a few hundred lines; SQL has files of its own.
 FILE_BYTES_MAX = 1024 * 1024
@@ -31,7 +31,7 @@ class MalformedError(Exception):
         self.remark = remark
 
 
-def parse(text: str, *, file: str, language: str, remarks: list[Remark]) -> Node:
+def parse_file(text: str, *, file: str, language: str, remarks: list[Remark]) -> ConfigNode:
     """Return the root of a file; keys that come twice are added to `remarks`.
 
     Raises `MalformedError`; without PyYAML, `ExtraMissingError`.
@@ -44,13 +44,13 @@ def parse(text: str, *, file: str, language: str, remarks: list[Remark]) -> Node
         raise _malformed(file, 0, f"is nested deeper than {DEPTH_MAX} levels") from None
 
 
-def from_value(value: object, origin: Origin) -> Node:
+def node_of_arguments(value: object, origin: FileLine) -> ConfigNode:
     """Return the arguments of a Python pipeline, which all have one origin, as a node."""
     return _TomlReader(origin.file, {}).node(value, (), origin.line)
 
 
 def _malformed(file: str, line: int, text: str) -> MalformedError:
-    return MalformedError(Remark(Origin(file, line), text))
+    return MalformedError(Remark(FileLine(file, line), text))
 
 
 # -- YAML --
@@ -64,7 +64,7 @@ class _YamlReader:
     remarks: list[Remark]
     count: int = 0
 
-    def read(self, text: str) -> Node:
+    def read(self, text: str) -> ConfigNode:
         try:
             import yaml
         except ImportError:
@@ -86,26 +86,28 @@ class _YamlReader:
             )
         return self.node(root, 0)
 
-    def node(self, found: Any, depth: int) -> Node:
+    def node(self, found: Any, depth: int) -> ConfigNode:
         line = found.start_mark.line + 1
         self.count += 1
         if self.count > NODES_MAX:
             raise _malformed(self.file, line, f"has more than {NODES_MAX:,} values")
         if depth > DEPTH_MAX:
             raise _malformed(self.file, line, f"is nested deeper than {DEPTH_MAX} levels")
-        origin = Origin(self.file, line)
+        origin = FileLine(self.file, line)
         if found.id == "mapping":
-            return Node(origin, entries=tuple(self._entries(found, depth)))
+            return ConfigNode(origin, entries=tuple(self._entries(found, depth)))
         if found.id == "sequence":
-            return Node(origin, items=tuple(self.node(item, depth + 1) for item in found.value))
+            return ConfigNode(
+                origin, items=tuple(self.node(item, depth + 1) for item in found.value)
+            )
         is_block = found.style in ("|", ">")
-        return Node(origin, scalar=_yaml_scalar(found), text_line=line + is_block)
+        return ConfigNode(origin, scalar=_yaml_scalar(found), text_line=line + is_block)
 
-    def _entries(self, found: Any, depth: int) -> Iterator[Entry]:
+    def _entries(self, found: Any, depth: int) -> Iterator[ConfigEntry]:
         seen: dict[str, int] = {}
         for key, value in found.value:
             line = key.start_mark.line + 1
-            origin = Origin(self.file, line)
+            origin = FileLine(self.file, line)
             if key.id != "scalar":
                 self.remarks.append(Remark(origin, "a key is a text"))
                 continue
@@ -118,7 +120,7 @@ class _YamlReader:
                 self.remarks.append(Remark(origin, said))
                 continue
             seen[key.value] = line
-            yield Entry(key.value, origin, self.node(value, depth + 1))
+            yield ConfigEntry(key.value, origin, self.node(value, depth + 1))
 
 
 def _quotes_hint(text: str, line: int) -> str:
@@ -153,7 +155,7 @@ def _yaml_scalar(found: Any) -> str | int | float | bool | None:
 # -- TOML --
 
 
-def _parse_toml(text: str, file: str) -> Node:
+def _parse_toml(text: str, file: str) -> ConfigNode:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -180,9 +182,9 @@ class _TomlReader:
     lines: Mapping[Path, tuple[int, int]]
     count: int = field(default=0)
 
-    def node(self, value: object, path: Path, line: int) -> Node:
+    def node(self, value: object, path: Path, line: int) -> ConfigNode:
         line, text_line = self.lines.get(path, (line, line))
-        origin = Origin(self.file, line)
+        origin = FileLine(self.file, line)
         self.count += 1
         if self.count > NODES_MAX:
             raise _malformed(self.file, line, f"has more than {NODES_MAX:,} values")
@@ -191,19 +193,19 @@ class _TomlReader:
         match value:
             case Mapping():
                 entries = (self._entry(str(key), value[key], path, line) for key in value)
-                return Node(origin, entries=tuple(entries))
+                return ConfigNode(origin, entries=tuple(entries))
             case list() | tuple():
                 items = (self.node(one, (*path, slot), line) for slot, one in enumerate(value))
-                return Node(origin, items=tuple(items))
+                return ConfigNode(origin, items=tuple(items))
             case datetime() | date() | time():
-                return Node(origin, scalar=value.isoformat(), text_line=text_line)
+                return ConfigNode(origin, scalar=value.isoformat(), text_line=text_line)
             case None | bool() | int() | float() | str():
-                return Node(origin, scalar=value, text_line=text_line)
-        return Node(origin, given=value, scalar=f"<{type(value).__name__}>")
+                return ConfigNode(origin, scalar=value, text_line=text_line)
+        return ConfigNode(origin, given=value, scalar=f"<{type(value).__name__}>")
 
-    def _entry(self, key: str, value: object, path: Path, line: int) -> Entry:
+    def _entry(self, key: str, value: object, path: Path, line: int) -> ConfigEntry:
         node = self.node(value, (*path, key), line)
-        return Entry(key, node.origin, node)
+        return ConfigEntry(key, node.origin, node)
 
 
 _TOML_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?\Z")

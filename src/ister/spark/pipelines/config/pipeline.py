@@ -4,11 +4,17 @@ from collections.abc import Callable, Mapping
 
 from ister.spark.intervals import interval_ms, interval_text
 from ister.spark.pipelines.config.access import ACCESS_KEYS, access
-from ister.spark.pipelines.config.definition import Definition, PythonStep, Sink, Text, Trigger
-from ister.spark.pipelines.config.elements import check_name, located
+from ister.spark.pipelines.config.definition import (
+    Definition,
+    PipelineSink,
+    PythonStep,
+    Text,
+    Trigger,
+)
+from ister.spark.pipelines.config.elements import absolute_path, check_name
 from ister.spark.pipelines.config.fields import Fields, Notes
 from ister.spark.pipelines.config.options import check_options
-from ister.spark.pipelines.config.positions import Node, Origin
+from ister.spark.pipelines.config.positions import ConfigNode, FileLine
 from ister.spark.pipelines.config.sinks import sink
 from ister.spark.pipelines.config.sources import source, table
 from ister.spark.pipelines.config.steps import step
@@ -20,7 +26,7 @@ PIPELINE_KEYS = (
 
 
 def definition_of(
-    node: Node,
+    node: ConfigNode,
     notes: Notes,
     function: Callable[..., object] | None = None,
     inputs: tuple[str, ...] = (),
@@ -78,9 +84,9 @@ def _name(fields: Fields, notes: Notes) -> str:
 def _function_step(
     function: Callable[..., object],
     inputs: tuple[str, ...],
-    sinks: tuple[Sink, ...],
+    sinks: tuple[PipelineSink, ...],
     notes: Notes,
-    origin: Origin,
+    origin: FileLine,
 ) -> PythonStep:
     known = {one.name for one in sinks} | {function.__name__}
     views = [one.view for one in sinks if one.view in known]
@@ -96,7 +102,7 @@ def _function_step(
 
 def _checkpoint(fields: Fields, notes: Notes, name: str) -> str:
     text = fields.text("checkpoint")
-    return located(text or f".ister/{name}", notes.folder)
+    return absolute_path(text or f".ister/{name}", notes.folder)
 
 
 def _trigger(fields: Fields) -> Trigger:

@@ -1,9 +1,9 @@
-"""Where in a file something was written, so that a message can point at it.
+"""Values of a pipeline file with the lines they were written on, so that messages can name them.
 
 Always true:
-- lines count from one, as editors do; line 0 means the file as a whole;
-- a `Node` is one value of a pipeline file with its origin: what YAML, TOML and the arguments of a
-  Python pipeline are all turned into before anything looks at them.
+- lines count from one, as in editors; line 0 means the whole file;
+- YAML, TOML and the arguments of a Python pipeline all become trees of `ConfigNode` before anything
+  else looks at them.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Origin:
+class FileLine:
     """A line of a file."""
 
     file: str
@@ -25,7 +25,7 @@ class Origin:
 class Remark:
     """What is to be said about a pipeline: a mistake stops it, a warning does not."""
 
-    origin: Origin
+    origin: FileLine
     text: str
     is_warning: bool = False
 
@@ -37,25 +37,25 @@ Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfigEntry:
     """One key of a mapping with its value."""
 
     key: str
-    origin: Origin
-    value: "Node"
+    origin: FileLine
+    value: "ConfigNode"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ConfigNode:
     """A value with its origin: a mapping, a list or a scalar.
 
     `given` holds an object that came as it is, in the arguments of a Python pipeline.
     `text_line` is where a text of several lines begins, which may be below its key.
     """
 
-    origin: Origin
-    entries: tuple[Entry, ...] | None = None
-    items: "tuple[Node, ...] | None" = None
+    origin: FileLine
+    entries: tuple[ConfigEntry, ...] | None = None
+    items: "tuple[ConfigNode, ...] | None" = None
     scalar: Scalar = None
     given: object = field(default=None, compare=False)
     text_line: int = 0
@@ -77,7 +77,7 @@ class Node:
             case _:
                 return "a text"
 
-    def find(self, key: str) -> "Node | None":
+    def find(self, key: str) -> "ConfigNode | None":
         """Return the value of a key, if this is a mapping that has it."""
         for entry in self.entries or ():
             if entry.key == key:
@@ -85,7 +85,7 @@ class Node:
         return None
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk(node: ConfigNode) -> Iterator[ConfigNode]:
     """Yield a node and everything in it."""
     pending = [node]
     while pending:

@@ -7,22 +7,22 @@ from types import MappingProxyType
 
 from ister.spark.pipelines.config.definition import (
     ConsoleSink,
-    Format,
-    Mode,
-    Sink,
+    OutputMode,
+    PayloadFormat,
+    PipelineSink,
     TableSink,
     TopicSink,
 )
 from ister.spark.pipelines.config.elements import (
     NAME_LENGTH_MAX,
-    called,
+    absolute_path,
     check_name,
     is_url,
-    located,
+    label_of,
 )
 from ister.spark.pipelines.config.fields import Fields, Notes
 from ister.spark.pipelines.config.options import check_options
-from ister.spark.pipelines.config.positions import Node
+from ister.spark.pipelines.config.positions import ConfigNode
 
 TOPIC_SINK_KEYS = ("topic", "route", "key", "attributes", "format", "options")
 TABLE_SINK_KEYS = ("table", "partition_by", "keys")
@@ -36,9 +36,11 @@ SINK_KEYS = (
 CONSOLE_ROWS = 20
 
 
-def sink(node: Node, notes: Notes, *, function: Callable[..., object] | None = None) -> Sink:
+def sink(
+    node: ConfigNode, notes: Notes, *, function: Callable[..., object] | None = None
+) -> PipelineSink:
     """Return a sink. In a Python pipeline one without `from` takes what the function returns."""
-    fields = Fields(node, what=called(node, "a sink", "sink"), known=SINK_KEYS, notes=notes)
+    fields = Fields(node, what=label_of(node, "a sink", "sink"), known=SINK_KEYS, notes=notes)
     kinds = [key for key in ("topic", "table", "console") if fields.has(key)]
     if not kinds and fields.has("route"):
         kinds = ["topic"]
@@ -62,7 +64,7 @@ def sink(node: Node, notes: Notes, *, function: Callable[..., object] | None = N
         name=given or f"console-{view}",
         view=view,
         rows=fields.count("rows") or CONSOLE_ROWS,
-        mode=fields.choice("mode", Mode, Mode.APPEND),
+        mode=fields.choice("mode", OutputMode, OutputMode.APPEND),
         origin=node.origin,
         view_origin=fields.origin_of("from"),
     )
@@ -79,7 +81,7 @@ def _view_of(fields: Fields, name: str | None, function: Callable[..., object] |
     return name or function.__name__
 
 
-def _check_keys(fields: Fields, node: Node, kind: str) -> None:
+def _check_keys(fields: Fields, node: ConfigNode, kind: str) -> None:
     own = {"topic": TOPIC_SINK_KEYS, "table": TABLE_SINK_KEYS, "console": CONSOLE_SINK_KEYS}
     for entry in node.entries or ():
         if entry.key in SINK_KEYS and entry.key not in (*own[kind], "name", "from", "mode"):
@@ -89,8 +91,8 @@ def _check_keys(fields: Fields, node: Node, kind: str) -> None:
 def _topic_sink(fields: Fields, name: str | None, view: str) -> TopicSink:
     topic, route = fields.topic("topic"), fields.text("route")
     derived = topic.strip("/").replace("/", ".") if topic else f"route-{route or view}"
-    format_ = fields.choice("format", Format, Format.JSON)
-    if format_ in (Format.AVRO, Format.PROTOBUF):
+    format_ = fields.choice("format", PayloadFormat, PayloadFormat.JSON)
+    if format_ in (PayloadFormat.AVRO, PayloadFormat.PROTOBUF):
         said = f"a topic sink writes json, string or bytes; {format_} is read only"
         fields.mistake("format", said)
     options = fields.pairs("options")
@@ -103,7 +105,7 @@ def _topic_sink(fields: Fields, name: str | None, view: str) -> TopicSink:
         key=fields.text("key"),
         attributes=fields.text("attributes"),
         format=format_,
-        mode=fields.choice("mode", Mode, Mode.APPEND),
+        mode=fields.choice("mode", OutputMode, OutputMode.APPEND),
         options=options,
         origin=fields.origin,
         view_origin=fields.origin_of("from"),
@@ -112,13 +114,13 @@ def _topic_sink(fields: Fields, name: str | None, view: str) -> TopicSink:
 
 def _table_sink(fields: Fields, name: str | None, view: str, notes: Notes) -> TableSink:
     text = fields.text("table") or ""
-    path = located(text, notes.folder)
+    path = absolute_path(text, notes.folder)
     if is_url(path):
         fields.mistake("table", f"`{text}`: a table is a folder of this machine, by its path")
-    mode, keys = fields.choice("mode", Mode, Mode.APPEND), fields.texts("keys")
-    if mode is Mode.UPDATE and not keys:
+    mode, keys = fields.choice("mode", OutputMode, OutputMode.APPEND), fields.texts("keys")
+    if mode is OutputMode.UPDATE and not keys:
         fields.missing("keys", "with `mode: update`, the columns that tell which row is replaced")
-    elif keys and mode is not Mode.UPDATE:
+    elif keys and mode is not OutputMode.UPDATE:
         fields.mistake("keys", f"`keys` goes with `mode: update`, not `{mode}`")
     partition_by = fields.texts("partition_by")
     for column in sorted(set(partition_by) - set(keys)) if keys else ():

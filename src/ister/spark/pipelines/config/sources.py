@@ -4,18 +4,23 @@ from datetime import datetime
 from pathlib import Path
 
 from ister.base import parse_size
-from ister.spark.pipelines.config.definition import Format, Source, Table, TableFormat
+from ister.spark.pipelines.config.definition import (
+    PayloadFormat,
+    PipelineSource,
+    ReferenceTable,
+    TableFormat,
+)
 from ister.spark.pipelines.config.elements import (
+    absolute_path,
+    as_mapping,
     check_view,
     deduplicate,
     is_url,
-    located,
-    mapping,
     watermark,
 )
 from ister.spark.pipelines.config.fields import Fields, Notes
 from ister.spark.pipelines.config.options import check_options
-from ister.spark.pipelines.config.positions import Node, Origin
+from ister.spark.pipelines.config.positions import ConfigNode, FileLine
 from ister.spark.pipelines.sql.ddl import BadDdlError, check_type, parse_ddl
 
 SOURCE_KEYS = (
@@ -30,21 +35,23 @@ _SUFFIXES = {
 }  # fmt: skip
 
 
-def source(name: str, node: Node, origin: Origin, notes: Notes) -> Source:
+def source(name: str, node: ConfigNode, origin: FileLine, notes: Notes) -> PipelineSource:
     """Return a source. A text alone is its topic."""
     check_view(name, origin, notes)
     if isinstance(node.scalar, str) and node.given is None:
-        node = mapping(node, "topic")
+        node = as_mapping(node, "topic")
     fields = Fields(node, what=f"source `{name}`", known=SOURCE_KEYS, notes=notes)
     topics, pattern = _topics(fields)
     # A format with a mistake in it is said once; the schema is looked at all the same.
     is_typed = fields.has("format") and fields.has("schema")
-    format_ = fields.choice("format", Format, Format.JSON if is_typed else Format.BYTES)
+    format_ = fields.choice(
+        "format", PayloadFormat, PayloadFormat.JSON if is_typed else PayloadFormat.BYTES
+    )
     schema = _schema(fields)
-    if schema is not None and format_ is not Format.JSON:
+    if schema is not None and format_ is not PayloadFormat.JSON:
         fields.mistake("schema", _NO_SCHEMA[format_])
         schema = None
-    found = Source(
+    found = PipelineSource(
         name=name,
         topics=topics,
         pattern=pattern,
@@ -63,18 +70,18 @@ def source(name: str, node: Node, origin: Origin, notes: Notes) -> Source:
 
 
 _NO_SCHEMA = {
-    Format.BYTES: "`schema` needs a `format`: add `format: json`",
-    Format.STRING: "`schema` does not go with format string, whose only column is `payload`",
-    Format.AVRO: "the schema of avro comes from the registry: leave `schema` out",
-    Format.PROTOBUF: "the schema of protobuf comes from the registry: leave `schema` out",
+    PayloadFormat.BYTES: "`schema` needs a `format`: add `format: json`",
+    PayloadFormat.STRING: "`schema` does not go with format string, whose only column is `payload`",
+    PayloadFormat.AVRO: "the schema of avro comes from the registry: leave `schema` out",
+    PayloadFormat.PROTOBUF: "the schema of protobuf comes from the registry: leave `schema` out",
 }
 
 
-def table(name: str, node: Node, origin: Origin, notes: Notes) -> Table:
+def table(name: str, node: ConfigNode, origin: FileLine, notes: Notes) -> ReferenceTable:
     """Return a reference table, whose files must be there."""
     check_view(name, origin, notes)
     if isinstance(node.scalar, str) and node.given is None:
-        node = mapping(node, "path")
+        node = as_mapping(node, "path")
     fields = Fields(node, what=f"table `{name}`", known=TABLE_KEYS, notes=notes)
     text = fields.text("path")
     path = ""
@@ -82,13 +89,13 @@ def table(name: str, node: Node, origin: Origin, notes: Notes) -> Table:
         if not fields.has("path"):
             fields.missing("path", "a file or a folder, relative to this file")
     else:
-        path = located(text, notes.folder)
+        path = absolute_path(text, notes.folder)
         if not is_url(path) and not Path(path).exists():
             fields.mistake("path", f"there is no `{text}` in {notes.folder or '.'}")
     guessed = _SUFFIXES.get(Path(path).suffix.lower())
     if guessed is None and path and not fields.has("format"):
         fields.missing("format", "csv, parquet or json")
-    return Table(
+    return ReferenceTable(
         name=name,
         path=path,
         format=fields.choice("format", TableFormat, guessed or TableFormat.PARQUET),
@@ -173,8 +180,8 @@ def _schema(fields: Fields) -> str | None:
     return " ".join(text.split())
 
 
-def _schema_of_fields(fields: Fields, node: Node) -> str | None:
-    pairs: list[tuple[str, Node]] = []
+def _schema_of_fields(fields: Fields, node: ConfigNode) -> str | None:
+    pairs: list[tuple[str, ConfigNode]] = []
     for item in node.items or (node,):
         if item.find("name") is not None and item.find("type") is not None:
             name, type_ = item.find("name"), item.find("type")

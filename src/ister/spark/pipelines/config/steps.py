@@ -3,16 +3,16 @@
 import re
 from pathlib import Path
 
-from ister.spark.pipelines.config.definition import PythonStep, SqlStep, Step
+from ister.spark.pipelines.config.definition import PipelineStep, PythonStep, SqlStep
 from ister.spark.pipelines.config.elements import (
-    called,
+    absolute_path,
     check_view,
     deduplicate,
-    located,
+    label_of,
     watermark,
 )
 from ister.spark.pipelines.config.fields import Fields, Notes
-from ister.spark.pipelines.config.positions import Node, Origin
+from ister.spark.pipelines.config.positions import ConfigNode, FileLine
 from ister.spark.pipelines.config.variables import Secret
 from ister.spark.pipelines.sql.sql import without_semicolon
 
@@ -24,9 +24,9 @@ SQL_BYTES_MAX = 256 * 1024
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
 
-def step(node: Node, notes: Notes) -> Step:
+def step(node: ConfigNode, notes: Notes) -> PipelineStep:
     """Return a step in SQL or Python."""
-    fields = Fields(node, what=called(node, "a step", "step"), known=STEP_KEYS, notes=notes)
+    fields = Fields(node, what=label_of(node, "a step", "step"), known=STEP_KEYS, notes=notes)
     name = fields.text("name")
     if name is None:
         if fields.is_mapping and not fields.has("name"):
@@ -77,15 +77,15 @@ def _inputs(fields: Fields) -> tuple[str, ...]:
     return fields.texts("inputs")
 
 
-def _sql(fields: Fields, notes: Notes) -> tuple[str, Origin]:
+def _sql(fields: Fields, notes: Notes) -> tuple[str, FileLine]:
     """Return the SQL of a step and where it begins."""
     node = fields.find("sql")
     if node is not None:
         text = fields.text("sql") or ""
-        return without_semicolon(text), Origin(notes.file, node.text_line or node.origin.line)
+        return without_semicolon(text), FileLine(notes.file, node.text_line or node.origin.line)
     name = fields.text("sql_file") or ""
-    path = Path(located(name, notes.folder))
-    origin = Origin(str(Path(notes.file).parent / name), 1)
+    path = Path(absolute_path(name, notes.folder))
+    origin = FileLine(str(Path(notes.file).parent / name), 1)
     if not name:
         return "", fields.origin
     try:

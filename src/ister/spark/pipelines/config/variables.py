@@ -81,7 +81,7 @@ class Secret:
             raise LookupError(f"{path} is no text in UTF-8") from None
 
 
-def substituted(
+def substitute(
     text: str,
     *,
     chosen: Mapping[str, str],

@@ -22,26 +22,26 @@ from ister.spark.dead_letters import (
     letters_of_step,
     rest_of_step,
 )
-from ister.spark.pipelines.analysis.functions import call, import_beside
+from ister.spark.pipelines.analysis.functions import call_function, import_beside
 from ister.spark.pipelines.config.definition import (
     DEAD_LETTERS,
     MESSAGE_COLUMNS,
     Deduplicate,
     Definition,
-    Format,
+    PayloadFormat,
+    PipelineSink,
+    PipelineSource,
+    PipelineStep,
     PythonStep,
-    Sink,
-    Source,
+    ReferenceTable,
     SqlStep,
-    Step,
-    Table,
     TableFormat,
     TopicSink,
     Watermark,
     broker_options,
     reveal,
 )
-from ister.spark.pipelines.config.positions import Origin
+from ister.spark.pipelines.config.positions import FileLine
 from ister.spark.pipelines.runtime.pruning import used_columns
 from ister.spark.pipelines.sql.sql import without_semicolon
 
@@ -68,7 +68,7 @@ _WAY_OUT = (
 class StepError(Exception):
     """Spark refused a part of the pipeline, or its function failed; the cause says why."""
 
-    def __init__(self, origin: Origin, part: str) -> None:
+    def __init__(self, origin: FileLine, part: str) -> None:
         super().__init__(f"{origin}: {part}")
         self.origin = origin
         self.part = part
@@ -78,7 +78,7 @@ class StepError(Exception):
 class Flow:
     """A streaming query to be: rows, where they go, and the topics they come from."""
 
-    sink: Sink
+    sink: PipelineSink
     frame: "DataFrame"
     topics: tuple[str, ...] = ()
 
@@ -134,19 +134,19 @@ class _Builder:
         frame.createOrReplaceTempView(name)
         self._views[name] = frame
 
-    def _source(self, source: Source) -> "DataFrame":
+    def _source(self, source: PipelineSource) -> "DataFrame":
         dead_letters = self._definition.dead_letters
-        if source.format is not Format.BYTES and dead_letters is not None:
+        if source.format is not PayloadFormat.BYTES and dead_letters is not None:
             # A source of its own, with what a letter says: the view may need far less.
-            _, bad = _decoded(source, self._load(source, LETTER_COLUMNS), may_refuse=False)
+            _, bad = _decode(source, self._load(source, LETTER_COLUMNS), may_refuse=False)
             name = self._definition.name
             letters = letters_of_source(bad, column(_REASON), pipeline=name)
             self._letters.append(self._letters_flow(source.name, letters))
         used = self._used.get(source.name, {*MESSAGE_COLUMNS, "payload"})
-        good, _ = _decoded(source, self._load(source, used), may_refuse=dead_letters is None)
-        return _marked(good, source.watermark, source.deduplicate)
+        good, _ = _decode(source, self._load(source, used), may_refuse=dead_letters is None)
+        return _with_watermark(good, source.watermark, source.deduplicate)
 
-    def _load(self, source: Source, used: Set[str]) -> "DataFrame":
+    def _load(self, source: PipelineSource, used: Set[str]) -> "DataFrame":
         """Return the messages of a source; columns that nobody needs are there, and null."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import StructType
@@ -172,20 +172,20 @@ class _Builder:
             )
         )
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: PipelineStep) -> None:
         if isinstance(step, SqlStep):
             made = {step.name: self._spark.sql(without_semicolon(step.sql))}
         else:
-            carry_modules(step)
-            made = call(step, {name: self._views[name] for name in step.inputs})
+            send_modules_by_value(step)
+            made = call_function(step, {name: self._views[name] for name in step.inputs})
         sifted: dict[int, DataFrame] = {}
         for name, frame in sorted(made.items()):
             # One DataFrame for several sinks: what fails in it is one dead letter, not several.
             if id(frame) not in sifted:
-                sifted[id(frame)] = self._sifted(name, frame)
-            self._show(name, _marked(sifted[id(frame)], step.watermark, step.deduplicate))
+                sifted[id(frame)] = self._without_failed(name, frame)
+            self._show(name, _with_watermark(sifted[id(frame)], step.watermark, step.deduplicate))
 
-    def _sifted(self, name: str, frame: "DataFrame") -> "DataFrame":
+    def _without_failed(self, name: str, frame: "DataFrame") -> "DataFrame":
         """Return a step without the rows that it says have failed."""
         from pyspark.sql import functions as f
 
@@ -193,7 +193,7 @@ class _Builder:
             return frame
         if self._definition.dead_letters is None:
             where = f.lit(f"a row of step `{name}` failed")
-            refused = _refused(frame, FAILED_COLUMN, where)
+            refused = _raise_on(frame, FAILED_COLUMN, where)
             return rest_of_step(refused)
         letters = letters_of_step(frame, step=name, pipeline=self._definition.name)
         self.on_views.append(self._letters_flow(name, letters))
@@ -210,7 +210,7 @@ class _Builder:
         return Flow(sink, letters)
 
 
-def carry_modules(step: PythonStep) -> None:
+def send_modules_by_value(step: PythonStep) -> None:
     """Have the code beside a pipeline go to Spark's workers with the functions that need it.
 
     They import modules by name, and know nothing of the pipeline's folder, which may be on another
@@ -219,7 +219,7 @@ def carry_modules(step: PythonStep) -> None:
     from pyspark.cloudpickle import register_pickle_by_value
 
     if isinstance(step.function, str):
-        # If it cannot be imported, `call` says so.
+        # If it cannot be imported, `call_function` says so.
         with suppress(ImportError):
             import_beside(step.function.partition(":")[0], step.folder)
         folder = Path(step.folder)
@@ -232,7 +232,7 @@ def carry_modules(step: PythonStep) -> None:
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def read_options(definition: Definition, source: Source) -> dict[str, str]:
+def read_options(definition: Definition, source: PipelineSource) -> dict[str, str]:
     """Return the options of the data source for a source of the pipeline."""
     options = broker_options(definition)
     if source.pattern is not None:
@@ -258,15 +258,15 @@ def read_options(definition: Definition, source: Source) -> dict[str, str]:
     return options
 
 
-def by_source(source: Source) -> bool:
+def by_source(source: PipelineSource) -> bool:
     """Whether the data source decodes the payloads: Spark itself can do it only for JSON."""
-    if source.format is Format.JSON:
+    if source.format is PayloadFormat.JSON:
         return source.schema is None
-    return source.format in (Format.AVRO, Format.PROTOBUF)
+    return source.format in (PayloadFormat.AVRO, PayloadFormat.PROTOBUF)
 
 
-def _decoded(
-    source: Source, raw: "DataFrame", *, may_refuse: bool
+def _decode(
+    source: PipelineSource, raw: "DataFrame", *, may_refuse: bool
 ) -> "tuple[DataFrame, DataFrame]":
     """Return the view of a source, and its undecodable messages with the reason.
 
@@ -274,9 +274,9 @@ def _decoded(
     """
     from pyspark.sql import functions as f
 
-    if source.format is Format.BYTES:
+    if source.format is PayloadFormat.BYTES:
         return raw.select(*MESSAGE_COLUMNS, "payload"), raw.limit(0)
-    if source.format is Format.STRING:
+    if source.format is PayloadFormat.STRING:
         rows, values = _as_text(raw)
     elif by_source(source):
         rows, values = _as_decoded(raw)
@@ -286,7 +286,7 @@ def _decoded(
     if may_refuse:
         place = f.concat(f.lit("offset "), f.col("offset"), f.lit(" of "), f.col("topic"))
         where = f.concat(place, f.lit(", partition "), f.col("partition"))
-        rows = _refused(rows, _REASON, where)
+        rows = _raise_on(rows, _REASON, where)
     is_good = column(_REASON).isNull()
     taken = {name.lower() for name in values}
     own = [name for name in MESSAGE_COLUMNS if name not in taken]
@@ -345,7 +345,7 @@ def _as_json(raw: "DataFrame", schema: str) -> "tuple[DataFrame, dict[str, Colum
     return rows.withColumn(_REASON, reason), {name: value[name] for name in names}
 
 
-def _refused(rows: "DataFrame", reason: str, where: "Column") -> "DataFrame":
+def _raise_on(rows: "DataFrame", reason: str, where: "Column") -> "DataFrame":
     """Return rows that end the query with a clear text as soon as one of them has a reason."""
     from pyspark.sql import functions as f
 
@@ -353,7 +353,7 @@ def _refused(rows: "DataFrame", reason: str, where: "Column") -> "DataFrame":
     return rows.filter(f.when(column(reason).isNull(), f.lit(True)).otherwise(f.raise_error(text)))
 
 
-def _marked(
+def _with_watermark(
     frame: "DataFrame", watermark: Watermark | None, deduplicate: Deduplicate | None
 ) -> "DataFrame":
     if watermark is not None:
@@ -363,7 +363,7 @@ def _marked(
     return frame
 
 
-def _table(spark: "SparkSession", table: Table) -> "DataFrame":
+def _table(spark: "SparkSession", table: ReferenceTable) -> "DataFrame":
     reader = spark.read.format(str(table.format))
     if table.format is TableFormat.CSV:
         # A file of names and values for people: the first line says what they are.
@@ -381,7 +381,7 @@ def column(name: str) -> "Column":
 
 
 @contextmanager
-def _part(origin: Origin, part: str) -> Iterator[None]:
+def _part(origin: FileLine, part: str) -> Iterator[None]:
     """Say which part of the pipeline it was that Spark refused, or whose function failed."""
     try:
         yield

@@ -15,19 +15,19 @@ from ister.spark.pipelines import processes
 from ister.spark.pipelines.analysis.upgrade import (
     SHUFFLE_PARTITIONS,
     Fingerprint,
-    check,
+    check_upgrade,
     fingerprint,
-    from_json,
+    parse_fingerprint,
 )
 from ister.spark.pipelines.config.definition import Definition, RunOptions
-from ister.spark.pipelines.runtime.progress import View
+from ister.spark.pipelines.runtime.progress import ProgressView
 from ister.spark.tuning import cores_of, is_local_folder
 
 FINGERPRINT_FILE = "pipeline.json"
 LOCK_FILE = "pipeline.lock"
 
 
-def prepare(definition: Definition, options: RunOptions, view: View) -> None:
+def prepare(definition: Definition, options: RunOptions, view: ProgressView) -> None:
     """Compare a pipeline with its checkpoint and write down its shape for the next time.
 
     Only of a checkpoint on this machine; elsewhere Spark alone complains. A sink that has not begun
@@ -52,7 +52,7 @@ def prepare(definition: Definition, options: RunOptions, view: View) -> None:
     if saved is None or not shapes:
         kept = fingerprint(definition, defaults)
     else:
-        kept, remarks = check(definition, replace(saved, shapes=shapes), defaults)
+        kept, remarks = check_upgrade(definition, replace(saved, shapes=shapes), defaults)
         for remark in remarks:
             view.say(f"pipeline {definition.name}: {remark}")
     fresh = file.with_suffix(".new")
@@ -62,7 +62,7 @@ def prepare(definition: Definition, options: RunOptions, view: View) -> None:
 
 def _saved(file: Path) -> Fingerprint | None:
     try:
-        return from_json(json.loads(file.read_text("utf-8")))
+        return parse_fingerprint(json.loads(file.read_text("utf-8")))
     except (FileNotFoundError, ValueError):
         # Not there yet, or somebody has written something else into it: nothing to compare with.
         return None

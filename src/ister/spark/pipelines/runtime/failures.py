@@ -67,7 +67,7 @@ class Failure:
     exit_code: int
 
 
-class News:
+class RecentFailures:
     """Tells new failures from those that another sink has just had.
 
     The sinks of a pipeline and its dead letters share a broker: when it is away all of them fail,
@@ -87,12 +87,12 @@ class News:
         return True
 
 
-def explained(error: BaseException) -> Failure:
+def explain(error: BaseException) -> Failure:
     """Return what an exception of Spark, or of ours, comes to."""
     if isinstance(error, IsterError):
         return Failure(str(error), isinstance(error, BusyError), error.exit_code)
     if isinstance(error, StepError):
-        inner = explained(error.__cause__ or error)
+        inner = explain(error.__cause__ or error)
         return Failure(f"{error}: {inner.text}", inner.can_pass, inner.exit_code)
     if _is_java_gone(error):
         text = "Spark's Java process is gone: the log says why"
@@ -102,7 +102,7 @@ def explained(error: BaseException) -> Failure:
         can_pass = _PASSING.search(said) is not None
         code = BusyError.exit_code if can_pass else InvalidError.exit_code
         return Failure(_cut(said), can_pass, code)
-    return explained_text(str(error))
+    return explain_text(str(error))
 
 
 def _place_of(error: BaseException) -> str:
@@ -118,7 +118,7 @@ def _is_foreign(file: str) -> bool:
     return any(part in file for part in ("/pyspark/", "/py4j/", "/ister/spark/", "<frozen "))
 
 
-def explained_text(text: str) -> Failure:
+def explain_text(text: str) -> Failure:
     """Return what a text of Spark's comes to."""
     text = _WRAPPING.sub("", text, count=1)
     text = text.partition("=== Streaming Query ===")[0]

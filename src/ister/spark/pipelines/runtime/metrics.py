@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ister.spark.pipelines.runtime.progress import Board, Meter
+from ister.spark.pipelines.runtime.progress import Meter, PipelineProgress
 
 HOST = "127.0.0.1"
 LABELS = ("pipeline", "sink")
@@ -44,18 +44,18 @@ class Exporter:
         self._server.server_close()  # type: ignore[attr-defined]
 
 
-def export(board: Board, port: int, host: str = HOST) -> Exporter:
+def export(board: PipelineProgress, port: int, host: str = HOST) -> Exporter:
     """Answer on `port` with the metrics of a board; 0 takes any free one."""
     registry = CollectorRegistry()
-    registry.register(BoardCollector(board))
+    registry.register(ProgressCollector(board))
     server, _ = start_http_server(port, addr=host, registry=registry)
     return Exporter(server.server_port, server)
 
 
-class BoardCollector(Collector):
+class ProgressCollector(Collector):
     """Reads a board for Prometheus."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: PipelineProgress) -> None:
         self._board = board
 
     def collect(self) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from ister.base import printable_lines, rounded_size
 from ister.base.errors import BadRequestError
-from ister.spark.offsets import from_json
+from ister.spark.offsets import positions_from_json
 from ister.telemetry import make_console
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Meter:
         }
 
 
-class Board:
+class PipelineProgress:
     """The meters of a pipeline."""
 
     def __init__(self, pipeline: str, sinks: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ class Board:
         return {"sinks": [meter.report() for meter in self.meters.values()]}
 
 
-def parsed(progress: Mapping[str, object]) -> BatchReport:
+def parse_report(progress: Mapping[str, object]) -> BatchReport:
     """Return what matters of a progress report of Spark's."""
     operators = _dicts(progress.get("stateOperators"))
     durations = progress.get("durationMs")
@@ -163,8 +163,8 @@ def lag_of(source: Mapping[str, object]) -> int | None:
     if latest is None:
         return None
     try:
-        read = from_json(end) if end is not None else {}
-        heads = from_json(latest)
+        read = positions_from_json(end) if end is not None else {}
+        heads = positions_from_json(latest)
     except BadRequestError:
         # Of a source that is not ours.
         return None
@@ -211,10 +211,10 @@ def moment(at_ms: int) -> str:
 # Views
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Shows a board to somebody."""
 
-    def update(self, board: Board, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
+    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
         """Show it as it is now; `fresh` has the batches since the last time, by sink."""
 
     def say(self, text: str) -> None:
@@ -231,11 +231,11 @@ class LinesView:
         self._out = out or sys.stderr
         self._interval_s = interval_s
         self._said_s = time.monotonic()
-        self._board: Board | None = None
+        self._board: PipelineProgress | None = None
         self._said: dict[str, str] = {}
 
-    def update(self, board: Board, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
-        """See `View`."""
+    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
+        """See `ProgressView`."""
         self._board = board
         first = any(name not in self._said for name in fresh if fresh[name])
         now_s = time.monotonic()
@@ -244,12 +244,12 @@ class LinesView:
             self._write()
 
     def say(self, text: str) -> None:
-        """See `View`."""
+        """See `ProgressView`."""
         self._out.write(f"{printable_lines(text)}\n")
         self._out.flush()
 
     def close(self) -> None:
-        """See `View`."""
+        """See `ProgressView`."""
         self._write()
 
     def _write(self) -> None:
@@ -267,8 +267,8 @@ class JsonView:
     def __init__(self, out: IO[str] | None = None) -> None:
         self._out = out or sys.stdout
 
-    def update(self, board: Board, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
-        """See `View`."""
+    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
+        """See `ProgressView`."""
         for name, reports in fresh.items():
             for report in reports:
                 row = {"pipeline": board.pipeline, "sink": name, **asdict(report)}
@@ -276,12 +276,12 @@ class JsonView:
         self._out.flush()
 
     def say(self, text: str) -> None:
-        """See `View`."""
+        """See `ProgressView`."""
         sys.stderr.write(f"{printable_lines(text)}\n")
         sys.stderr.flush()
 
     def close(self) -> None:
-        """See `View`."""
+        """See `ProgressView`."""
 
 
 class LiveView:
@@ -290,8 +290,8 @@ class LiveView:
     def __init__(self) -> None:
         self._live: Live | None = None
 
-    def update(self, board: Board, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
-        """See `View`."""
+    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
+        """See `ProgressView`."""
         if self._live is None:
             from rich.live import Live
 
@@ -301,20 +301,20 @@ class LiveView:
         self._live.update(_table(board), refresh=True)
 
     def say(self, text: str) -> None:
-        """See `View`."""
+        """See `ProgressView`."""
         if self._live is None:
             sys.stderr.write(f"{printable_lines(text)}\n")
         else:
             self._live.console.print(text)
 
     def close(self) -> None:
-        """See `View`."""
+        """See `ProgressView`."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
-def _table(board: Board) -> "RenderableType":
+def _table(board: PipelineProgress) -> "RenderableType":
     from rich.table import Table
 
     # Narrow: a terminal has 80 columns, and names of sinks are long.

@@ -14,8 +14,8 @@ from ister.base.errors import BadRequestError
 from ister.spark.pipelines.config.definition import (
     ConsoleSink,
     Definition,
-    Format,
-    Mode,
+    OutputMode,
+    PayloadFormat,
     TableSink,
     TopicSink,
     Trigger,
@@ -36,7 +36,7 @@ _QUERY_PROPERTY = "sql.streaming.queryId"
 _CELL_CHARACTERS_MAX = 60
 
 
-def start(flow: Flow, definition: Definition, out: IO[str] | None = None) -> "StreamingQuery":
+def start_query(flow: Flow, definition: Definition, out: IO[str] | None = None) -> "StreamingQuery":
     """Start the query of a flow, from its checkpoint if it has one.
 
     `out` is where a console sink prints, stdout if not given.
@@ -96,7 +96,7 @@ def messages(frame: "DataFrame", sink: TopicSink) -> "DataFrame":
 
 
 def _to_topic(flow: Flow, sink: TopicSink, options: Mapping[str, str]) -> "DataStreamWriter":
-    if sink.mode is Mode.APPEND:
+    if sink.mode is OutputMode.APPEND:
         return messages(flow.frame, sink).writeStream.format("ister").options(**options)
     # Spark gives sinks in Python no updates, and takes a complete result for an overwrite. A batch
     # of its own gets both as rows, and is told from its repetition by the number.
@@ -125,10 +125,10 @@ def _payload(frame: "DataFrame", sink: TopicSink) -> "Column":
         return f.col("payload")
     apart = {sink.route, sink.attributes}
     names = [name for name in frame.columns if name not in apart]
-    if sink.format is Format.JSON:
+    if sink.format is PayloadFormat.JSON:
         # Fields that are null are left out, as everywhere in Spark.
         return f.to_json(f.struct(*(column(name) for name in names)))
-    if sink.format in (Format.STRING, Format.BYTES):
+    if sink.format in (PayloadFormat.STRING, PayloadFormat.BYTES):
         others = [name for name in names if name != sink.key]
         if len(others) == 1:
             return column(others[0])

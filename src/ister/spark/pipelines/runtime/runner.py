@@ -19,12 +19,22 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.config.definition import DEAD_LETTERS, Definition, RunOptions, hidden
+from ister.spark.pipelines.config.definition import (
+    DEAD_LETTERS,
+    Definition,
+    RunOptions,
+    hide_secrets,
+)
 from ister.spark.pipelines.runtime import metrics
 from ister.spark.pipelines.runtime.building import Flow, build
-from ister.spark.pipelines.runtime.failures import Failure, News, explained
-from ister.spark.pipelines.runtime.progress import BatchReport, Board, View, parsed
-from ister.spark.pipelines.runtime.queries import start
+from ister.spark.pipelines.runtime.failures import Failure, RecentFailures, explain
+from ister.spark.pipelines.runtime.progress import (
+    BatchReport,
+    PipelineProgress,
+    ProgressView,
+    parse_report,
+)
+from ister.spark.pipelines.runtime.queries import start_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +57,7 @@ REPORTS_MAX = 100
 
 
 @dataclass(slots=True)
-class _Track:
+class _FlowRun:
     """One flow and the query that runs it now."""
 
     flow: Flow
@@ -66,7 +76,7 @@ class Runner:
         definition: Definition,
         options: RunOptions,
         *,
-        view: View,
+        view: ProgressView,
         log: Path | None = None,
         out: IO[str] | None = None,
     ) -> None:
@@ -77,13 +87,13 @@ class Runner:
         self.log = log
         self._out = out
         self._stopping = threading.Event()
-        self._tracks: list[_Track] = []
+        self._tracks: list[_FlowRun] = []
         self._exporter: metrics.Exporter | None = None
         # Batches that were counted and not shown yet, by sink.
         self._fresh: dict[str, list[BatchReport]] = {}
         self._written_s = 0.0
-        self._news = News()
-        self.board = Board(definition.name, [sink.name for sink in definition.sinks])
+        self._news = RecentFailures()
+        self.board = PipelineProgress(definition.name, [sink.name for sink in definition.sinks])
         # Told what to show others of this pipeline, every `WRITE_S`.
         self.publish: Callable[[Mapping[str, object]], None] = lambda _progress: None
 
@@ -131,7 +141,7 @@ class Runner:
                     return failure
                 self._wait(failure, count)
                 continue
-            self._tracks = [_Track(flow) for flow in in_order(flows, self._definition)]
+            self._tracks = [_FlowRun(flow) for flow in in_order(flows, self._definition)]
             self.board.add(flow.name for flow in flows)
             return None
         return None
@@ -154,7 +164,7 @@ class Runner:
             self._stopping.wait(LOOK_S)
         return None
 
-    def _step(self, track: _Track) -> Failure | None:
+    def _step(self, track: _FlowRun) -> Failure | None:
         """Do what is to be done about one flow now."""
         meter = self.board.meters[track.flow.name]
         if track.done:
@@ -162,7 +172,7 @@ class Runner:
         try:
             if track.query is None:
                 if track.retry_s is None or time.monotonic() >= track.retry_s:
-                    track.query = start(track.flow, self._definition, self._out)
+                    track.query = start_query(track.flow, self._definition, self._out)
                     meter.status = "running"
                 return None
             if track.query.isActive:
@@ -177,7 +187,7 @@ class Runner:
         assert error is not None
         return self._failed(track, error)
 
-    def _failed(self, track: _Track, error: BaseException) -> Failure | None:
+    def _failed(self, track: _FlowRun, error: BaseException) -> Failure | None:
         """Have a flow tried again later, or return why that would not help."""
         meter = self.board.meters[track.flow.name]
         failure = self._noted(error)
@@ -227,7 +237,7 @@ class Runner:
             with suppress(OSError):
                 self.publish(self.board.report())
 
-    def _read(self, track: _Track) -> None:
+    def _read(self, track: _FlowRun) -> None:
         """Count the batches that a query has done since the last time."""
         if track.query is None:
             return
@@ -262,9 +272,11 @@ class Runner:
         """Write all of an error to the log, and return the short of it."""
         if self.log is not None:
             with suppress(OSError), self.log.open("a", encoding="utf-8") as log:
-                log.write(hidden("".join(traceback.format_exception(error)), self._definition))
-        failure = explained(error)
-        return replace(failure, text=hidden(failure.text, self._definition))
+                log.write(
+                    hide_secrets("".join(traceback.format_exception(error)), self._definition)
+                )
+        failure = explain(error)
+        return replace(failure, text=hide_secrets(failure.text, self._definition))
 
 
 def in_order(flows: Sequence[Flow], definition: Definition) -> list[Flow]:
@@ -291,14 +303,14 @@ def recent_reports(query: "StreamingQuery", counted: int) -> list[BatchReport]:
     reports: list[BatchReport] = []
     found = query._jsq.recentProgress()  # noqa: SLF001 (see above)
     for slot in range(len(found) - 1, max(-1, len(found) - 1 - REPORTS_MAX), -1):
-        report = parsed(json.loads(found[slot].json()))
+        report = parse_report(json.loads(found[slot].json()))
         reports.append(report)
         if report.executed and report.batch <= counted:
             break
     return reports[::-1]
 
 
-def _is_starting(track: _Track) -> bool:
+def _is_starting(track: _FlowRun) -> bool:
     """Whether the processes of a query's sources are still being started."""
     with suppress(Exception):
         if track.query is not None and track.query.isActive:
@@ -306,7 +318,7 @@ def _is_starting(track: _Track) -> bool:
     return False
 
 
-def _batch_under_way(track: _Track) -> int:
+def _batch_under_way(track: _FlowRun) -> int:
     """Return the last batch that a query has done, -1 for none."""
     with suppress(Exception):
         assert track.query is not None
@@ -315,7 +327,7 @@ def _batch_under_way(track: _Track) -> int:
     return -1
 
 
-def _is_busy(track: _Track, before: int) -> bool:
+def _is_busy(track: _FlowRun, before: int) -> bool:
     """Whether a query is still at the batch that it was at when the stop was asked for."""
     with suppress(Exception):
         assert track.query is not None
@@ -325,7 +337,7 @@ def _is_busy(track: _Track, before: int) -> bool:
     return False
 
 
-def _export(board: Board, port: int) -> metrics.Exporter:
+def _export(board: PipelineProgress, port: int) -> metrics.Exporter:
     try:
         return metrics.export(board, port)
     except OSError as error:

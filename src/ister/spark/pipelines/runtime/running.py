@@ -17,9 +17,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ister.spark.pipelines import processes
-from ister.spark.pipelines.config.definition import Definition, RunOptions, hidden, reveal
+from ister.spark.pipelines.config.definition import Definition, RunOptions, hide_secrets, reveal
 from ister.spark.pipelines.runtime.checkpoint import local_checkpoint, locked_checkpoint, prepare
-from ister.spark.pipelines.runtime.progress import JsonView, LinesView, LiveView, View
+from ister.spark.pipelines.runtime.progress import JsonView, LinesView, LiveView, ProgressView
 from ister.spark.pipelines.runtime.runner import Runner
 from ister.spark.pipelines.runtime.sink_topics import make_topics
 from ister.spark.tuning import session
@@ -49,7 +49,7 @@ def run(definition: Definition, options: RunOptions) -> int:
         if (failure := make_topics(definition)) is not None:
             goes_on = failure.can_pass and options.restart
             later = "; the topics of its sinks are created once it answers" if goes_on else ""
-            view.say(hidden(f"pipeline {definition.name}: {failure.text}{later}", definition))
+            view.say(hide_secrets(f"pipeline {definition.name}: {failure.text}{later}", definition))
             if not goes_on:
                 return failure.exit_code
         with _diverted(log):
@@ -68,7 +68,7 @@ def run(definition: Definition, options: RunOptions) -> int:
             return runner.run()
 
 
-def make_view(options: RunOptions) -> View:
+def make_view(options: RunOptions) -> ProgressView:
     """Return what shows the progress: JSON, a live table on a terminal, or lines."""
     if options.as_json:
         return JsonView()

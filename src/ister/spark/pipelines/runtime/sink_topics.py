@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 from ister.base.errors import IsterError, TopicNotFoundError
 from ister.client import sync
-from ister.spark.clients import Broker, connect
+from ister.spark.clients import BrokerEndpoint, connect
 from ister.spark.pipelines.config.definition import DEAD_LETTERS, Definition, TopicSink
-from ister.spark.pipelines.runtime.failures import Failure, explained
+from ister.spark.pipelines.runtime.failures import Failure, explain
 from ister.spark.pipelines.runtime.queries import write_options
 from ister.spark.sink.options import write_options as parse_options
 from ister.spark.sink.topics import ensure_topic
@@ -26,7 +26,7 @@ def make_topics(definition: Definition) -> Failure | None:
     Return the failure when a topic cannot be written to, or its broker cannot be reached. Topics
     that a column of each row names are created with their first row.
     """
-    clients: dict[Broker, sync.Client] = {}
+    clients: dict[BrokerEndpoint, sync.Client] = {}
     with ExitStack() as stack:
         for sink in _named(definition):
             try:
@@ -57,7 +57,7 @@ def _make(client: sync.Client, sink: TopicSink, partitions: int, *, create: bool
 
 
 def _failure(sink: TopicSink, error: IsterError) -> Failure:
-    found = explained(error)
+    found = explain(error)
     place = f"{sink.origin}: " if sink.origin.line else ""
     what = "" if sink.name == DEAD_LETTERS else "sink "
     return Failure(f"{place}{what}`{sink.name}`: {found.text}", found.can_pass, found.exit_code)

@@ -8,7 +8,7 @@ given by its number or its alias is what that stands for.
 import re
 from collections.abc import Iterator, Sequence
 
-from ister.spark.pipelines.sql.sql import analysed
+from ister.spark.pipelines.sql.sql import analyse
 
 _TOKEN = re.compile(
     # What is not closed goes to the end, as in `sql`.
@@ -38,7 +38,7 @@ _NO_ALIAS = _CLAUSE_ENDS | {
 
 def stateful_parts(sql: str, *, joins_streams: bool) -> list[str]:
     """Return the parts of a query that Spark keeps state for, in their order."""
-    views = {found.name.lower() for found in analysed(sql).views}
+    views = {found.name.lower() for found in analyse(sql).views}
     tokens = _without_names(_tokens(sql), views)
     parts: list[str] = []
     for slot, token in enumerate(tokens):

@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"\s+|`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|\w+|.", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class DdlColumn:
     """A field of a schema, with its type in lower case and without spaces."""
 
     name: str
@@ -40,7 +40,7 @@ class BadDdlError(ValueError):
     """A schema that Spark would not take; the text says what is wrong."""
 
 
-def parse_ddl(text: str) -> tuple[Column, ...]:
+def parse_ddl(text: str) -> tuple[DdlColumn, ...]:
     """Return the columns of a field list, or raise `BadDdlError`."""
     parser = _Parser(text)
     columns = parser.fields(end="", depth=0)
@@ -76,9 +76,9 @@ class _Parser:
         self.slot += 1
         return token
 
-    def fields(self, *, end: str, depth: int) -> tuple[Column, ...]:
+    def fields(self, *, end: str, depth: int) -> tuple[DdlColumn, ...]:
         """Return `name type, name: type ...` up to `end`."""
-        columns: list[Column] = []
+        columns: list[DdlColumn] = []
         while True:
             columns.append(self.field(depth, last=columns[-1].name if columns else ""))
             token = self.take()
@@ -87,7 +87,7 @@ class _Parser:
             if token != ",":
                 raise BadDdlError(_no_comma(token, columns[-1], end))
 
-    def field(self, depth: int, *, last: str) -> Column:
+    def field(self, depth: int, *, last: str) -> DdlColumn:
         name = self.take()
         if not name:
             raise BadDdlError(f"ends after the comma behind `{last}`" if last else "has no columns")
@@ -97,7 +97,7 @@ class _Parser:
             self.take()
         if self.peek() in ("", ",", ">"):
             raise BadDdlError(f"column `{name}` has no type: write `{name} string`")
-        found = Column(name.strip("`").replace("``", "`"), self.type(depth, of=name))
+        found = DdlColumn(name.strip("`").replace("``", "`"), self.type(depth, of=name))
         if self.peek().lower() == "not":
             self.take()
             if self.take().lower() != "null":
@@ -164,7 +164,7 @@ def _no_type(word: str, of: str) -> str:
     return f"{column}`{word}` is no type{hint}"
 
 
-def _no_comma(token: str, column: Column, end: str) -> str:
+def _no_comma(token: str, column: DdlColumn, end: str) -> str:
     if not token:
         return f"`{end}` is missing at the end"
     return f"expected a comma after column `{column.name}`, found `{token}`"

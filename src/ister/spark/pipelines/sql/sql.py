@@ -39,7 +39,7 @@ _AGGREGATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class SqlToken:
     """A piece of SQL; `line` counts from zero. `text` of a word is as written."""
 
     kind: str
@@ -73,7 +73,7 @@ class Query:
     grouped_by: frozenset[str]
 
 
-def analysed(sql: str) -> Query:
+def analyse(sql: str) -> Query:
     """Return what can be seen of a query; never raises."""
     tokens = list(_tokens(sql))
     own_names = _names_of_ctes(tokens)
@@ -99,20 +99,20 @@ def without_semicolon(sql: str) -> str:
     return re.sub(r"(?:\s|;)*\Z", "", sql)
 
 
-def _tokens(sql: str) -> Iterator[Token]:
+def _tokens(sql: str) -> Iterator[SqlToken]:
     line = 0
     for found in _TOKEN.finditer(sql):
         kind = found.lastgroup or "sign"
         if kind != "skip":
-            yield Token(kind, found[0], line)
+            yield SqlToken(kind, found[0], line)
         line += found[0].count("\n")
 
 
-def _is_name(token: Token) -> bool:
+def _is_name(token: SqlToken) -> bool:
     return token.kind == "quoted" or (token.kind == "word" and token.low not in _NOT_A_VIEW)
 
 
-def _names_of_ctes(tokens: Sequence[Token]) -> set[str]:
+def _names_of_ctes(tokens: Sequence[SqlToken]) -> set[str]:
     """Return the names that WITH gives: `name AS (` and `name (columns) AS (`."""
     if not any(token.low == "with" for token in tokens):
         return set()
@@ -130,7 +130,7 @@ def _names_of_ctes(tokens: Sequence[Token]) -> set[str]:
     return names
 
 
-def _references(tokens: Sequence[Token]) -> Iterator[Token]:
+def _references(tokens: Sequence[SqlToken]) -> Iterator[SqlToken]:
     """Yield the names behind FROM and JOIN, and those of the lists behind FROM."""
     begins_query = _query_starts(tokens)
     holds_query = [True]  # For each open parenthesis, the whole first.
@@ -145,7 +145,7 @@ def _references(tokens: Sequence[Token]) -> Iterator[Token]:
             yield from _list_at(tokens, slot + 1)
 
 
-def _query_starts(tokens: Sequence[Token]) -> list[bool]:
+def _query_starts(tokens: Sequence[SqlToken]) -> list[bool]:
     """Return for each slot whether a query begins there, behind more parentheses or not."""
     found = [False] * (len(tokens) + 1)
     for slot in range(len(tokens) - 1, -1, -1):
@@ -154,11 +154,11 @@ def _query_starts(tokens: Sequence[Token]) -> list[bool]:
     return found
 
 
-def _is_distinct_from(tokens: Sequence[Token], slot: int) -> bool:
+def _is_distinct_from(tokens: Sequence[SqlToken], slot: int) -> bool:
     return slot > 0 and tokens[slot - 1].low == "distinct"
 
 
-def _list_at(tokens: Sequence[Token], slot: int) -> Iterator[Token]:
+def _list_at(tokens: Sequence[SqlToken], slot: int) -> Iterator[SqlToken]:
     """Yield the names of `a, b AS x, c y`, up to anything that is more than that."""
     while True:
         yield from _name_at(tokens, slot)
@@ -174,7 +174,7 @@ def _list_at(tokens: Sequence[Token], slot: int) -> Iterator[Token]:
         slot += 1
 
 
-def _name_at(tokens: Sequence[Token], slot: int) -> Iterator[Token]:
+def _name_at(tokens: Sequence[SqlToken], slot: int) -> Iterator[SqlToken]:
     """Yield the name that stands here, unless it is a function or of another catalogue."""
     if _low(tokens, slot) == "stream" and slot + 1 < len(tokens) and _is_name(tokens[slot + 1]):
         slot += 1
@@ -182,7 +182,7 @@ def _name_at(tokens: Sequence[Token], slot: int) -> Iterator[Token]:
         yield tokens[slot]
 
 
-def _grouped_words(tokens: Sequence[Token]) -> Iterator[str]:
+def _grouped_words(tokens: Sequence[SqlToken]) -> Iterator[str]:
     inside = False
     depth = 0
     for slot, token in enumerate(tokens):
@@ -195,13 +195,13 @@ def _grouped_words(tokens: Sequence[Token]) -> Iterator[str]:
                 yield token.text.strip("`").lower()
 
 
-def _ends_grouping(tokens: Sequence[Token], slot: int) -> bool:
+def _ends_grouping(tokens: Sequence[SqlToken], slot: int) -> bool:
     if tokens[slot].low == "window":  # The function has a parenthesis, the clause a name.
         return _text(tokens, slot + 1) != "("
     return tokens[slot].low in ("having", "order", "limit", "union", "except", "intersect")
 
 
-def _has_bare_aggregate(tokens: Sequence[Token]) -> bool:
+def _has_bare_aggregate(tokens: Sequence[SqlToken]) -> bool:
     """Whether `sum(x)` stands without `OVER`, which would make it no aggregation of the query."""
     for slot, token in enumerate(tokens):
         if token.low in _AGGREGATES and _text(tokens, slot + 1) == "(":
@@ -211,7 +211,7 @@ def _has_bare_aggregate(tokens: Sequence[Token]) -> bool:
     return False
 
 
-def _closing(tokens: Sequence[Token], slot: int) -> int:
+def _closing(tokens: Sequence[SqlToken], slot: int) -> int:
     depth = 0
     while slot < len(tokens):
         depth += {"(": 1, ")": -1}.get(tokens[slot].text, 0)
@@ -221,7 +221,7 @@ def _closing(tokens: Sequence[Token], slot: int) -> int:
     return slot
 
 
-def _statements(tokens: Sequence[Token]) -> int:
+def _statements(tokens: Sequence[SqlToken]) -> int:
     """Return how many statements there are; empty ones behind a semicolon do not count."""
     count, is_empty = 0, True
     for token in tokens:
@@ -232,9 +232,9 @@ def _statements(tokens: Sequence[Token]) -> int:
     return count
 
 
-def _low(tokens: Sequence[Token], slot: int) -> str:
+def _low(tokens: Sequence[SqlToken], slot: int) -> str:
     return tokens[slot].low if 0 <= slot < len(tokens) else ""
 
 
-def _text(tokens: Sequence[Token], slot: int) -> str:
+def _text(tokens: Sequence[SqlToken], slot: int) -> str:
     return tokens[slot].text if 0 <= slot < len(tokens) else ""

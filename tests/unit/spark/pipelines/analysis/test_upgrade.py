@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from ister.base.errors import CheckpointMismatchError
-from ister.spark.pipelines.analysis.upgrade import check, fingerprint, from_json
+from ister.spark.pipelines.analysis.upgrade import check_upgrade, fingerprint, parse_fingerprint
 from ister.spark.pipelines.config.definition import (
     Deduplicate,
     Definition,
-    Format,
-    Mode,
-    Source,
+    OutputMode,
+    PayloadFormat,
+    PipelineSource,
+    ReferenceTable,
     SqlStep,
-    Table,
     TableFormat,
     TopicSink,
     Trigger,
@@ -23,10 +23,10 @@ from ister.spark.pipelines.sql.clauses import stateful_parts
 
 DEFAULTS = {"spark.sql.shuffle.partitions": "2"}
 SQL = "SELECT region, count(*) AS n, sum(amount) AS total FROM orders GROUP BY region"
-ORDERS = Source(
+ORDERS = PipelineSource(
     name="orders",
     topics=("/default/orders",),
-    format=Format.JSON,
+    format=PayloadFormat.JSON,
     schema="region string, amount double, at timestamp",
     watermark=Watermark(column="at", delay="30 seconds", delay_ms=30_000),
 )
@@ -47,10 +47,10 @@ def with_sql(sql: str) -> Definition:
 
 def changes(before: Definition, after: Definition) -> list[str]:
     """Return what is refused when `before` made the checkpoint; it goes through JSON as on disk."""
-    saved = from_json(_through_json(fingerprint(before, DEFAULTS).to_json()))
+    saved = parse_fingerprint(_through_json(fingerprint(before, DEFAULTS).to_json()))
     assert saved is not None
     try:
-        check(after, saved, DEFAULTS)
+        check_upgrade(after, saved, DEFAULTS)
     except CheckpointMismatchError as error:
         return error.changes
     return []
@@ -77,7 +77,7 @@ ALLOWED = {
     "another sink": replace(PIPELINE, sinks=(TOTALS, replace(TOTALS, name="more"))),
     "a sink less": replace(PIPELINE, sinks=(replace(TOTALS, name="more"),)),
     "a reference table": replace(
-        PIPELINE, tables=(Table(name="r", path="/r.csv", format=TableFormat.CSV),)
+        PIPELINE, tables=(ReferenceTable(name="r", path="/r.csv", format=TableFormat.CSV),)
     ),
     "names of source and step": replace(
         PIPELINE,
@@ -128,7 +128,7 @@ REFUSED = {
         sources=(replace(ORDERS, watermark=Watermark(column="t", delay="1 s", delay_ms=1)),),
     ),
     "no watermark any more": replace(PIPELINE, sources=(replace(ORDERS, watermark=None),)),
-    "mode": replace(PIPELINE, sinks=(replace(TOTALS, mode=Mode.UPDATE),)),
+    "mode": replace(PIPELINE, sinks=(replace(TOTALS, mode=OutputMode.UPDATE),)),
     "deduplication": replace(
         PIPELINE, sources=(replace(ORDERS, deduplicate=Deduplicate(columns=("region",))),)
     ),
@@ -210,7 +210,7 @@ def test_anything_but_the_sources_may_change_without_state() -> None:
 
 def test_join_with_a_table_has_no_state() -> None:
     sql = "SELECT * FROM orders JOIN regions USING (region)"
-    table = Table(name="regions", path="/r.csv", format=TableFormat.CSV)
+    table = ReferenceTable(name="regions", path="/r.csv", format=TableFormat.CSV)
     joined = replace(with_sql(sql), tables=(table,))
     after = replace(
         with_sql("SELECT * FROM orders LEFT JOIN regions USING (region)"), tables=(table,)
@@ -222,7 +222,7 @@ def test_join_with_a_table_has_no_state() -> None:
 def test_settings_that_were_frozen_stay_in_the_fingerprint() -> None:
     saved = fingerprint(PIPELINE, {"spark.sql.shuffle.partitions": "2"})
 
-    kept, _ = check(PIPELINE, saved, {"spark.sql.shuffle.partitions": "16"})
+    kept, _ = check_upgrade(PIPELINE, saved, {"spark.sql.shuffle.partitions": "16"})
 
     assert kept.settings == {"spark.sql.shuffle.partitions": "2"}
 
@@ -230,15 +230,15 @@ def test_settings_that_were_frozen_stay_in_the_fingerprint() -> None:
 def test_a_sink_that_is_gone_is_remembered() -> None:
     saved = fingerprint(PIPELINE, DEFAULTS)
 
-    kept, remarks = check(ALLOWED["a sink less"], saved, DEFAULTS)
+    kept, remarks = check_upgrade(ALLOWED["a sink less"], saved, DEFAULTS)
 
     assert set(kept.shapes) == {"totals", "more"}
     assert remarks == ["sink 'totals' is gone; its checkpoint is kept"]
 
 
 def test_fingerprint_of_another_version_is_not_compared() -> None:
-    assert from_json({"version": 99, "shapes": {}, "settings": {}}) is None
-    assert from_json(["nonsense"]) is None
+    assert parse_fingerprint({"version": 99, "shapes": {}, "settings": {}}) is None
+    assert parse_fingerprint(["nonsense"]) is None
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from ister.spark.pipelines.config.definition import Definition, broker_options, hidden
-from ister.spark.pipelines.loading import Outcome, read_file
+from ister.spark.pipelines.config.definition import Definition, broker_options, hide_secrets
+from ister.spark.pipelines.loading import CheckedPipeline, read_file
 
 TLS = "broker: isters://host:6655\n"
 ON_THIS_MACHINE = "broker: ister://localhost:6655\n"
 ELSEWHERE = "broker: ister://host:6655\n"
 
 
-def read(folder: Path, head: str, environment: Mapping[str, str] | None = None) -> Outcome:
+def read(folder: Path, head: str, environment: Mapping[str, str] | None = None) -> CheckedPipeline:
     """Read a pipeline whose first lines are `head`."""
     file = folder / "pipeline.yaml"
     rest = (
@@ -27,7 +27,7 @@ def definition(folder: Path, head: str, **environment: str) -> Definition:
     return read(folder, head, environment).get()
 
 
-def said(outcome: Outcome) -> list[str]:
+def said(outcome: CheckedPipeline) -> list[str]:
     """Return the mistakes with their lines."""
     return [f"{one.origin.line}: {one.text}" for one in outcome.remarks if not one.is_warning]
 
@@ -141,4 +141,4 @@ def test_a_token_is_hidden_in_texts_also_without_the_spaces_around_it(tmp_path: 
 
     found = definition(tmp_path, TLS + "token: ${file:token}\n")
 
-    assert hidden("no hunter2 here", found) == "no ${file:token} here"
+    assert hide_secrets("no hunter2 here", found) == "no ${file:token} here"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ister.spark.pipelines.config.parsing import NODES_MAX, MalformedError, parse, toml_lines
-from ister.spark.pipelines.config.positions import Node, Remark
+from ister.spark.pipelines.config.parsing import NODES_MAX, MalformedError, parse_file, toml_lines
+from ister.spark.pipelines.config.positions import ConfigNode, Remark
 
 YAML = """\
 name: one            # line 1
@@ -45,14 +45,14 @@ deep = true
 '''
 
 
-def parsed(text: str, language: str = "yaml") -> Node:
+def parsed(text: str, language: str = "yaml") -> ConfigNode:
     remarks: list[Remark] = []
-    node = parse(text, file="f", language=language, remarks=remarks)
+    node = parse_file(text, file="f", language=language, remarks=remarks)
     assert remarks == []
     return node
 
 
-def at(node: Node, *path: str | int) -> Node:
+def at(node: ConfigNode, *path: str | int) -> ConfigNode:
     for part in path:
         inner = node.find(part) if isinstance(part, str) else (node.items or ())[part]
         assert inner is not None
@@ -62,7 +62,7 @@ def at(node: Node, *path: str | int) -> Node:
 
 def malformed(text: str, language: str = "yaml") -> str:
     with pytest.raises(MalformedError) as caught:
-        parse(text, file="f", language=language, remarks=[])
+        parse_file(text, file="f", language=language, remarks=[])
     return str(caught.value.remark)
 
 
@@ -111,7 +111,7 @@ def test_yaml_words_for_true_and_nothing_are_understood() -> None:
 
 def test_a_key_that_is_there_twice_is_told_with_both_lines() -> None:
     remarks: list[Remark] = []
-    parse("a: 1\nb: 2\na: 3\n", file="f", language="yaml", remarks=remarks)
+    parse_file("a: 1\nb: 2\na: 3\n", file="f", language="yaml", remarks=remarks)
 
     assert [str(one) for one in remarks] == ["f:3: key `a` is there twice, before in line 1"]
 
@@ -137,11 +137,11 @@ def test_a_file_nested_beyond_reason_is_refused(language: str) -> None:
 def test_a_number_of_thousands_of_digits_is_no_number() -> None:
     digits = "9" * 5_000
 
-    found = parse(f"a: {digits}", file="f", language="yaml", remarks=[]).find("a")
+    found = parse_file(f"a: {digits}", file="f", language="yaml", remarks=[]).find("a")
     assert found is not None
     assert found.scalar == digits
     with pytest.raises(MalformedError) as raised:
-        parse(f"a = {digits}", file="f", language="toml", remarks=[])
+        parse_file(f"a = {digits}", file="f", language="toml", remarks=[])
     assert str(raised.value.remark) == "f: is no TOML: a number has too many digits"
 
 

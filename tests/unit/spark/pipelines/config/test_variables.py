@@ -10,18 +10,18 @@ from ister.spark.pipelines.config.variables import (
     Secret,
     missing_secrets,
     names_in,
-    substituted,
+    substitute,
 )
 
 
 def put(text: str, **environment: str) -> str | Secret:
-    value, mistakes = substituted(text, chosen={"SET": "chosen"}, environment=environment)
+    value, mistakes = substitute(text, chosen={"SET": "chosen"}, environment=environment)
     assert mistakes == []
     return value
 
 
 def mistakes(text: str) -> list[str]:
-    return substituted(text, chosen={}, environment={})[1]
+    return substitute(text, chosen={}, environment={})[1]
 
 
 def test_a_value_of_the_command_line_wins_over_the_environment() -> None:

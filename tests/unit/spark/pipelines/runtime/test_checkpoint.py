@@ -9,8 +9,8 @@ import pytest
 from ister.base.errors import CheckpointMismatchError
 from ister.spark.pipelines.config.definition import (
     Definition,
+    PipelineSource,
     RunOptions,
-    Source,
     SqlStep,
     TopicSink,
 )
@@ -42,7 +42,7 @@ def pipeline(folder: Path, sql: str = SQL) -> Definition:
     return Definition(
         name="p",
         broker="ister://127.0.0.1:6655",
-        sources=(Source(name="orders", topics=("/default/orders",)),),
+        sources=(PipelineSource(name="orders", topics=("/default/orders",)),),
         steps=(SqlStep(name="counts", sql=sql),),
         sinks=(TopicSink(name="out", view="counts", topic="/default/out"),),
         checkpoint=str(folder),

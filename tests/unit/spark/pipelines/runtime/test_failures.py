@@ -3,9 +3,15 @@
 import pytest
 
 from ister.base.errors import NotConnectedError
-from ister.spark.pipelines.config.positions import Origin
+from ister.spark.pipelines.config.positions import FileLine
 from ister.spark.pipelines.runtime.building import StepError
-from ister.spark.pipelines.runtime.failures import SAME_S, Failure, News, explained, explained_text
+from ister.spark.pipelines.runtime.failures import (
+    SAME_S,
+    Failure,
+    RecentFailures,
+    explain,
+    explain_text,
+)
 from ister.spark.pipelines.runtime.runner import BACKOFF_S_MAX, backoff_s
 
 QUERY = """
@@ -26,7 +32,7 @@ Traceback (most recent call last):
 ValueError: bad value
  SQLSTATE: 38000 SQLSTATE: XXKST{QUERY}"""
 
-    assert explained_text(text) == Failure(
+    assert explain_text(text) == Failure(
         "/pipelines/fraud.py:42: ValueError: bad value", can_pass=False, exit_code=64
     )
 
@@ -39,7 +45,7 @@ Traceback (most recent call last):
 ister.base.errors.busy.NotConnectedError: no broker at ister://127.0.0.1:1 (refused): start one
  SQLSTATE: 38000 SQLSTATE: XXKST{QUERY}"""
 
-    assert explained_text(text) == Failure(
+    assert explain_text(text) == Failure(
         "no broker at ister://127.0.0.1:1 (refused): start one", can_pass=True, exit_code=75
     )
 
@@ -47,13 +53,13 @@ ister.base.errors.busy.NotConnectedError: no broker at ister://127.0.0.1:1 (refu
 def test_lost_history_cannot_pass() -> None:
     text = f"{FAILED}x\nister.base.errors.missing.OffsetGoneError: offset 3 is gone{QUERY}"
 
-    assert explained_text(text) == Failure("offset 3 is gone", can_pass=False, exit_code=66)
+    assert explain_text(text) == Failure("offset 3 is gone", can_pass=False, exit_code=66)
 
 
 def test_all_mistakes_of_a_list_are_told() -> None:
     text = "y.ConfigError: configuration is not valid:\n  - one\n  - two\n SQLSTATE: 38000"
 
-    assert explained_text(text).text == "configuration is not valid:\n  - one\n  - two"
+    assert explain_text(text).text == "configuration is not valid:\n  - one\n  - two"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_all_mistakes_of_a_list_are_told() -> None:
     ],
 )
 def test_processes_that_come_back_can_pass(text: str) -> None:
-    assert explained_text(FAILED + text + QUERY).can_pass
+    assert explain_text(FAILED + text + QUERY).can_pass
 
 
 def test_a_mistake_in_sql_has_its_line_and_neither_plan_nor_state() -> None:
@@ -74,7 +80,7 @@ def test_a_mistake_in_sql_has_its_line_and_neither_plan_nor_state() -> None:
         "mean one of the following? [`id`]. SQLSTATE: 42703; line 3 pos 7;\n'Project ['nope]\n+- R"
     )
 
-    assert explained_text(text).text == (
+    assert explain_text(text).text == (
         "line 3 of its SQL: A column with name `nope` cannot be resolved. Did you mean one of the "
         "following? [`id`]."
     )
@@ -86,7 +92,7 @@ def test_what_spark_refuses_comes_with_a_way_out() -> None:
         "SQLSTATE: 42KDE"
     )
 
-    found = explained_text(text)
+    found = explain_text(text)
 
     assert found.text.startswith("Invalid streaming output mode: append.")
     assert "watermark" in found.text
@@ -99,31 +105,31 @@ def test_a_java_exception_is_told_without_its_class() -> None:
         "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: ister. SQLSTATE: 42K02\n\tat org"
     )
 
-    assert explained_text(text).text == (
+    assert explain_text(text).text == (
         "Failed to find the data source: ister.\n"
         "  run `pip install 'ister[spark]'` where Spark runs"
     )
 
 
 def test_a_part_of_the_pipeline_is_named() -> None:
-    error = StepError(Origin("p.yaml", 12), "step `totals`")
+    error = StepError(FileLine("p.yaml", 12), "step `totals`")
     error.__cause__ = NotConnectedError("ister://x", "refused")
 
-    found = explained(error)
+    found = explain(error)
 
     assert found.text.startswith("p.yaml:12: step `totals`: no broker at ister://x")
     assert found.can_pass
 
 
 def test_a_function_that_fails_while_the_pipeline_is_built_is_told_with_its_line() -> None:
-    error = StepError(Origin("p.yaml", 12), "step `scored`")
+    error = StepError(FileLine("p.yaml", 12), "step `scored`")
     try:
         raise KeyError("amount")
     except KeyError as cause:
         line = cause.__traceback__.tb_lineno if cause.__traceback__ else 0
         error.__cause__ = cause
 
-    assert explained(error) == Failure(
+    assert explain(error) == Failure(
         f"p.yaml:12: step `scored`: {__file__}:{line}: KeyError: 'amount'",
         can_pass=False,
         exit_code=64,
@@ -131,7 +137,7 @@ def test_a_function_that_fails_while_the_pipeline_is_built_is_told_with_its_line
 
 
 def test_a_long_text_is_cut() -> None:
-    assert len(explained_text("x" * 10_000).text) < 3_000
+    assert len(explain_text("x" * 10_000).text) < 3_000
 
 
 def test_waits_grow_up_to_a_limit() -> None:
@@ -141,7 +147,7 @@ def test_waits_grow_up_to_a_limit() -> None:
 
 
 def test_sinks_that_fail_together_report_it_once() -> None:
-    news = News()
+    news = RecentFailures()
 
     assert news.is_new("totals", "no broker", 100.0)
     assert not news.is_new("dead_letters", "no broker", 100.0 + SAME_S - 0.1)
@@ -149,7 +155,7 @@ def test_sinks_that_fail_together_report_it_once() -> None:
 
 
 def test_each_attempt_of_one_sink_is_reported_and_each_reason() -> None:
-    news = News()
+    news = RecentFailures()
 
     assert news.is_new("totals", "no broker", 100.0)
     assert news.is_new("totals", "no broker", 101.0)

@@ -4,17 +4,17 @@ import io
 import json
 from typing import Any
 
-from ister.spark.pipelines.runtime.metrics import METRICS, BoardCollector
+from ister.spark.pipelines.runtime.metrics import METRICS, ProgressCollector
 from ister.spark.pipelines.runtime.progress import (
     RATE_INTERVAL_S,
     BatchReport,
-    Board,
     JsonView,
     LinesView,
     Meter,
+    PipelineProgress,
     lag_of,
     line,
-    parsed,
+    parse_report,
 )
 
 
@@ -44,7 +44,7 @@ def progress(**parts: Any) -> dict[str, Any]:
 
 
 def test_a_report_of_spark_is_read() -> None:
-    assert parsed(progress()) == BatchReport(
+    assert parse_report(progress()) == BatchReport(
         batch=7,
         executed=True,
         rows=120,
@@ -64,7 +64,7 @@ def test_a_report_without_work_has_no_watermark_of_1970_and_was_not_executed() -
         stateOperators=[],
     )
 
-    found = parsed(idle)
+    found = parse_report(idle)
 
     assert not found.executed
     assert found.watermark_ms is None
@@ -74,7 +74,7 @@ def test_lag_is_summed_over_partitions_and_sources() -> None:
     one = {"endOffset": offset(a=[1, 10]), "latestOffset": offset(a=[1, 15])}
     two = {"endOffset": offset(b=[2, 0]), "latestOffset": offset(b=[2, 7])}
 
-    assert parsed(progress(sources=[one, two])).lag == 12
+    assert parse_report(progress(sources=[one, two])).lag == 12
 
 
 def test_lag_counts_a_stream_that_is_new() -> None:
@@ -140,9 +140,9 @@ def test_the_rate_is_rows_between_two_looks() -> None:
     assert meter.rows_per_s == 0.0
 
 
-def filled() -> Board:
-    board = Board("p", ["out"])
-    report = parsed(progress())
+def filled() -> PipelineProgress:
+    board = PipelineProgress("p", ["out"])
+    report = parse_report(progress())
     board.meters["out"].add("run", [report])
     return board
 
@@ -187,7 +187,7 @@ def test_lines_come_with_the_first_batch_at_intervals_and_at_the_end_and_never_t
 def test_json_is_one_object_for_each_batch() -> None:
     out = io.StringIO()
 
-    JsonView(out).update(Board("p", ["out"]), {"out": [report(0), report(1, lag=3)]})
+    JsonView(out).update(PipelineProgress("p", ["out"]), {"out": [report(0), report(1, lag=3)]})
 
     first, second = (json.loads(text) for text in out.getvalue().splitlines())
     assert (first["pipeline"], first["sink"], first["batch"], first["rows"]) == ("p", "out", 0, 10)
@@ -197,7 +197,7 @@ def test_json_is_one_object_for_each_batch() -> None:
 def test_every_metric_has_a_value_once_there_was_a_batch() -> None:
     found = {
         family.name: {sample.value for sample in family.samples}
-        for family in BoardCollector(filled()).collect()
+        for family in ProgressCollector(filled()).collect()
     }
 
     assert found == {
@@ -217,7 +217,7 @@ def test_every_metric_has_a_value_once_there_was_a_batch() -> None:
 
 
 def test_metrics_of_a_sink_without_a_batch_say_only_what_is_known() -> None:
-    families = list(BoardCollector(Board("p", ["out"])).collect())
+    families = list(ProgressCollector(PipelineProgress("p", ["out"])).collect())
 
     known = {sample.name for family in families for sample in family.samples}
     assert "ister_pipeline_up" in known

@@ -14,11 +14,11 @@ from ister.base.errors import NotConnectedError, TopicNotFoundError, WrongKindEr
 from ister.spark.pipelines.config.definition import (
     ConsoleSink,
     Definition,
+    PipelineSource,
     RunOptions,
-    Source,
     TopicSink,
 )
-from ister.spark.pipelines.config.positions import Origin
+from ister.spark.pipelines.config.positions import FileLine
 from ister.spark.pipelines.runtime import running
 from ister.spark.pipelines.runtime.sink_topics import make_topics
 from ister.testing import ThreadedBroker
@@ -42,7 +42,7 @@ def pipeline(url: str, *sinks: TopicSink | ConsoleSink, dead: str | None = None)
     return Definition(
         name="p",
         broker=url,
-        sources=(Source(name="orders", topics=("/default/orders",)),),
+        sources=(PipelineSource(name="orders", topics=("/default/orders",)),),
         sinks=sinks,
         dead_letters=dead,
         checkpoint="",
@@ -50,7 +50,7 @@ def pipeline(url: str, *sinks: TopicSink | ConsoleSink, dead: str | None = None)
 
 
 def to_topic(topic: str | None, **options: str) -> TopicSink:
-    origin = Origin("p.yaml", 3)
+    origin = FileLine("p.yaml", 3)
     return TopicSink(
         name="out", view="orders", topic=topic, options=MappingProxyType(options), origin=origin
     )

@@ -2,16 +2,16 @@
 
 import pytest
 
-from ister.spark.pipelines.sql.ddl import BadDdlError, Column, parse_ddl
+from ister.spark.pipelines.sql.ddl import BadDdlError, DdlColumn, parse_ddl
 
 
 def test_columns_have_names_and_types() -> None:
     assert parse_ddl(
         "id BIGINT, `my name`: string NOT NULL, at timestamp COMMENT 'it''s then'"
     ) == (
-        Column("id", "bigint"),
-        Column("my name", "string"),
-        Column("at", "timestamp"),
+        DdlColumn("id", "bigint"),
+        DdlColumn("my name", "string"),
+        DdlColumn("at", "timestamp"),
     )
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from ister.spark.pipelines.sql.clauses import stateful_parts
-from ister.spark.pipelines.sql.sql import analysed, without_semicolon
+from ister.spark.pipelines.sql.sql import analyse, without_semicolon
 
 
 def views(sql: str) -> list[str]:
-    return [one.name for one in analysed(sql).views]
+    return [one.name for one in analyse(sql).views]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_only_views_are_taken_for_views(sql: str) -> None:
 
 
 def test_a_view_has_the_line_it_is_named_in() -> None:
-    query = analysed("SELECT '\n' -- x\n/* \n */\nFROM a\nJOIN b")
+    query = analyse("SELECT '\n' -- x\n/* \n */\nFROM a\nJOIN b")
 
     assert [(one.name, one.line) for one in query.views] == [("a", 4), ("b", 5)]
 
@@ -70,13 +70,13 @@ def test_a_view_has_the_line_it_is_named_in() -> None:
     ],
 )
 def test_an_aggregation_is_seen(sql: str, is_one: bool) -> None:
-    assert analysed(sql).has_aggregation == is_one
+    assert analyse(sql).has_aggregation == is_one
 
 
 def test_the_words_of_a_grouping_end_where_it_ends() -> None:
     sql = "SELECT 1 FROM (SELECT 1 FROM a GROUP BY window(at, '1 minute'), `b`) WHERE c > d"
 
-    assert analysed(sql).grouped_by == {"by", "window", "at", "b"}
+    assert analyse(sql).grouped_by == {"by", "window", "at", "b"}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_words_of_a_grouping_end_where_it_ends() -> None:
     ],
 )
 def test_statements_are_counted_and_told_from_queries(sql: str, count: int, is_query: bool) -> None:
-    query = analysed(sql)
+    query = analyse(sql)
 
     assert (query.statement_count, query.is_query) == (count, is_query)
 
@@ -105,7 +105,7 @@ def test_a_statement_loses_what_ends_it() -> None:
     "sql", ["", "((((", "FROM", "JOIN", "SELECT '", "`", "WITH AS (", "FROM ("]
 )
 def test_half_a_query_raises_nothing(sql: str) -> None:
-    assert analysed(sql).views == ()
+    assert analyse(sql).views == ()
 
 
 @pytest.mark.parametrize("piece", ["\\'", '\\"', "/*", "--", "`", "'", '"'])
@@ -113,5 +113,5 @@ def test_what_is_never_closed_is_read_once(piece: str) -> None:
     # To read it again from each of its characters took a minute here, and hours for a megabyte.
     sql = f"SELECT {piece[-1]}" + piece * 50_000
 
-    assert analysed(sql).is_query
+    assert analyse(sql).is_query
     assert stateful_parts(sql, joins_streams=True) == []
