@@ -35,7 +35,7 @@ class IsterSource(DataSource):
         """Return the columns of a read that says nothing about them."""
         from ister.spark.clients import client_of
         from ister.spark.options import read_options
-        from ister.spark.source.layouts import schema_of
+        from ister.spark.source import schema_of
 
         options = read_options(self.options)
         return schema_of(options, partial(client_of, options.broker))
@@ -44,8 +44,7 @@ class IsterSource(DataSource):
         """Return what reads a batch with these columns."""
         from ister.spark.clients import client_of
         from ister.spark.options import read_options
-        from ister.spark.source.batch_reader import batch_reader
-        from ister.spark.source.layouts import layout_of
+        from ister.spark.source import batch_reader, layout_of
 
         options = read_options(self.options, streaming=False)
         return batch_reader(options, layout_of(options, schema, partial(client_of, options.broker)))
@@ -54,8 +53,7 @@ class IsterSource(DataSource):
         """Return what reads a stream with these columns."""
         from ister.spark.clients import client_of
         from ister.spark.options import read_options
-        from ister.spark.source.layouts import layout_of
-        from ister.spark.source.stream_reader import StreamReader
+        from ister.spark.source import StreamReader, layout_of
 
         options = read_options(self.options, streaming=True)
         return StreamReader(options, layout_of(options, schema, partial(client_of, options.broker)))

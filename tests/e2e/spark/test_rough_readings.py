@@ -6,7 +6,7 @@ import pytest
 
 from ister.spark.intervals import interval_ms, interval_text
 from ister.spark.pipelines.sql.ddl import BadDdlError, parse_ddl
-from ister.spark.pipelines.sql.sql import analyse
+from ister.spark.pipelines.sql.query import analyse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

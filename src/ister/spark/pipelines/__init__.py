@@ -1,6 +1,6 @@
 """Pipelines: definitions, and what runs them on Spark. Importing this loads no PySpark."""
 
-from ister.spark.pipelines.config.definition import Definition, RunOptions, to_json_values
+from ister.spark.pipelines.config import Definition, RunOptions, to_json_values
 from ister.spark.pipelines.entry import read_pipeline, run_pipeline
 from ister.spark.pipelines.loading import CheckedPipeline
 from ister.spark.pipelines.processes import Running, find_running, list_running, stop_running

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from ister.spark.pipelines.config.definition import Definition, RunOptions
-from ister.spark.pipelines.config.parsing import MalformedError
+from ister.spark.pipelines.config import Definition, MalformedError, RunOptions
 from ister.spark.pipelines.loading import LANGUAGES, CheckedPipeline, read_file
 from ister.spark.pipelines.python import find_pipeline
 

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ister.base.errors import ConfigError
-from ister.spark.pipelines.analysis.checking import check_definition
-from ister.spark.pipelines.config.definition import Definition
-from ister.spark.pipelines.config.fields import Notes
-from ister.spark.pipelines.config.parsing import FILE_BYTES_MAX, MalformedError, parse_file
-from ister.spark.pipelines.config.pipeline import definition_of
-from ister.spark.pipelines.config.positions import ConfigNode, FileLine, Remark
+from ister.spark.pipelines.analysis import check_definition
+from ister.spark.pipelines.config import (
+    FILE_BYTES_MAX,
+    ConfigNode,
+    Definition,
+    FileLine,
+    MalformedError,
+    Notes,
+    Remark,
+    definition_of,
+    parse_file,
+)
 
 LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 

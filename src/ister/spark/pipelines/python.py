@@ -13,11 +13,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ister.spark.pipelines.analysis.functions import import_beside
-from ister.spark.pipelines.config.definition import Definition
-from ister.spark.pipelines.config.fields import Notes, nearest
-from ister.spark.pipelines.config.parsing import MalformedError, node_of_arguments
-from ister.spark.pipelines.config.positions import FileLine, Remark
+from ister.spark.pipelines.analysis import import_beside
+from ister.spark.pipelines.config import (
+    Definition,
+    FileLine,
+    MalformedError,
+    Notes,
+    Remark,
+    nearest,
+    node_of_arguments,
+)
 from ister.spark.pipelines.loading import CheckedPipeline, check_pipeline
 
 

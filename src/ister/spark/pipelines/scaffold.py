@@ -9,9 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.config.elements import check_name
-from ister.spark.pipelines.config.fields import Notes, nearest
-from ister.spark.pipelines.config.positions import FileLine
+from ister.spark.pipelines.config import FileLine, Notes, check_name, nearest
 
 # What each template shows, in the order of learning.
 TEMPLATES = {

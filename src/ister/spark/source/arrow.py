@@ -27,7 +27,7 @@ ROWS_TARGET = 32_768
 BYTES_TARGET = 16 * MIB
 # And batches: of many tiny ones, the interpreter's collector looks through all that are held, again
 # and again. With eight times as many, each of one message cost half as much more.
-PARTS_TARGET = 2_048
+SLICES_TARGET = 2_048
 # A batch of so many messages is a record batch by itself, over its own memory.
 ALONE_ROWS = 10_000
 # Names of producers whose columns are kept: a few hundred KiB each.
@@ -57,35 +57,35 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def record_batches(
-    parts: Iterable[BatchSlice], names: Sequence[str], *, topic: str, partition: int
+    slices: Iterable[BatchSlice], names: Sequence[str], *, topic: str, partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of `parts`, which are of one partition, as record batches in order.
+    """Yield the messages of `slices`, which are of one partition, as record batches in order.
 
     They have the columns `names` of `TYPES`, in that order. Raises `BadBatchError`.
     """
     columns = ColumnBuilder(names, topic=topic, partition=partition)
-    for group in group_slices(parts):
+    for group in group_slices(slices):
         yield columns.build(group)
 
 
-def group_slices(parts: Iterable[BatchSlice]) -> Iterator[list[BatchSlice]]:
-    """Yield parts in groups that make good record batches."""
+def group_slices(slices: Iterable[BatchSlice]) -> Iterator[list[BatchSlice]]:
+    """Yield slices in groups that make good record batches."""
     group: list[BatchSlice] = []
     rows = size_bytes = 0
-    for part in parts:
-        count = part.end - part.start
+    for slice_ in slices:
+        count = slice_.end - slice_.start
         if group and count >= ALONE_ROWS:
             yield group
             group, rows, size_bytes = [], 0, 0
-        group.append(part)
+        group.append(slice_)
         rows += count
         # Of a part of a batch this is too much, but then it is the first or the last.
-        size_bytes += part.batch.columns_bytes
+        size_bytes += slice_.batch.columns_bytes
         if (
             rows >= ROWS_TARGET
             or size_bytes >= BYTES_TARGET
             or count >= ALONE_ROWS
-            or len(group) >= PARTS_TARGET
+            or len(group) >= SLICES_TARGET
         ):
             yield group
             group, rows, size_bytes = [], 0, 0
@@ -113,16 +113,18 @@ class ColumnBuilder:
         }
         self._makers = [makers[name] for name in names]
 
-    def build(self, parts: Sequence[BatchSlice]) -> pa.RecordBatch:
-        """Return the messages of `parts`, one behind the other."""
-        group = SliceGroup(parts)
+    def build(self, slices: Sequence[BatchSlice]) -> pa.RecordBatch:
+        """Return the messages of `slices`, one behind the other."""
+        group = SliceGroup(slices)
         return pa.RecordBatch.from_arrays(
             [make(group) for make in self._makers], schema=self.schema
         )
 
     def _producer(self, group: "SliceGroup") -> pa.Array:
         codes: dict[bytes, int] = {}
-        slots = [codes.setdefault(part.batch.producer_bytes, len(codes)) for part in group.parts]
+        slots = [
+            codes.setdefault(slice_.batch.producer_bytes, len(codes)) for slice_ in group.slices
+        ]
         names = [name.decode(errors="replace") for name in codes]
         if len(names) == 1:
             return self._constant(pa.scalar(names[0], pa.string()), group.count)
@@ -143,33 +145,33 @@ class ColumnBuilder:
 class SliceGroup:
     """Parts on their way into one record batch."""
 
-    def __init__(self, parts: Sequence[BatchSlice]) -> None:
-        self.parts = parts
-        self.counts = np.array([part.end - part.start for part in parts], np.int64)
-        # Of each part, the row it begins at; and behind the last.
-        self.starts = np.zeros(len(parts) + 1, np.int64)
+    def __init__(self, slices: Sequence[BatchSlice]) -> None:
+        self.slices = slices
+        self.counts = np.array([slice_.end - slice_.start for slice_ in slices], np.int64)
+        # Of each slice, the row it begins at; and behind the last.
+        self.starts = np.zeros(len(slices) + 1, np.int64)
         np.cumsum(self.counts, out=self.starts[1:])
         self.count = int(self.starts[-1])
         self._found: list[Places] | None = None
 
     @property
     def places(self) -> list[Places]:
-        """Where the columns of each part lie; compressed ones are unpacked once."""
+        """Where the columns of each slice lie; compressed ones are unpacked once."""
         if self._found is None:
-            self._found = [part.batch.places() for part in self.parts]
+            self._found = [slice_.batch.places() for slice_ in self.slices]
         return self._found
 
     def offsets(self) -> _Int64Array:
         """Return the offset of each message."""
         # A slot counts from the first message of its batch; compacted batches say it themselves.
-        first = [part.batch.base_offset + part.start for part in self.parts]
+        first = [slice_.batch.base_offset + slice_.start for slice_ in self.slices]
         numbers = np.repeat(_numbers(first) - self.starts[:-1], self.counts)
         numbers += np.arange(self.count)
         return self._overlaid(numbers, Column.OFFSET, lambda places: places.offsets)
 
     def times_us(self) -> _Int64Array:
         """Return the publish time of each message in microseconds."""
-        times = [part.batch.publish_time_ms for part in self.parts]
+        times = [slice_.batch.publish_time_ms for slice_ in self.slices]
         numbers = np.repeat(_numbers(times), self.counts)
         numbers = self._overlaid(numbers, Column.TIMESTAMP, lambda places: places.timestamps)
         return np.clip(numbers, -_MS_MAX, _MS_MAX) * 1000
@@ -181,7 +183,7 @@ class SliceGroup:
 
     def keys(self) -> pa.Array:
         """Return the key of each message, null where there is none."""
-        if not any(part.batch.columns & Column.KEY for part in self.parts):
+        if not any(slice_.batch.columns & Column.KEY for slice_ in self.slices):
             return pa.nulls(self.count, pa.string())
         array = self._variable(pa.string(), [places.key for places in self.places])
         valid = self._key_validity()
@@ -201,7 +203,7 @@ class SliceGroup:
     def attributes(self) -> pa.Array:
         """Return the attributes of each message, one by one; null where a batch has none."""
         rows: list[list[tuple[str, str]] | None] = []
-        for batch, start, end in self.parts:
+        for batch, start, end in self.slices:
             found: list[Attributes] | None = None
             if batch.columns & Column.ATTRIBUTES:
                 found = batch.attributes
@@ -213,7 +215,7 @@ class SliceGroup:
 
     def _each_key(self) -> list[str | None]:
         keys: list[str | None] = []
-        for batch, start, end in self.parts:
+        for batch, start, end in self.slices:
             found = batch.keys
             keys += [None] * (end - start) if found is None else found[start:end]
         return keys
@@ -222,7 +224,7 @@ class SliceGroup:
         """Return which messages have a key; `None` when all have."""
         valid: npt.NDArray[np.bool_] | None = None
         for slot, ((batch, start, end), places) in enumerate(
-            zip(self.parts, self.places, strict=True)
+            zip(self.slices, self.places, strict=True)
         ):
             if places.key is None:
                 bits: npt.NDArray[np.uint8] | int = 0
@@ -239,15 +241,15 @@ class SliceGroup:
         return valid
 
     def _variable(self, kind: pa.DataType, found: Sequence[VariablePlace | None]) -> pa.Array:
-        """Return a variable column of all parts; empty values where a batch does not have it."""
+        """Return a variable column of all slices; empty values where a batch does not have it."""
         if len(found) == 1 and found[0] is not None:
-            return _in_place(kind, self.parts[0], self.places[0].view, found[0])
+            return _in_place(kind, self.slices[0], self.places[0].view, found[0])
         raws: list[bytes | memoryview] = []
         blobs: list[memoryview] = []
         firsts: list[int] = []
         shifts: list[int] = []
         total = 0
-        for (batch, start, end), places, place in zip(self.parts, self.places, found, strict=True):
+        for (batch, start, end), places, place in zip(self.slices, self.places, found, strict=True):
             if place is None:
                 raws.append(bytes(4 * (end - start + 1)))
                 firsts.append(0)
@@ -268,7 +270,7 @@ class SliceGroup:
             shifts.append(total - first)
             total += last - first
         offsets = np.frombuffer(b"".join(raws), np.int32)
-        # Where each part begins among them: every one has an offset more than it has messages.
+        # Where each slice begins among them: every one has an offset more than it has messages.
         begins = self.starts[:-1] + np.arange(len(found))
         if (offsets[begins] != firsts).any():
             raise BadBatchError("offsets of a column do not rise from 0")
@@ -282,8 +284,8 @@ class SliceGroup:
     def _overlaid(
         self, numbers: _Int64Array, column: int, position: Callable[[Places], int]
     ) -> _Int64Array:
-        """Put the numbers of those parts that have a column for them over `numbers`."""
-        for slot, (batch, start, end) in enumerate(self.parts):
+        """Put the numbers of those slices that have a column for them over `numbers`."""
+        for slot, (batch, start, end) in enumerate(self.slices):
             if batch.columns & column:
                 places = self.places[slot]
                 at = position(places)
@@ -293,16 +295,16 @@ class SliceGroup:
 
 
 def _in_place(
-    kind: pa.DataType, part: BatchSlice, view: memoryview, place: VariablePlace
+    kind: pa.DataType, slice_: BatchSlice, view: memoryview, place: VariablePlace
 ) -> pa.Array:
     """Return a variable column over the memory of its batch."""
-    count = part.batch.count
+    count = slice_.batch.count
     raw = view[place.offsets : place.offsets + 4 * (count + 1)]
     if bytes(raw[:4]) != b"\0\0\0\0":
         raise BadBatchError("offsets of a column do not rise from 0")
     buffers = [None, pa.py_buffer(raw), pa.py_buffer(view[place.blob : place.end])]
-    rows = part.end - part.start
-    return pa.Array.from_buffers(kind, rows, buffers, offset=part.start)
+    rows = slice_.end - slice_.start
+    return pa.Array.from_buffers(kind, rows, buffers, offset=slice_.start)
 
 
 def _checked(array: pa.Array) -> pa.Array:

@@ -63,8 +63,8 @@ class RangeReader:
         # Spark makes up a partition of its own when there is none.
         if isinstance(partition, RangePartition):
             connect = partial(client_of, self.options.broker)
-            parts = read_slices(self.options, partition.range, connect)
-            yield from _RangeAssembly(self, partition.range, connect).batches(parts)
+            slices = read_slices(self.options, partition.range, connect)
+            yield from _RangeAssembly(self, partition.range, connect).batches(slices)
 
 
 # Where messages come from
@@ -183,11 +183,11 @@ class _RangeAssembly:
         self._columns = ColumnBuilder(names, topic=topic, partition=partition)
         self._known: dict[SchemaRef, Schema | IsterError] = {}
 
-    def batches(self, parts: Iterator[BatchSlice]) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of all parts."""
+    def batches(self, slices: Iterator[BatchSlice]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of all slices."""
         # A task that is given up closes its generator: a reader of the broker ends then too.
-        with closing(parts):  # type: ignore[type-var]
-            for group in group_slices(parts):
+        with closing(slices):  # type: ignore[type-var]
+            for group in group_slices(slices):
                 for schema, some in self._runs(group):
                     batch = self._columns.build(some)
                     if self._conditions:
@@ -203,11 +203,12 @@ class _RangeAssembly:
     def _runs(
         self, group: list[BatchSlice]
     ) -> Iterable[tuple[SchemaRef | None, Sequence[BatchSlice]]]:
-        """Divide parts by what they were written with, where that makes a difference."""
+        """Divide slices by what they were written with, where that makes a difference."""
         if not self._by_schema:
             return [(None, group)]
         return [
-            (schema, list(run)) for schema, run in groupby(group, lambda part: part.batch.schema)
+            (schema, list(run))
+            for schema, run in groupby(group, lambda slice_: slice_.batch.schema)
         ]
 
     def _finished(self, batch: pa.RecordBatch, schema: SchemaRef | None) -> pa.RecordBatch:

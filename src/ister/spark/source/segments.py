@@ -98,9 +98,11 @@ def read_segments(
                 offset = row.first_offset
             until = min(row.end_offset, end)
             try:
-                for part, behind in _read_row(readers, stores[row.store], row, number, offset, end):
+                for slice_, behind in _read_row(
+                    readers, stores[row.store], row, number, offset, end
+                ):
                     offset = behind
-                    yield part
+                    yield slice_
             except (OSError, CorruptedError, EncryptionKeyError, CodecMissingError) as error:
                 readers.on_failure(stores[row.store], error)
                 yield MissingRange(offset, until, f"{row.name}: {error}")
@@ -114,7 +116,7 @@ def read_segments(
 def _read_row(
     readers: "SegmentReaders", store: str, row: SegmentRow, number: int, start: int, end: int
 ) -> Iterator[tuple[BatchSlice, int]]:
-    """Yield the messages of one segment, each part with the offset behind it."""
+    """Yield the messages of one segment, each slice with the offset behind it."""
     reader, opened = readers.get(store)
     span = sealed_span(
         row.number,
@@ -129,9 +131,9 @@ def _read_row(
         if stored.batch.codec not in readers.codecs:
             # The broker unpacks what a client cannot.
             raise CodecMissingError(stored.batch.codec.name.lower())
-        part = slice_batch(stored.batch, start, end)
-        if part is not None:
-            yield part, min(stored.end_offset, end)
+        slice_ = slice_batch(stored.batch, start, end)
+        if slice_ is not None:
+            yield slice_, min(stored.end_offset, end)
 
 
 def _stored(

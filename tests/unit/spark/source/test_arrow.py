@@ -13,8 +13,8 @@ from ister.base.errors import BadBatchError, CodecMissingError
 from ister.codec import HEADER_BYTES, Batch, available, encode
 from ister.spark.source.arrow import (
     ALONE_ROWS,
-    PARTS_TARGET,
     ROWS_TARGET,
+    SLICES_TARGET,
     TYPES,
     ColumnBuilder,
     group_slices,
@@ -165,9 +165,9 @@ def test_small_batches_become_few_record_batches() -> None:
 
 
 def test_no_record_batch_is_made_of_more_batches_than_is_good_for_the_collector() -> None:
-    parts = (whole(made([b"x"], base_offset=n)) for n in range(2 * PARTS_TARGET + 1))
+    parts = (whole(made([b"x"], base_offset=n)) for n in range(2 * SLICES_TARGET + 1))
 
-    assert [len(group) for group in group_slices(parts)] == [PARTS_TARGET, PARTS_TARGET, 1]
+    assert [len(group) for group in group_slices(parts)] == [SLICES_TARGET, SLICES_TARGET, 1]
 
 
 def test_large_messages_make_record_batches_of_few_rows() -> None:

@@ -10,12 +10,14 @@ from difflib import get_close_matches
 
 from ister.base import matches
 from ister.spark.pipelines.analysis.functions import function_mistakes
-from ister.spark.pipelines.config.definition import (
+from ister.spark.pipelines.config import (
     DEAD_LETTERS,
     MESSAGE_COLUMNS,
     ConsoleSink,
     Deduplicate,
     Definition,
+    FileLine,
+    Notes,
     OutputMode,
     PayloadFormat,
     PipelineSink,
@@ -26,10 +28,7 @@ from ister.spark.pipelines.config.definition import (
     TopicSink,
     Watermark,
 )
-from ister.spark.pipelines.config.fields import Notes
-from ister.spark.pipelines.config.positions import FileLine
-from ister.spark.pipelines.sql.ddl import BadDdlError, DdlColumn, parse_ddl
-from ister.spark.pipelines.sql.sql import Query, ViewName, analyse
+from ister.spark.pipelines.sql import BadDdlError, DdlColumn, Query, ViewName, analyse, parse_ddl
 
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
 _WINDOWS = {"window", "session_window"}

@@ -10,9 +10,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.config.definition import PythonStep
-from ister.spark.pipelines.config.fields import nearest
-from ister.spark.pipelines.config.positions import FileLine, Remark
+from ister.spark.pipelines.config import FileLine, PythonStep, Remark, nearest
 
 # A module of functions is a few pages; this is ten times the largest of ours.
 MODULE_BYTES_MAX = 1024 * 1024

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ister.base.errors import CheckpointMismatchError
-from ister.spark.pipelines.config.definition import (
+from ister.spark.pipelines.config import (
     Deduplicate,
     Definition,
     PipelineSink,
@@ -32,8 +32,7 @@ from ister.spark.pipelines.config.definition import (
     Watermark,
     reveal,
 )
-from ister.spark.pipelines.sql.clauses import stateful_parts
-from ister.spark.pipelines.sql.sql import analyse
+from ister.spark.pipelines.sql import analyse, stateful_parts
 
 VERSION = 1
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"

@@ -58,7 +58,7 @@ def _read_mistakes(name: str, value: str, format_: PayloadFormat) -> list[str]:
 
 def _write_mistakes(name: str, value: str) -> list[str]:
     # It stands on numpy, which takes a while to load: only who has options waits for it.
-    from ister.spark.sink.options import write_options
+    from ister.spark.sink import write_options
 
     try:
         write_options({"topic": _TOPIC, name: value}, streaming=True)

@@ -21,7 +21,7 @@ from ister.spark.pipelines.config.elements import (
 from ister.spark.pipelines.config.fields import Fields, Notes
 from ister.spark.pipelines.config.options import check_options
 from ister.spark.pipelines.config.positions import ConfigNode, FileLine
-from ister.spark.pipelines.sql.ddl import BadDdlError, check_type, parse_ddl
+from ister.spark.pipelines.sql import BadDdlError, check_type, parse_ddl
 
 SOURCE_KEYS = (
     "topic", "topics", "pattern", "format", "schema", "watermark", "deduplicate", "start",

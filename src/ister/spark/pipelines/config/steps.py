@@ -14,7 +14,7 @@ from ister.spark.pipelines.config.elements import (
 from ister.spark.pipelines.config.fields import Fields, Notes
 from ister.spark.pipelines.config.positions import ConfigNode, FileLine
 from ister.spark.pipelines.config.variables import Secret
-from ister.spark.pipelines.sql.sql import without_semicolon
+from ister.spark.pipelines.sql import without_semicolon
 
 STEP_KEYS = ("name", "sql", "sql_file", "python", "inputs", "watermark", "deduplicate")
 

@@ -22,12 +22,13 @@ from ister.spark.dead_letters import (
     letters_of_step,
     rest_of_step,
 )
-from ister.spark.pipelines.analysis.functions import call_function, import_beside
-from ister.spark.pipelines.config.definition import (
+from ister.spark.pipelines.analysis import call_function, import_beside
+from ister.spark.pipelines.config import (
     DEAD_LETTERS,
     MESSAGE_COLUMNS,
     Deduplicate,
     Definition,
+    FileLine,
     PayloadFormat,
     PipelineSink,
     PipelineSource,
@@ -41,9 +42,8 @@ from ister.spark.pipelines.config.definition import (
     broker_options,
     reveal,
 )
-from ister.spark.pipelines.config.positions import FileLine
 from ister.spark.pipelines.runtime.pruning import used_columns
-from ister.spark.pipelines.sql.sql import without_semicolon
+from ister.spark.pipelines.sql import without_semicolon
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -151,7 +151,7 @@ class _Builder:
         from pyspark.sql import functions as f
         from pyspark.sql.types import StructType
 
-        from ister.spark.source.layouts import COLUMNS
+        from ister.spark.source import COLUMNS
 
         options = read_options(self._definition, source)
         reader = self._spark.readStream.format("ister").options(**options)

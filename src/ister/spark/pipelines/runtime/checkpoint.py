@@ -12,14 +12,14 @@ from pathlib import Path
 
 from ister.base.errors import PipelineRunningError
 from ister.spark.pipelines import processes
-from ister.spark.pipelines.analysis.upgrade import (
+from ister.spark.pipelines.analysis import (
     SHUFFLE_PARTITIONS,
     Fingerprint,
     check_upgrade,
     fingerprint,
     parse_fingerprint,
 )
-from ister.spark.pipelines.config.definition import Definition, RunOptions
+from ister.spark.pipelines.config import Definition, RunOptions
 from ister.spark.pipelines.runtime.progress import ProgressView
 from ister.spark.tuning import cores_of, is_local_folder
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ister.base import printable
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.config.definition import (
+from ister.spark.pipelines.config import (
     ConsoleSink,
     Definition,
     OutputMode,
@@ -110,7 +110,7 @@ def _to_topic(flow: Flow, sink: TopicSink, options: Mapping[str, str]) -> "DataS
             raise BadRequestError(
                 "Spark does not say which query a batch is of: use another version"
             )
-        from ister.spark.sink.options import series_of
+        from ister.spark.sink import series_of
 
         own = {"series": series_of(query, sink.topic), "number": str(batch)}
         frame.write.format("ister").options(**options, **own).mode("append").save()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.config.definition import (
+from ister.spark.pipelines.config import (
     DEAD_LETTERS,
     Definition,
     RunOptions,
@@ -87,7 +87,7 @@ class Runner:
         self.log = log
         self._out = out
         self._stopping = threading.Event()
-        self._tracks: list[_FlowRun] = []
+        self._runs: list[_FlowRun] = []
         self._exporter: metrics.Exporter | None = None
         # Batches that were counted and not shown yet, by sink.
         self._fresh: dict[str, list[BatchReport]] = {}
@@ -141,7 +141,7 @@ class Runner:
                     return failure
                 self._wait(failure, count)
                 continue
-            self._tracks = [_FlowRun(flow) for flow in in_order(flows, self._definition)]
+            self._runs = [_FlowRun(flow) for flow in in_order(flows, self._definition)]
             self.board.add(flow.name for flow in flows)
             return None
         return None
@@ -150,63 +150,63 @@ class Runner:
         """Look after the queries; return what the pipeline cannot go on with."""
         while not self._stopping.is_set():
             is_starting = False
-            for track in self._tracks:
+            for run in self._runs:
                 # One after the other: the processes of several would keep each other from
                 # answering within the ten seconds that Spark gives them.
-                if not (is_starting and track.query is None):
-                    failure = self._step(track)
+                if not (is_starting and run.query is None):
+                    failure = self._step(run)
                     if failure is not None:
                         return failure
-                is_starting = is_starting or _is_starting(track)
+                is_starting = is_starting or _is_starting(run)
             self._look()
-            if all(track.done for track in self._tracks):
+            if all(run.done for run in self._runs):
                 return None
             self._stopping.wait(LOOK_S)
         return None
 
-    def _step(self, track: _FlowRun) -> Failure | None:
+    def _step(self, run: _FlowRun) -> Failure | None:
         """Do what is to be done about one flow now."""
-        meter = self.board.meters[track.flow.name]
-        if track.done:
+        meter = self.board.meters[run.flow.name]
+        if run.done:
             return None
         try:
-            if track.query is None:
-                if track.retry_s is None or time.monotonic() >= track.retry_s:
-                    track.query = start_query(track.flow, self._definition, self._out)
+            if run.query is None:
+                if run.retry_s is None or time.monotonic() >= run.retry_s:
+                    run.query = start_query(run.flow, self._definition, self._out)
                     meter.status = "running"
                 return None
-            if track.query.isActive:
+            if run.query.isActive:
                 return None
-            error = track.query.exception()
+            error = run.query.exception()
             if error is None:
-                self._read(track)
-                track.done, meter.status = True, "done"
+                self._read(run)
+                run.done, meter.status = True, "done"
                 return None
         except Exception as raised:  # noqa: BLE001 (as above)
             error = raised  # type: ignore[assignment]
         assert error is not None
-        return self._failed(track, error)
+        return self._failed(run, error)
 
-    def _failed(self, track: _FlowRun, error: BaseException) -> Failure | None:
+    def _failed(self, run: _FlowRun, error: BaseException) -> Failure | None:
         """Have a flow tried again later, or return why that would not help."""
-        meter = self.board.meters[track.flow.name]
+        meter = self.board.meters[run.flow.name]
         failure = self._noted(error)
         with suppress(Exception):  # Java may be gone.
-            self._read(track)
-        track.query = None
-        track.failures += 1
+            self._read(run)
+        run.query = None
+        run.failures += 1
         if self._stopping.is_set():
             # Signals of a terminal reach Spark's workers too. The next run does the batch again.
-            track.done = True
+            run.done = True
             return None
-        if not self._may_retry(failure, track.failures):
+        if not self._may_retry(failure, run.failures):
             meter.status = "failed"
-            origin = track.flow.sink.origin
+            origin = run.flow.sink.origin
             place = f"{origin}: " if origin.line else ""
             text = f"{place}sink `{meter.sink}`: {failure.text}"
             return Failure(text, can_pass=False, exit_code=failure.exit_code)
-        wait_s = backoff_s(track.failures)
-        track.retry_s = time.monotonic() + wait_s
+        wait_s = backoff_s(run.failures)
+        run.retry_s = time.monotonic() + wait_s
         meter.restarts += 1
         meter.status = "waiting"
         if self._news.is_new(meter.sink, failure.text, time.monotonic()):
@@ -224,9 +224,9 @@ class Runner:
 
     def _look(self) -> None:
         """Read what is new and show it."""
-        for track in self._tracks:
-            if not track.done:
-                self._read(track)
+        for run in self._runs:
+            if not run.done:
+                self._read(run)
         now_s = time.monotonic()
         self.board.look(now_s)
         fresh, self._fresh = self._fresh, {}
@@ -237,34 +237,34 @@ class Runner:
             with suppress(OSError):
                 self.publish(self.board.report())
 
-    def _read(self, track: _FlowRun) -> None:
+    def _read(self, run: _FlowRun) -> None:
         """Count the batches that a query has done since the last time."""
-        if track.query is None:
+        if run.query is None:
             return
-        meter = self.board.meters[track.flow.name]
-        found = meter.add(str(track.query.runId), recent_reports(track.query, meter.counted))
+        meter = self.board.meters[run.flow.name]
+        found = meter.add(str(run.query.runId), recent_reports(run.query, meter.counted))
         if found:
-            track.failures = 0
+            run.failures = 0
             self._fresh.setdefault(meter.sink, []).extend(found)
 
     def _end(self) -> None:
         """End the queries, each after the batch that it is at."""
-        active = [track for track in self._tracks if track.query is not None and not track.done]
+        active = [run for run in self._runs if run.query is not None and not run.done]
         deadline_s = time.monotonic() + STOP_S
-        waiting = {track.flow.name: _batch_under_way(track) for track in active}
+        waiting = {run.flow.name: _batch_under_way(run) for run in active}
         while time.monotonic() < deadline_s:
-            if not any(_is_busy(track, waiting[track.flow.name]) for track in active):
+            if not any(_is_busy(run, waiting[run.flow.name]) for run in active):
                 break
             time.sleep(LOOK_S / 5)
-        for track in active:
+        for run in active:
             with suppress(Exception):  # Java may be gone, or be on its way out by itself.
-                assert track.query is not None
-                track.query.stop()
-                self._read(track)
-            meter = self.board.meters[track.flow.name]
+                assert run.query is not None
+                run.query.stop()
+                self._read(run)
+            meter = self.board.meters[run.flow.name]
             if meter.status == "running":
                 meter.status = "stopped"
-            track.done = True
+            run.done = True
         with suppress(Exception):
             self._look()
 
@@ -310,30 +310,30 @@ def recent_reports(query: "StreamingQuery", counted: int) -> list[BatchReport]:
     return reports[::-1]
 
 
-def _is_starting(track: _FlowRun) -> bool:
+def _is_starting(run: _FlowRun) -> bool:
     """Whether the processes of a query's sources are still being started."""
     with suppress(Exception):
-        if track.query is not None and track.query.isActive:
-            return str(track.query.status["message"]).startswith("Initializing")
+        if run.query is not None and run.query.isActive:
+            return str(run.query.status["message"]).startswith("Initializing")
     return False
 
 
-def _batch_under_way(track: _FlowRun) -> int:
+def _batch_under_way(run: _FlowRun) -> int:
     """Return the last batch that a query has done, -1 for none."""
     with suppress(Exception):
-        assert track.query is not None
-        last = track.query._jsq.lastProgress()  # noqa: SLF001 (one call instead of a hundred)
+        assert run.query is not None
+        last = run.query._jsq.lastProgress()  # noqa: SLF001 (one call instead of a hundred)
         return int(last.batchId()) if last is not None else -1
     return -1
 
 
-def _is_busy(track: _FlowRun, before: int) -> bool:
+def _is_busy(run: _FlowRun, before: int) -> bool:
     """Whether a query is still at the batch that it was at when the stop was asked for."""
     with suppress(Exception):
-        assert track.query is not None
-        status = track.query.status
+        assert run.query is not None
+        status = run.query.status
         at_work = bool(status["isTriggerActive"]) and bool(status["isDataAvailable"])
-        return track.query.isActive and at_work and _batch_under_way(track) == before
+        return run.query.isActive and at_work and _batch_under_way(run) == before
     return False
 
 

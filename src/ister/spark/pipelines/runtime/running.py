@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ister.spark.pipelines import processes
-from ister.spark.pipelines.config.definition import Definition, RunOptions, hide_secrets, reveal
+from ister.spark.pipelines.config import Definition, RunOptions, hide_secrets, reveal
 from ister.spark.pipelines.runtime.checkpoint import local_checkpoint, locked_checkpoint, prepare
 from ister.spark.pipelines.runtime.progress import JsonView, LinesView, LiveView, ProgressView
 from ister.spark.pipelines.runtime.runner import Runner

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from ister.base.errors import IsterError, TopicNotFoundError
 from ister.client import sync
 from ister.spark.clients import BrokerEndpoint, connect
-from ister.spark.pipelines.config.definition import DEAD_LETTERS, Definition, TopicSink
+from ister.spark.pipelines.config import DEAD_LETTERS, Definition, TopicSink
 from ister.spark.pipelines.runtime.failures import Failure, explain
 from ister.spark.pipelines.runtime.queries import write_options
-from ister.spark.sink.options import write_options as parse_options
-from ister.spark.sink.topics import ensure_topic
+from ister.spark.sink import ensure_topic
+from ister.spark.sink import write_options as parse_options
 
 # How long a broker has to answer. Spark starts without it then, and asks again.
 TIMEOUT_S = 5.0

@@ -8,7 +8,7 @@ given by its number or its alias is what that stands for.
 import re
 from collections.abc import Iterator, Sequence
 
-from ister.spark.pipelines.sql.sql import analyse
+from ister.spark.pipelines.sql.query import analyse
 
 _TOKEN = re.compile(
     # What is not closed goes to the end, as in `sql`.

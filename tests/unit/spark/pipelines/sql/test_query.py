@@ -3,7 +3,7 @@
 import pytest
 
 from ister.spark.pipelines.sql.clauses import stateful_parts
-from ister.spark.pipelines.sql.sql import analyse, without_semicolon
+from ister.spark.pipelines.sql.query import analyse, without_semicolon
 
 
 def views(sql: str) -> list[str]:
