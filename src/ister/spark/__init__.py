@@ -1,4 +1,4 @@
-"""Spark reads and writes streams: a data source, a sink, and pipelines. The extra `spark`."""
+"""Streams of Ister in Spark: a data source, a sink, and pipelines. Needs the extra `spark`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ __all__ = ["per_key", "pipeline", "safely", "session"]
 
 
 def __getattr__(name: str) -> object:
-    """Load what a user asks for by then: every worker of Spark imports this, for the source."""
+    """Import a name on first use: every worker of Spark imports this package and needs none."""
     places = {
         "per_key": "ister.spark.stateful",
         "pipeline": "ister.spark.pipelines",

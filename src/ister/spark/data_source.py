@@ -1,7 +1,7 @@
 """The data source `ister`: streams of a broker as Spark's tables, to read and to write.
 
-Spark pickles it by the name of its class and builds it anew in many processes: it has nothing but
-its options. The sink and the readers are loaded when they are asked for.
+Spark pickles it by the name of its class and creates it again in many processes, so it holds only
+its options. Readers and writers are imported when Spark asks for one.
 """
 
 from functools import partial
@@ -32,7 +32,7 @@ class IsterSource(DataSource):
         return "ister"
 
     def schema(self) -> "StructType | str":
-        """Return the columns of a read that says nothing about them."""
+        """Return the columns of a read that was given no schema."""
         from ister.spark.clients import client_of
         from ister.spark.options import read_options
         from ister.spark.source import schema_of
@@ -41,7 +41,7 @@ class IsterSource(DataSource):
         return schema_of(options, partial(client_of, options.broker))
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        """Return what reads a batch with these columns."""
+        """Return the reader of a batch with these columns."""
         from ister.spark.clients import client_of
         from ister.spark.options import read_options
         from ister.spark.source import batch_reader, layout_of
@@ -50,7 +50,7 @@ class IsterSource(DataSource):
         return batch_reader(options, layout_of(options, schema, partial(client_of, options.broker)))
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads a stream with these columns."""
+        """Return the reader of a stream with these columns."""
         from ister.spark.clients import client_of
         from ister.spark.options import read_options
         from ister.spark.source import StreamReader, layout_of
@@ -61,7 +61,7 @@ class IsterSource(DataSource):
     # Spark names the arguments when it calls these.
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
-        """Return what writes a batch."""
+        """Return the writer of a batch."""
         from ister.spark.sink.writers import BatchSink
 
         return BatchSink(dict(self.options), schema, overwrite)
@@ -71,7 +71,7 @@ class IsterSource(DataSource):
         schema: "StructType",
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamArrowWriter:
-        """Return what writes the micro-batches of a stream."""
+        """Return the writer of the micro-batches of a stream."""
         from ister.spark.sink.writers import StreamSink
 
         return StreamSink(dict(self.options), schema)

@@ -1,16 +1,15 @@
-"""Rows that nobody can use: put aside with the reason, so that the pipeline goes on.
+"""Dead letters of a pipeline: rows that cannot be processed, kept with the reason.
 
 Two kinds become dead letters:
-- messages whose payload is not what their source says, as they were: payload and key;
+- messages whose payload is not in the format of their source, unchanged: payload and key;
 - rows of a step that has a column `_failed` with a text in it, as JSON. SQL may say
   `CASE WHEN amount < 0 THEN 'negative amount' END AS _failed`; Python has `safely`.
 
 Always true:
-- what goes to the dead letters goes nowhere else, and the other way round: one condition decides
-  both, and each side has it exactly once;
+- a row goes either to the dead letters or to the sinks, never to both: one condition decides it;
 - the attributes have the names the broker gives its own dead letters (docs/guide.md).
 
-The dead letters of a source or step are a query of their own, which reads the source once more
+The dead letters of a source or a step are a query of their own, which reads the source once more
 (ADR 15 has what one query would cost).
 A step behind an aggregation would aggregate twice: say `_failed` before, not after.
 """

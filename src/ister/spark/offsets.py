@@ -1,13 +1,16 @@
-"""Positions in streams as Spark keeps them: written, compared, limited, divided. Pure.
+"""Positions in streams, and the JSON in which Spark stores them. Pure.
 
-An offset of Spark is JSON that it compares as text, stores with every micro-batch, and hands back
-after a restart: `{"v": 1, "topics": {"/default/orders": {"0": [7, 120], "1": [8, 90]}}}` with the
-number and the next offset of each partition; `[9, 12]` for a topic without partitions.
+What Spark calls an offset is JSON. It compares that as text, stores it with every micro-batch, and
+passes it back after a restart:
+
+    {"v": 1, "topics": {"/default/orders": {"0": [7, 120], "1": [8, 90]}, "/default/all": [9, 12]}}
+
+has the number and the next offset of each partition, or of a topic without partitions.
 
 Always true:
-- the same positions make the same text, and nothing else is in it;
-- the number is that of one topic for ever: a topic that was deleted and made again has another;
-- an end is not read itself; what `admit` returns is never behind where it started.
+- the same positions make the same text, which holds nothing else;
+- a number belongs to one topic: a topic that is deleted and created again gets another one;
+- the message at an end is not part of the range; `admit` never returns less than it was given.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +36,7 @@ StreamPositions = Mapping[str, StreamPosition]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamHead:
+class StreamEnds:
     """Where a stream begins and ends now."""
 
     number: int
@@ -46,7 +49,7 @@ class StreamHead:
         return StreamPosition(self.number, self.first_offset)
 
 
-StreamHeads = Mapping[str, StreamHead]
+EndsByStream = Mapping[str, StreamEnds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class OffsetRange:
 
     @property
     def rows(self) -> int:
-        """How many offsets that are."""
+        """The number of offsets in the range."""
         return self.end - self.start
 
 
@@ -79,7 +82,7 @@ def positions_to_json(positions: StreamPositions) -> dict[str, object]:
             topics[stream] = pair
         else:
             partitions = topics.setdefault(found[0], {})
-            # A topic has partitions or it has none: the broker sees to that.
+            # A topic has partitions or it has none: the broker ensures that.
             assert isinstance(partitions, dict)
             partitions[str(found[1])] = pair
     return {"v": OFFSET_VERSION, "topics": topics}
@@ -115,7 +118,7 @@ def _order(stream: str) -> tuple[str, int]:
     return found or (stream, -1)
 
 
-# What has become of the streams
+# What has changed since a position was stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Where a query stands: in streams it goes on with, and in those that begin for it now."""
+    """A query's positions in streams that it continues and in new ones, and its losses."""
 
     known: dict[str, StreamPosition]
     # Their first micro-batch is the next one: this one only writes down where they begin, so that
@@ -137,8 +140,8 @@ class Reconciliation:
     losses: list[Loss]
 
 
-def reconcile(start: StreamPositions, heads: StreamHeads) -> Reconciliation:
-    """Compare where a query stands with what there is."""
+def reconcile(start: StreamPositions, heads: EndsByStream) -> Reconciliation:
+    """Compare the positions of a query with the streams as they are now."""
     known: dict[str, StreamPosition] = {}
     losses: list[Loss] = []
     begun = {stream: head.first for stream, head in heads.items() if stream not in start}
@@ -162,32 +165,32 @@ def reconcile(start: StreamPositions, heads: StreamHeads) -> Reconciliation:
 
 
 def retention_loss(offset: int, first_offset: int) -> str:
-    """Say that retention was faster."""
+    """Return the reason for a loss: retention has dropped messages that were not read yet."""
     return f"offsets {offset} to {first_offset - 1} are gone by retention"
 
 
-def limit_heads(heads: StreamHeads, target: StreamHeads) -> dict[str, StreamHead]:
-    """Return the heads as if nothing had come after `target`."""
-    found: dict[str, StreamHead] = {}
+def limit_heads(heads: EndsByStream, target: EndsByStream) -> dict[str, StreamEnds]:
+    """Return the heads without the messages that came after `target`."""
+    found: dict[str, StreamEnds] = {}
     for stream, head in heads.items():
         aim = target.get(stream)
         if aim is None:
             continue
         end = min(head.next_offset, aim.next_offset) if aim.number == head.number else 0
-        found[stream] = StreamHead(head.number, head.first_offset, max(end, head.first_offset))
+        found[stream] = StreamEnds(head.number, head.first_offset, max(end, head.first_offset))
     return found
 
 
-# How much of what is there a micro-batch takes
+# The size of a micro-batch
 
 
 def admit(
-    start: StreamPositions, heads: StreamHeads, *, rows_max: int | None
+    start: StreamPositions, heads: EndsByStream, *, rows_max: int | None
 ) -> dict[str, StreamPosition]:
     """Return where the next micro-batch ends: at the heads, or where `rows_max` rows are taken.
 
-    Rows are shared out by lag. Every stream that has any gets one at least, or, when there are
-    more streams than rows, its turn: none waits for ever behind a busy one.
+    Rows are divided by lag. Every stream with new messages gets one row at least. When there are
+    more streams than rows they take turns, so that a busy stream never starves the others.
     """
     lags = {
         stream: heads[stream].next_offset - position.offset
@@ -220,11 +223,11 @@ def _shares(lags: Mapping[str, int], rows_max: int, *, turn: int) -> dict[str, i
 
 
 def rows_for_bytes(
-    start: StreamPositions, heads: StreamHeads, *, bytes_max: int, row_bytes: Mapping[str, float]
+    start: StreamPositions, heads: EndsByStream, *, bytes_max: int, row_bytes: Mapping[str, float]
 ) -> int:
-    """Return how many rows are about `bytes_max` bytes; 1 at least, or nothing would go on.
+    """Return how many rows are about `bytes_max` bytes; at least 1, or the query would stall.
 
-    `row_bytes` is the average size of a message of each stream. Rows are shared out by lag, so
+    `row_bytes` is the average size of a message of each stream. Rows are divided by lag, so
     the average over all is weighted by it.
     """
     rows = size = 0.0
@@ -239,7 +242,7 @@ def rows_for_bytes(
 
 
 def ranges_between(start: StreamPositions, end: StreamPositions) -> list[OffsetRange]:
-    """Return what lies between two positions, in the order of names; nothing for an empty one.
+    """Return the ranges between two positions, by name; a stream with nothing new has none.
 
     A stream that is not in `start`, or with another number there, has nothing before its position
     in `end`: it was new then.

@@ -41,7 +41,7 @@ TASKS_MAX = 100_000
 VALUE_FORMATS = ("bytes", "string", "json", "avro", "protobuf")
 STORE_PREFIX = "store."
 
-# Of reads and writes: who comes, and how the way is kept.
+# Of reads and writes: credentials, and the encryption of the connection.
 ACCESS_NAMES = ("token", "tokenFile", "tlsCa", "tlsCert", "tlsKey")
 READ_NAMES = (
     "url", "topic", "topics", "pattern",
@@ -97,7 +97,7 @@ LATEST = ReadBound(Origin.LATEST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a read was told; nothing in it contradicts anything else."""
+    """The checked options of a read. No two of them contradict each other."""
 
     broker: BrokerEndpoint = field(default_factory=BrokerEndpoint)
     # Either topics, or a pattern.
@@ -129,7 +129,7 @@ class ReadOptions:
 def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
     """Return the options of a read, or raise `ConfigError` with every mistake.
 
-    `streaming` tells a stream from a batch; `None` while nobody knows yet.
+    `streaming` is true for a stream, false for a batch, and `None` where Spark has not said yet.
     """
     form = OptionForm(given, READ_NAMES)
     _check_mode(form, streaming=streaming)
@@ -175,7 +175,7 @@ def _bytes_max(form: "OptionForm", *, streaming: bool | None) -> int:
 
 
 class OptionForm:
-    """Options as Spark hands them over, taken one by one; mistakes are collected."""
+    """Options by name, as Spark passes them. Mistakes are collected until `finish` reports them."""
 
     def __init__(self, given: Mapping[str, str], names: Sequence[str]) -> None:
         self.mistakes: list[str] = []
@@ -216,7 +216,7 @@ class OptionForm:
         return self.parsed(name, default, lambda text: _count(text, most))
 
     def parsed(self, name: str, default: _T, parse: Callable[[str], _T]) -> _T:
-        """Return what `parse` makes of an option; `ValueError` says what it is to be."""
+        """Return the option converted by `parse`, which raises `ValueError` for a mistake."""
         if not self.has(name):
             return default
         try:
@@ -253,10 +253,10 @@ class OptionForm:
 
 
 def broker_of(form: OptionForm) -> BrokerEndpoint:
-    """Return the broker of a read or a write, with what it wants to see."""
+    """Return the broker of a read or a write, with the credentials for it."""
     url = form.text("url", DEFAULT_URL)
     if "@" in url:
-        # Whatever stands there is most likely a secret: it is not shown.
+        # The text before `@` is most likely a secret: it is not shown.
         form.mistakes.append("`url` has no user or token in it: write option `token`")
     if form.has("token") and form.has("tokenFile"):
         form.mistakes.append("`token` and `tokenFile` are both there: keep one")

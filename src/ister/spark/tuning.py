@@ -2,7 +2,7 @@
 
 Spark's own defaults are made for large clusters: 200 shuffle partitions, TCP with Nagle between
 the JVM and Python, a checkpoint manager for HDFS. The settings here halve the time of a small
-micro-batch on one machine. What the caller sets wins over all of them.
+micro-batch on one machine. Settings of the caller override them.
 """
 
 import os

@@ -10,7 +10,7 @@ from ister.base.errors import BadRequestError
 from ister.spark.offsets import (
     Loss,
     OffsetRange,
-    StreamHead,
+    StreamEnds,
     StreamPosition,
     admit,
     divide,
@@ -38,9 +38,9 @@ ranges = st.lists(
 )
 
 
-def heads_at(lags: dict[str, int]) -> tuple[dict[str, StreamPosition], dict[str, StreamHead]]:
+def heads_at(lags: dict[str, int]) -> tuple[dict[str, StreamPosition], dict[str, StreamEnds]]:
     start = {stream: StreamPosition(1, 100) for stream in lags}
-    return start, {stream: StreamHead(1, 0, 100 + lag) for stream, lag in lags.items()}
+    return start, {stream: StreamEnds(1, 0, 100 + lag) for stream, lag in lags.items()}
 
 
 @given(positions)
@@ -201,13 +201,13 @@ def test_pieces_of_one_range_follow_each_other_and_are_about_as_large(
 def test_where_nothing_happened_the_query_goes_on() -> None:
     start = {"/default/a": StreamPosition(1, 5)}
 
-    standing = reconcile(start, {"/default/a": StreamHead(1, 5, 9)})
+    standing = reconcile(start, {"/default/a": StreamEnds(1, 5, 9)})
 
     assert (standing.known, standing.begun, standing.losses) == (start, {}, [])
 
 
 def test_a_new_stream_begins_at_its_first_message_and_is_read_with_the_next_batch() -> None:
-    standing = reconcile({}, {"/default/a": StreamHead(1, 3, 9)})
+    standing = reconcile({}, {"/default/a": StreamEnds(1, 3, 9)})
 
     assert (standing.known, standing.begun, standing.losses) == (
         {},
@@ -220,12 +220,12 @@ def test_a_new_stream_begins_at_its_first_message_and_is_read_with_the_next_batc
     ("head", "reason"),
     [
         (None, "the topic was deleted, or is not read any more"),
-        (StreamHead(2, 0, 9), "the topic was deleted and made again"),
-        (StreamHead(1, 6, 9), "offsets 5 to 5 are gone by retention"),
-        (StreamHead(1, 0, 4), "it ends at 4, and was read up to 5 before"),
+        (StreamEnds(2, 0, 9), "the topic was deleted and made again"),
+        (StreamEnds(1, 6, 9), "offsets 5 to 5 are gone by retention"),
+        (StreamEnds(1, 0, 4), "it ends at 4, and was read up to 5 before"),
     ],
 )
-def test_what_is_lost_is_named(head: StreamHead | None, reason: str) -> None:
+def test_what_is_lost_is_named(head: StreamEnds | None, reason: str) -> None:
     heads = {} if head is None else {"/default/a": head}
 
     standing = reconcile({"/default/a": StreamPosition(1, 5)}, heads)
@@ -234,7 +234,7 @@ def test_what_is_lost_is_named(head: StreamHead | None, reason: str) -> None:
 
 
 def test_what_retention_has_dropped_takes_no_room_in_a_micro_batch() -> None:
-    heads = {"/default/a": StreamHead(1, 1_000, 1_010)}
+    heads = {"/default/a": StreamEnds(1, 1_000, 1_010)}
 
     standing = reconcile({"/default/a": StreamPosition(1, 5)}, heads)
     end = admit(standing.known, heads, rows_max=4)
@@ -243,20 +243,20 @@ def test_what_retention_has_dropped_takes_no_room_in_a_micro_batch() -> None:
 
 
 def test_a_stream_that_was_made_again_begins_anew() -> None:
-    standing = reconcile({"/default/a": StreamPosition(1, 5)}, {"/default/a": StreamHead(2, 1, 9)})
+    standing = reconcile({"/default/a": StreamPosition(1, 5)}, {"/default/a": StreamEnds(2, 1, 9)})
 
     assert (standing.known, standing.begun) == ({}, {"/default/a": StreamPosition(2, 1)})
 
 
 def test_with_a_target_nothing_after_it_is_there() -> None:
     heads = {
-        "/default/a": StreamHead(1, 0, 20),
-        "/default/b": StreamHead(2, 0, 5),
-        "/default/c": StreamHead(3, 0, 1),
+        "/default/a": StreamEnds(1, 0, 20),
+        "/default/b": StreamEnds(2, 0, 5),
+        "/default/c": StreamEnds(3, 0, 1),
     }
-    target = {"/default/a": StreamHead(1, 0, 10), "/default/b": StreamHead(2, 0, 9)}
+    target = {"/default/a": StreamEnds(1, 0, 10), "/default/b": StreamEnds(2, 0, 9)}
 
     assert limit_heads(heads, target) == {
-        "/default/a": StreamHead(1, 0, 10),
-        "/default/b": StreamHead(2, 0, 5),
+        "/default/a": StreamEnds(1, 0, 10),
+        "/default/b": StreamEnds(2, 0, 5),
     }

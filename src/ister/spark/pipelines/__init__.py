@@ -1,4 +1,4 @@
-"""Pipelines: definitions, and what runs them on Spark. Importing this loads no PySpark."""
+"""Pipelines: read and check a definition, run it on Spark. Importing this loads no PySpark."""
 
 from ister.spark.pipelines.config import Definition, RunOptions, to_json_values
 from ister.spark.pipelines.entry import read_pipeline, run_pipeline

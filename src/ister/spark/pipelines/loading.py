@@ -1,4 +1,4 @@
-"""A pipeline from its file, YAML or TOML, checked whole: what comes of it, and every mistake."""
+"""Reads and checks a whole pipeline file, YAML or TOML, and reports every mistake at once."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -24,19 +24,19 @@ LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 @dataclass(frozen=True, slots=True)
 class CheckedPipeline:
-    """What came of reading a pipeline. With a mistake among the remarks there is no definition."""
+    """The result of reading a pipeline. With a mistake among the remarks it has no definition."""
 
     definition: Definition | None
     remarks: tuple[Remark, ...]
 
     @property
     def mistakes(self) -> list[Remark]:
-        """What has to be corrected."""
+        """The remarks that have to be corrected."""
         return [one for one in self.remarks if not one.is_warning]
 
     @property
     def warnings(self) -> list[Remark]:
-        """What is most likely not meant."""
+        """The remarks on what is probably not intended."""
         return [one for one in self.remarks if one.is_warning]
 
     def get(self) -> Definition:
@@ -74,7 +74,7 @@ def check_pipeline(
     function: Callable[..., object] | None = None,
     inputs: tuple[str, ...] = (),
 ) -> CheckedPipeline:
-    """Return what comes of the root of a pipeline.
+    """Check a whole pipeline, given the root of its values.
 
     `function` is that of a Python pipeline, `inputs` the names of its parameters.
     """

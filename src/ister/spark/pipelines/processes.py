@@ -39,9 +39,9 @@ STOP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A pipeline that runs, as it last wrote down itself.
+    """A running pipeline, as its process last described itself.
 
-    `started_ms` is when its process started. `progress` has what `progress.Board.report` tells.
+    `started_ms` is when its process started. `progress` has what `PipelineProgress.report` tells.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Running:
 
 
 class PipelineClaim:
-    """The right to run a pipeline of some name, and its file in the registry."""
+    """Holds the name of a pipeline while this process runs it, and writes its registry file."""
 
     def __init__(self, name: str, path: Path, lock: IO[bytes]) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class PipelineClaim:
         fresh.replace(self._path)
 
     def close(self) -> None:
-        """Take the pipeline out of the registry and let others have its name."""
+        """Remove the pipeline from the registry and free its name."""
         if not self._lock.closed:
             self._path.unlink(missing_ok=True)
             # The lock's file stays: who removed it would let two runners lock two files.

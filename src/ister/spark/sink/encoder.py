@@ -46,7 +46,7 @@ EncodedBatch = tuple[str, tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class SinkLayout:
-    """Where the columns that the sink knows are in its rows."""
+    """The slots of the columns of a message in the rows; `None` for one that is not there."""
 
     payload: int
     key: int | None = None
@@ -213,7 +213,7 @@ class _Rows:
     def of(cls, batch: "pa.RecordBatch", layout: SinkLayout) -> "_Rows":
         payloads = batch.column(layout.payload)
         if payloads.null_count:
-            # Nothing is what a tombstone has; bytes under a null are anybody's.
+            # A tombstone has an empty payload; the bytes under a null may be anything.
             payloads = payloads.fill_null(b"" if _is_binary(payloads) else "")
         keys = _find(batch, layout.key)
         return cls(

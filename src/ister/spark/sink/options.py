@@ -29,10 +29,10 @@ BATCH_KEEP_S = STAGE_KEEP_MS_MAX / 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What a write was told; nothing in it contradicts anything else."""
+    """The checked options of a write. No two of them contradict each other."""
 
     broker: BrokerEndpoint = field(default_factory=BrokerEndpoint)
-    # `None`: a column says it.
+    # `None`: a column of the rows names it.
     topic: str | None = None
     # Of a topic that does not exist yet, and whether to make it.
     partitions: int = 0

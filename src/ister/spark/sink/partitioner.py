@@ -56,7 +56,7 @@ def partition_rows(
 
     `topics` is one topic for all rows, or one for each. `partitions_of` knows how many partitions
     a topic has, 0 for a topic that is a stream itself. A partition that is given goes before the
-    key. `turn` counts the Arrow batches. Raises `BadRequestError` for rows that have no place.
+    key. `turn` counts the Arrow batches. Raises `BadRequestError` for rows without a stream.
     """
     names, topic_slots = _topics(topics)
     counts = np.array([partitions_of(name) for name in names], np.int64)

@@ -1,7 +1,7 @@
 """Staging the rows of one task with a broker, invisible until they are published.
 
-Always true of what `stage_rows` returns: it is staged whole, under words that nobody else has, so
-that of two attempts at one task each can be published or forgotten alone.
+Always true of what `stage_rows` returns: all rows are staged, under unique words, so that each of
+two attempts at a task can be published or dropped alone.
 """
 
 import time
@@ -35,7 +35,7 @@ SMALL_BYTES = 64 * KIB
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """What one task has staged, and how many rows that is."""
+    """The stages of one task, and how many rows they hold."""
 
     stages: tuple["StageSize", ...]
     rows: int
@@ -43,7 +43,7 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class StageSize:
-    """A stage by its word, and how much is in it."""
+    """A stage, by its word, and its size."""
 
     word: str
     size_bytes: int
@@ -93,14 +93,14 @@ def stage_rows(
 
 
 def drop_stages(client: sync.Client, words: Iterable[str]) -> None:
-    """Forget stages if the broker is there; otherwise they go when they are too old."""
+    """Drop stages if the broker is connected; otherwise they expire by themselves."""
     names = list(words)
     if not names or not client.connected:
         return
     try:
         client.drop_stages(names)
     except IsterError:
-        pass  # As said: they go by themselves, and the caller has an error of its own.
+        pass  # They expire by themselves, and the caller has an error of its own.
 
 
 class _Staging:
@@ -150,7 +150,7 @@ class _Staging:
         self._streams, self._first = set(), []
 
     def drop(self) -> None:
-        """Forget everything."""
+        """Drop all stages."""
         words = [stage.word for stage in self.closed]
         drop_stages(self._client, [*words, self._word] if self._word else words)
 

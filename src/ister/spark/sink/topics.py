@@ -15,7 +15,7 @@ KNOWN_MAX = 10_000
 
 
 def ensure_topic(client: sync.Client, topic: str, *, partitions: int, create: bool) -> int:
-    """Return how many partitions a stream has, 0 without any; with `create`, make a missing one.
+    """Return how many partitions a stream has, 0 without any; with `create`, create a missing one.
 
     Raises `WrongKindError` for a topic that stores nothing.
     """
@@ -37,7 +37,7 @@ def ensure_topic(client: sync.Client, topic: str, *, partitions: int, create: bo
 
 
 class TopicPartitions:
-    """How many partitions the topics have that a process writes to."""
+    """The partition counts of the topics that a process writes to, cached for `KNOWN_S` seconds."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, float]] = {}
@@ -45,7 +45,7 @@ class TopicPartitions:
     def partitions_of(
         self, client: sync.Client, options: WriteOptions, topic: str, *, now_s: float
     ) -> int:
-        """Return how many partitions a stream topic has, 0 without any; make it if need be.
+        """Return how many partitions a stream topic has, 0 without any; create it if it is missing.
 
         Raises `WrongKindError` for a topic that stores nothing.
         """
@@ -61,7 +61,7 @@ class TopicPartitions:
         return partitions
 
     def forget(self) -> None:
-        """Ask anew: something was not as it was known."""
+        """Empty the cache: a topic was not as it was known."""
         self._known.clear()
 
 

@@ -5,8 +5,8 @@ publishes what the successful attempts have staged, as number `batchId` of a ser
 query's own. A batch that Spark repeats, because it died between the publish and its commit log,
 stages everything again and publishes the same number: the broker knows it, and forgets the rest.
 
-An object of these classes is made anew for every micro-batch, pickled to the tasks, and made once
-more for the commit: all that goes from a task to the commit is its message.
+Spark creates an object of these classes for every micro-batch, pickles it to the tasks, and creates
+another one for the commit: the only thing that gets from a task to the commit is its message.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the commit: what it has staged, and for which query."""
+    """The message of a task to the commit: its stages, and the query they belong to."""
 
     staged: StagedRows
     query: str = ""
@@ -75,7 +75,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         return StagedMessage(staged, query)
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
-        """Publish the batch, unless it was before."""
+        """Publish the batch, unless it was published before."""
         staged = _staged(messages)
         stages = [stage for one in staged for stage in one.staged.stages]
         if not stages:
@@ -93,7 +93,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             raise _overtaken(batchId)
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
-        """Forget what was staged. Spark also says so after a commit that only seemed to fail."""
+        """Drop the stages. Spark also calls this after a commit that only seemed to fail."""
         _forget(self._options, messages)
 
 
@@ -151,7 +151,7 @@ class BatchSink(DataSourceArrowWriter):
             client.publish_stages(words, series=f"spark-job/{self._job}", number=number)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
-        """Forget what was staged."""
+        """Drop the stages."""
         _forget(self._options, messages)
 
 
@@ -208,7 +208,7 @@ def _forget(options: WriteOptions, messages: "Sequence[WriterCommitMessage | Non
 
 
 def _checkpoint_mark(options: Mapping[str, str]) -> str:
-    """Return a name of the checkpoint, for a Spark that does not tell the query's own."""
+    """Return a name made of the checkpoint, for a Spark that does not reveal the query's id."""
     for name, value in options.items():
         if name.lower() == "checkpointlocation":
             return f"at-{hashlib.sha256(value.encode()).hexdigest()[:32]}"

@@ -56,18 +56,6 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, TYPES[name]) for name in names])
 
 
-def record_batches(
-    slices: Iterable[BatchSlice], names: Sequence[str], *, topic: str, partition: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of `slices`, which are of one partition, as record batches in order.
-
-    They have the columns `names` of `TYPES`, in that order. Raises `BadBatchError`.
-    """
-    columns = ColumnBuilder(names, topic=topic, partition=partition)
-    for group in group_slices(slices):
-        yield columns.build(group)
-
-
 def group_slices(slices: Iterable[BatchSlice]) -> Iterator[list[BatchSlice]]:
     """Yield slices in groups that make good record batches."""
     group: list[BatchSlice] = []

@@ -29,7 +29,7 @@ class BatchReader(DataSourceReader):
         self.conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
-        """Settle what is read, and divide it into tasks."""
+        """Decide which offsets are read, and divide them among tasks."""
         discovery = StreamDiscovery(self.options, partial(client_of, self.options.broker))
         heads = discovery.heads()
         start = discovery.positions(self.options.start, heads, otherwise=Origin.EARLIEST)
@@ -57,17 +57,17 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A batch read that takes what filters it can.
+    """A batch read that applies the filters it understands.
 
-    Only for those who ask for it: up to 4.3, Spark keeps what a reader made of the filters of one
-    query, and uses it for others of the same frame, which then miss rows without a word.
+    It is off unless asked for: up to version 4.3, Spark keeps a reader with the filters of one
+    query and uses it for other queries of the same frame, which then silently miss rows.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take filters; return those that Spark must see to itself."""
+        """Keep the filters that are applied here; return those that Spark has to apply."""
         from ister.spark.source.filters import accept
 
-        # Those that are read as they are: another type or collation compares in its own way.
+        # Columns with their own type: with another type or collation values compare differently.
         own = {field.name: field.dataType for field in COLUMNS}
         columns = {
             field.name for field in self.layout.schema if own.get(field.name) == field.dataType

@@ -5,8 +5,8 @@ block is halved until the rows that are to blame are alone; only those are looke
 Avro and Protobuf are decoded row by row, each by the schema it was written with, into the shape
 of the reader's.
 
-A row that cannot be decoded is all null, with a reason; whether that ends the query is for the
-caller to say.
+A row that cannot be decoded is all null, with a reason. The caller decides whether that ends the
+query.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ Writers = Callable[[SchemaRef], Schema | IsterError]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Columns, and for each row why it has none; no `errors` at all when every row is fine."""
+    """Decoded columns. `errors` has the reason of each row that failed; `None` when none failed."""
 
     columns: list[pa.Array]
     errors: pa.Array | None = None

@@ -1,4 +1,4 @@
-"""The streams of a read as the broker has them now: which there are, where they begin and end."""
+"""Asks the broker which streams a read has now, and where each begins and ends."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ister.base import Origin, find_partition
 from ister.base.errors import BadRequestError, MessagesLostError, TopicNotFoundError
-from ister.spark.offsets import StreamHead, StreamHeads, StreamPosition, base_of, retention_loss
+from ister.spark.offsets import EndsByStream, StreamEnds, StreamPosition, base_of, retention_loss
 from ister.spark.options import ReadBound, ReadOptions
 from ister.telemetry import library_logger
 
 if TYPE_CHECKING:
     from ister.client.sync import Client
 
-# How long a list of the topics of a pattern is believed. A new topic waits for this at most.
+# How long the list of topics of a pattern is cached: a new topic is found after this at most.
 TOPICS_S = 1.0
 # The same for the average size of messages, which moves slowly.
 SIZES_S = 10.0
@@ -40,11 +40,11 @@ class StreamDiscovery:
 
     def heads(
         self, beyond: Mapping[str, int] | None = None, wait_s: float = 0.0
-    ) -> dict[str, StreamHead]:
+    ) -> dict[str, StreamEnds]:
         """Return the heads of all streams, within `wait_s` of something being beyond `beyond`.
 
-        A topic that does not exist is left out when a pattern was given, or when losses are to be
-        borne; else it raises `TopicNotFoundError`.
+        A topic that does not exist is left out when a pattern was given, or with `failOnDataLoss`
+        false; otherwise this raises `TopicNotFoundError`.
         """
         names = self._names()
         while names:
@@ -58,7 +58,7 @@ class StreamDiscovery:
                 names = [name for name in names if name not in gone_names]
                 continue
             return {
-                row.topic: StreamHead(row.number, row.first_offset, row.next_offset) for row in rows
+                row.topic: StreamEnds(row.number, row.first_offset, row.next_offset) for row in rows
             }
         # Nothing to wait for, but nothing to hurry for either.
         time.sleep(wait_s)
@@ -78,12 +78,12 @@ class StreamDiscovery:
         return self._sizes[1]
 
     def positions(
-        self, bound: ReadBound, heads: StreamHeads, *, otherwise: Origin
+        self, bound: ReadBound, heads: EndsByStream, *, otherwise: Origin
     ) -> dict[str, StreamPosition]:
         """Return where a bound lies in each stream; `otherwise` where it does not say.
 
-        Raises `MessagesLostError` for an offset that retention has dropped, unless that is to be
-        borne, and `BadRequestError` for one beyond the end.
+        Raises `MessagesLostError` for an offset that retention has dropped, unless
+        `failOnDataLoss` is false, and `BadRequestError` for one beyond the end.
         """
         _check_named(bound, heads)
         found: dict[str, StreamPosition] = {}
@@ -102,7 +102,7 @@ class StreamDiscovery:
             found[stream] = StreamPosition(head.number, offset)
         return found
 
-    def _checked(self, stream: str, offset: int, head: StreamHead) -> int:
+    def _checked(self, stream: str, offset: int, head: StreamEnds) -> int:
         if offset > head.next_offset:
             raise BadRequestError(
                 f"offset {offset} of {stream!r} is beyond its end, which is {head.next_offset}"
@@ -138,7 +138,7 @@ def _base(stream: str) -> str:
     return found[0] if found is not None else stream
 
 
-def _check_named(bound: ReadBound, heads: StreamHeads) -> None:
+def _check_named(bound: ReadBound, heads: EndsByStream) -> None:
     """Raise `BadRequestError` when a bound names a partition that does not exist."""
     there = {base_of(stream) for stream in heads}
     for topic, partition in sorted(bound.offsets):

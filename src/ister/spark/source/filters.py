@@ -1,7 +1,7 @@
-"""Filters that Spark pushes down to a batch read: which are taken, what they leave to read.
+"""Filters that Spark pushes down to a batch read: which are accepted, and which rows they keep.
 
-Spark does not look again at a filter that was taken, so a row is kept only when all of them are
-true, as in SQL: not when one of them is null. Whatever is not known exactly is given back.
+Spark does not evaluate an accepted filter again. So a row is kept only when all of them are true,
+as in SQL: not when one of them is null. A filter whose meaning is not known exactly is returned.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ister.spark.offsets import OffsetRange, base_of
 from ister.spark.source import arrow
 
-# The columns that filters are taken for, and what a value to compare them with has to be.
+# The columns whose filters are accepted, and the type of the value they are compared with.
 _VALUES: Final[Mapping[str, type]] = {
     "topic": str,
     "partition": int,
@@ -81,7 +81,7 @@ def accept(given: object, names: Collection[str]) -> Condition | None:
 
 
 def narrow(ranges: Sequence[OffsetRange], conditions: Sequence[Condition]) -> list[OffsetRange]:
-    """Return what of `ranges` can hold rows for which the conditions are true."""
+    """Return `ranges` without the offsets for which the conditions cannot be true."""
     start, end = _span(conditions)
     fixed = [one for one in conditions if one.column in _OF_STREAM]
     found = []
@@ -95,7 +95,7 @@ def narrow(ranges: Sequence[OffsetRange], conditions: Sequence[Condition]) -> li
 
 
 def left_over(conditions: Sequence[Condition]) -> list[Condition]:
-    """Return the conditions that `narrow` has not seen to altogether."""
+    """Return the conditions that `narrow` does not ensure; rows have to be checked for them."""
     return [one for one in conditions if one.column not in _OF_STREAM and not _is_span(one)]
 
 

@@ -1,6 +1,6 @@
-"""What Spark hands from the driver, which plans, to a task, which reads.
+"""The partition of a read that Spark passes from the driver, which plans, to a task, which reads.
 
-A module of its own: planning starts many short processes, which need nothing of what reading does.
+It has a module of its own because planning runs in many short processes that never read.
 """
 
 from pyspark.sql.datasource import InputPartition
@@ -9,7 +9,7 @@ from ister.spark.offsets import OffsetRange
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """A range of offsets for one task."""
 
     def __init__(self, range_: OffsetRange) -> None:
         super().__init__(range_)

@@ -64,7 +64,7 @@ _NAME: Final = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:`]+)\s*:?\s*(.*)", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
-    """What payloads are: a format, the reader's schema from the registry, names that differ."""
+    """How payloads are decoded: their format, the reader's schema, and renamed columns."""
 
     format: str
     type: str = ""
@@ -77,7 +77,7 @@ class ValueSource:
 
 @dataclass(frozen=True, slots=True)
 class ReadLayout:
-    """The columns of one read, in its order. Goes to executors as it is."""
+    """The columns of one read, in its order. It is pickled to executors."""
 
     schema: StructType
     # Of those, what comes with every message.

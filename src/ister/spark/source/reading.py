@@ -52,7 +52,7 @@ logger = library_logger("ister.spark")
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """How ranges are read. Goes to executors as it is."""
+    """Reads ranges with the options and columns of one read. It is pickled to executors."""
 
     options: ReadOptions
     layout: ReadLayout
@@ -67,7 +67,7 @@ class RangeReader:
             yield from _RangeAssembly(self, partition.range, connect).batches(slices)
 
 
-# Where messages come from
+# From ranges to slices
 
 
 def read_slices(
@@ -143,13 +143,13 @@ def _read_available(
 
 
 def _lose(options: ReadOptions, stream: str, reason: str, cause: IsterError | None = None) -> None:
-    """Raise `MessagesLostError`, or say so and go on."""
+    """Raise `MessagesLostError`; with `failOnDataLoss` false, log the loss instead."""
     if options.fail_on_data_loss:
         raise MessagesLostError(stream, reason) from cause
     logger.warning("messages_lost", topic=stream, reason=reason)
 
 
-# What becomes of them
+# From slices to record batches
 
 
 class _RangeAssembly:

@@ -48,7 +48,7 @@ logger = library_logger("ister.spark")
 
 @dataclass(frozen=True, slots=True)
 class SegmentAccess:
-    """What a reader of segments needs beside their addresses. Goes to executors as it is."""
+    """Store options and key file for reading segments. It is pickled to executors."""
 
     # As in `open_store`; empty: environment variables and machine roles.
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -57,16 +57,16 @@ class SegmentAccess:
 
 
 class SegmentStore(Protocol):
-    """A store that is only read. Any thread may read."""
+    """A store of segments, for reading only. `read` may be called from any thread."""
 
     def read(self, name: str, position: int, size_bytes: int) -> bytes:
         """Return a part of an object; fewer bytes than asked for only at its end."""
 
     def expect(self, name: str, position: int, size_bytes: int) -> None:
-        """Such a part will be asked for next."""
+        """Announce that this part will be read next."""
 
     def close(self) -> None:
-        """Let go of what is open for one reader."""
+        """Close what this reader has opened."""
 
 
 def read_segments(
@@ -171,7 +171,7 @@ class SegmentReaders:
         return found
 
     def on_failure(self, url: str, error: Exception) -> None:
-        """Give up a store that cannot be used, for a while."""
+        """Do not try an unusable store again for `UNUSABLE_S` seconds."""
         if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
             return
         if not self._find_failure(url):
@@ -207,7 +207,7 @@ def _open(url: str, options: Mapping[str, str]) -> SegmentStore:
 
 
 class SegmentFolder:
-    """The data folder of a broker on this machine, or a folder that both can see."""
+    """Segments in the data folder of a broker on this machine, or in a shared folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -216,7 +216,7 @@ class SegmentFolder:
         self._descriptor = -1
 
     def read(self, name: str, position: int, size_bytes: int) -> bytes:
-        """See `SegmentStore`."""
+        """Return a part of a file."""
         if name != self._name:
             self.close()
             # Only for reading: nothing here can harm a broker that writes beside us.
@@ -231,27 +231,27 @@ class SegmentFolder:
         return data
 
     def expect(self, name: str, position: int, size_bytes: int) -> None:
-        """See `SegmentStore`: the system may fetch it meanwhile."""
+        """Let the operating system read a part of the open file ahead."""
         if name == self._name and hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(self._descriptor, position, size_bytes, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """See `SegmentStore`."""
+        """Close the open file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._name, self._descriptor = "", -1
 
 
 class ObjectRanges(Protocol):
-    """What is used of an object store."""
+    """The method of an object store that reading needs."""
 
     def get_range(self, name: str, position: int, size_bytes: int) -> bytes:
         """Return a part of an object; fewer bytes than asked for only at its end."""
 
 
 class RemoteSegments:
-    """An object store; what is expected is fetched ahead."""
+    """Segments in an object store. Announced parts are fetched ahead."""
 
     def __init__(self, store: ObjectRanges) -> None:
         self._store = store
@@ -259,14 +259,14 @@ class RemoteSegments:
         self._threads: ThreadPoolExecutor | None = None
 
     def read(self, name: str, position: int, size_bytes: int) -> bytes:
-        """See `SegmentStore`."""
+        """Return a part of an object; wait for it when it is being fetched ahead."""
         expected = self._ahead.pop((name, position, size_bytes), None)
         if expected is not None:
             return expected.result()
         return self._store.get_range(name, position, size_bytes)
 
     def expect(self, name: str, position: int, size_bytes: int) -> None:
-        """See `SegmentStore`."""
+        """Begin to fetch a part in another thread."""
         # The one to be read now is among them, and two more.
         if len(self._ahead) > AHEAD_COUNT:
             return
@@ -277,7 +277,7 @@ class RemoteSegments:
         )
 
     def close(self) -> None:
-        """See `SegmentStore`; the connections are kept for the next task."""
+        """Give up what is being fetched; connections are kept for the next task."""
         self._ahead.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What an executor reads: messages as they lie in batches, or the news that they lie elsewhere."""
+"""What reading yields: slices of batches, and ranges that have to be read from the broker."""
 
 from bisect import bisect_left
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class BatchSlice(NamedTuple):
 
 
 class MissingRange(NamedTuple):
-    """Offsets that could not be read where they were said to lie: the broker has to be asked."""
+    """Offsets that could not be read from a sealed segment; they are read from the broker."""
 
     start: int
     end: int

@@ -1,8 +1,8 @@
-"""Streaming reads: how far each micro-batch goes, and what it consists of.
+"""Streaming reads: where each micro-batch ends, and which ranges it consists of.
 
 Spark asks for an end, writes it down, and only then has the range read; after a restart it asks for
-ranges it has written down. So everything here follows from the offsets that Spark hands in, never
-from what was remembered. What is remembered only saves questions to the broker.
+ranges it has written down. So every decision follows from the offsets that Spark passes in, never
+from what is remembered here. What is remembered only saves requests to the broker.
 """
 
 import time
@@ -30,8 +30,8 @@ from ister.base.errors import (
 )
 from ister.spark.clients import client_of
 from ister.spark.offsets import (
+    EndsByStream,
     Loss,
-    StreamHeads,
     StreamPosition,
     StreamPositions,
     admit,
@@ -72,12 +72,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress = (
             SubscriptionProgress(options.subscription, connect) if options.subscription else None
         )
-        # Asked for twice, and to be answered the same.
+        # Spark asks twice and needs the same answer.
         self._initial: dict[str, StreamPosition] | None = None
-        # The last that the broker told.
-        self._heads: StreamHeads | None = None
+        # The broker's last answer.
+        self._heads: EndsByStream | None = None
         # With the trigger `availableNow`: where the streams ended when the query began.
-        self._target: StreamHeads | None = None
+        self._target: EndsByStream | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a query without a checkpoint begins."""
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Settle where this run ends."""
+        """Remember where the streams end now: this run stops there."""
         self._target = self._discovery.heads()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
@@ -148,12 +148,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return RangeReader(self.options, self.layout).read(partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Everything up to `end` is done. `latestOffset` knew that already."""
+        """Do nothing: the next `latestOffset` starts where finished batches end."""
 
     def stop(self) -> None:
-        """Nothing is held that would have to be let go: Spark seldom gets to call this."""
+        """Do nothing: no resource is held, and Spark seldom calls this."""
 
-    def _fetch_heads(self, positions: StreamPositions) -> StreamHeads:
+    def _fetch_heads(self, positions: StreamPositions) -> EndsByStream:
         beyond = {stream: position.offset for stream, position in positions.items()}
         wait_s = 0.0 if self._target is not None else self.options.poll_s
         try:
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning("messages_lost", topic=loss.stream, reason=loss.reason)
 
     def _rows_max(
-        self, start: StreamPositions, heads: StreamHeads, limit: ReadLimit | None
+        self, start: StreamPositions, heads: EndsByStream, limit: ReadLimit | None
     ) -> int | None:
         """Return how many rows the next micro-batch may have; both limits hold."""
         if limit is None or isinstance(limit, ReadAllAvailable):
@@ -185,10 +185,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class SubscriptionProgress:
-    """Moves a durable subscription on each stream to where the query is: its lag is the query's.
+    """Keeps a durable subscription of each stream at the query's position, to show the query's lag.
 
-    Nothing is ever consumed from it. It is a figure for people, and a hold on retention by
-    interest; the truth is in Spark's checkpoint.
+    Nothing is consumed from it. It also keeps retention by interest from dropping messages that
+    the query has not read. The query itself resumes from Spark's checkpoint, not from here.
     """
 
     def __init__(self, subscription: str, connect: "partial[Client]") -> None:
@@ -198,7 +198,7 @@ class SubscriptionProgress:
         self._told_at = -PROGRESS_S
 
     def report(self, positions: StreamPositions, *, at_once: bool) -> None:
-        """Move the subscription, unless that was done a moment ago and the query is busy."""
+        """Move the subscription; a busy query moves it once in `PROGRESS_S` seconds."""
         moved = {s: position for s, position in positions.items() if self._told.get(s) != position}
         now = time.monotonic()
         if not moved or not (at_once or now - self._told_at >= PROGRESS_S):
@@ -223,7 +223,7 @@ class SubscriptionProgress:
             logger.warning("progress_not_reported", topic=stream, reason=str(error))
 
     def _check_unused(self, client: "Client", stream: str) -> None:
-        """Raise `ConfigError` when consumers have that subscription: it would be moved off them."""
+        """Raise `ConfigError` when the subscription has consumers: they would lose messages."""
         for report in client.subscriptions(stream):
             if report.subscription == self._name and report.topic == stream and report.consumers:
                 raise ConfigError(

@@ -1,4 +1,4 @@
-"""A batch into a table, exactly once, whoever writes its files; and the merging of small files."""
+"""Writes a batch into a table exactly once, and merges small files."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ MODES = ("append", "update", "complete")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableBatch:
-    """What is to be written, and as what.
+    """A batch to write, and how to write it.
 
     `write` writes the rows as Parquet files into a folder that does not exist yet, with the
     columns of `FittedColumns` and folders `column=value` for `partition_by`, and returns how many
@@ -55,7 +55,7 @@ class TableBatch:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """What became of a batch. `repeated`: it was in the table before, and nothing was done."""
+    """The result of a batch. `repeated`: it was in the table before, and nothing was done."""
 
     manifest: TableManifest
     repeated: bool
@@ -66,7 +66,7 @@ class WrittenBatch:
 
 @dataclass(frozen=True, slots=True)
 class TableCompaction:
-    """What merging did: so many files became so many."""
+    """The result of merging: how many files there were, how many there are, and their size."""
 
     before: int
     after: int

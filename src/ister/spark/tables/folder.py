@@ -1,4 +1,4 @@
-"""A table's folder: where its files are, and the order in which they change.
+"""The folder of a table: where its files are, and the order in which they change.
 
     lake/orders/day=2026-11-16/<name>.parquet     what readers of the folder see
     lake/orders/_ister/files/day=2026-11-16/<name>.data     the same files, for as long as needed
@@ -58,7 +58,7 @@ LOCK_POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file that is written, on its way into the table."""
+    """A file that is written, but not part of the table yet."""
 
     path: Path
     file: DataFile
@@ -96,7 +96,7 @@ class TableFolder:
 
     @contextmanager
     def locked(self, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-        """Be the only one to change the table; what a stopped writer left behind is mended first.
+        """Lock the table for changes; first repair what a stopped writer has left behind.
 
         Raises `TableBusyError` when another one does not end, `BadRequestError` when the folder
         holds something else.

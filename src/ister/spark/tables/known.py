@@ -1,6 +1,6 @@
 """Which tables were made from which topics on this machine, for `ister topics table`.
 
-A note, not the truth: a table works without it, and one that was moved is found with `--path`.
+These are notes only: a table works without them, and one that was moved is found with `--path`.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ def with_table(
 
 
 def remember(path: Path, topics: Sequence[str], *, notes: Path | None = None) -> None:
-    """Note a table. When that cannot be written, it is said in the log and nowhere else."""
+    """Note a table. If the note cannot be written, that is only logged."""
     file = notes_path() if notes is None else notes
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def remember(path: Path, topics: Sequence[str], *, notes: Path | None = None) ->
 
 
 def known_tables(*, notes: Path | None = None) -> tuple[KnownTable, ...]:
-    """Return the tables that were noted, the newest last. Notes that are broken are none."""
+    """Return the tables that were noted, the newest last; none if the notes cannot be read."""
     file = notes_path() if notes is None else notes
     try:
         return msgspec.json.decode(file.read_bytes(), type=tuple[KnownTable, ...])

@@ -1,4 +1,4 @@
-"""The truth about a table at one moment: which files hold its rows, and which batches are in them.
+"""A table at one moment: which files hold its rows, and which batches they contain.
 
 Manifests are numbered from 0 without holes, and never change once they are made; the one with the
 highest number is the table. Making one is the only step of a write that counts: before it nothing
@@ -99,7 +99,7 @@ class TableManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step does to a table. A merge of files belongs to no query."""
+    """One change of a table. A merge of files belongs to no query."""
 
     added: tuple[DataFile, ...]
     removed: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def is_written(manifest: TableManifest | None, query: str, batch: int) -> bool:
 def next_manifest(
     before: TableManifest | None, change: TableChange, *, now_ms: int, grace_ms: int
 ) -> TableManifest:
-    """Return the manifest after a change. Files that are retired for `grace_ms` are let go."""
+    """Return the manifest after a change. Files retired `grace_ms` ago are forgotten."""
     number = 0 if before is None else before.number + 1
     removed = set(change.removed)
     kept = [] if before is None else [one for one in before.files if one.name not in removed]

@@ -1,4 +1,4 @@
-"""What a table decides, as plain functions: columns, files to merge, what does not belong to it."""
+"""The rules of a table, as plain functions: its columns, files to merge, files to repair."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -207,7 +207,7 @@ def _within(groups: Sequence[list[DataFile]], budget_bytes: int) -> list[list[Da
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What brings a folder back to its manifest. Names are without endings."""
+    """The changes that bring a folder back to its manifest. Names are without endings."""
 
     # Files nobody knows: a batch that did not come to its manifest, or whose time is over.
     dropped: tuple[str, ...]

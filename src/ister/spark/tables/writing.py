@@ -1,4 +1,4 @@
-"""Batches of Spark into tables."""
+"""Writes batches of Spark into tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Columns for Spark: what a plain loop over the messages finds, whatever the batches are like."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,6 @@ from ister.spark.source.arrow import (
     TYPES,
     ColumnBuilder,
     group_slices,
-    record_batches,
 )
 from ister.spark.source.slices import BatchSlice, slice_batch
 
@@ -26,6 +26,15 @@ TOPIC = "/default/orders"
 PARTITION = 3
 NAMES = list(TYPES)
 MS_MAX = (2**63 - 1) // 1000
+
+
+def record_batches(
+    slices: Iterable[BatchSlice], names: Sequence[str], *, topic: str, partition: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of slices as a read does."""
+    columns = ColumnBuilder(names, topic=topic, partition=partition)
+    for group in group_slices(slices):
+        yield columns.build(group)
 
 
 def whole(batch: Batch) -> BatchSlice:

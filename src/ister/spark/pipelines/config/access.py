@@ -1,6 +1,6 @@
-"""The broker of a pipeline, and what it wants to see: a token by reference, and files of TLS.
+"""The broker of a pipeline and the credentials for it: a token by reference, and TLS files.
 
-What the file is silent about comes from the variables that the command line has.
+What the file does not set comes from the environment variables of the command line.
 """
 
 import re
@@ -25,7 +25,7 @@ _TLS_VARIABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAccess:
-    """As in `Definition`."""
+    """The address of a broker and the credentials for it, as in `Definition`."""
 
     broker: Text
     token: Text
@@ -35,9 +35,9 @@ class BrokerAccess:
 
 
 def access(fields: Fields, notes: Notes) -> BrokerAccess:
-    """Return where the topics are and how to get there; mistakes are noted."""
+    """Return the broker and the credentials; mistakes are noted."""
     broker = _broker(fields, notes)
-    # Of a secret nobody knows what it will be: the data source looks.
+    # The value of a secret is not known yet: the data source checks it.
     has_tls = isinstance(broker, Secret) or broker.startswith("isters://")
     files = {key: _file(fields, notes, key, has_tls=has_tls) for key in _TLS_VARIABLES}
     if bool(files["tls_cert"]) != bool(files["tls_key"]):
@@ -86,7 +86,7 @@ def _token_of_variables(fields: Fields, notes: Notes) -> Text:
 
 
 def _check_way(fields: Fields, url: str) -> None:
-    """Note a token that anybody on the way could read."""
+    """Note a token that would be sent unencrypted."""
     # It takes a while to load, and only who has a token waits for it.
     from ister.client import connect
 

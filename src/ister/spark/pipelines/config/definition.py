@@ -54,7 +54,7 @@ class TableFormat(StrEnum):
 
 
 class OutputMode(StrEnum):
-    """What a sink is given of a result that changes."""
+    """Which rows of a changing result a sink gets: Spark's output mode."""
 
     APPEND = "append"
     UPDATE = "update"
@@ -253,7 +253,7 @@ class Definition:
         available_now: bool = False,
         checkpoint: str | None = None,
     ) -> "Definition":
-        """Return it with what the command line says instead of the file.
+        """Return the definition with values of the command line instead of those of the file.
 
         `start` holds for every source; it matters only where there is no checkpoint yet.
         """

@@ -1,8 +1,7 @@
-"""What the parts of a pipeline file have in common.
+"""What several parts of a pipeline file share: watermarks, deduplication, names and paths.
 
-Every function that reads a part returns it even when something is wrong with it, so that the parts
-that name it can be checked as well; the mistakes are in the notes, and then no pipeline comes of
-it.
+A function that reads a part returns it even when the part has mistakes, so that other parts that
+refer to it can be checked too. With mistakes in the notes there is no pipeline in the end.
 """
 
 import re
@@ -92,11 +91,11 @@ def absolute_path(path: str, folder: str) -> str:
 
 
 def as_mapping(node: ConfigNode, key: str) -> ConfigNode:
-    """Return what a short form stands for: a mapping with that one key."""
+    """Return the mapping that a short form stands for: one key with this value."""
     return ConfigNode(node.origin, entries=(ConfigEntry(key, node.origin, node),))
 
 
 def label_of(node: ConfigNode, nameless: str, word: str) -> str:
-    """Return what a message calls a part: by its name, if it has one."""
+    """Return how messages call a part: by its name, if it has one."""
     name = node.find("name")
     return f"{word} `{name.scalar}`" if name is not None and name.scalar else nameless

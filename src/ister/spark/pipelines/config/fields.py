@@ -1,7 +1,7 @@
 """Typed access to the keys of one mapping of a pipeline file.
 
-Whatever is wrong is added to the remarks, and a value that can be worked with is returned in its
-place: so one mistake hides no other.
+A mistake is added to the remarks and a usable value is returned in its place, so that one mistake
+does not hide another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 @dataclass(slots=True)
 class Notes:
-    """What reading one pipeline is given, and what it has found so far."""
+    """The inputs of reading one pipeline, and the remarks found so far."""
 
     file: str
     folder: str

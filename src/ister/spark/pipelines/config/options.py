@@ -1,4 +1,4 @@
-"""Options for the data source, as a pipeline gives them: refused here if it would refuse them."""
+"""Checks the data source's options in a pipeline file by the rules of the data source itself."""
 
 from collections.abc import Mapping
 
@@ -57,7 +57,7 @@ def _read_mistakes(name: str, value: str, format_: PayloadFormat) -> list[str]:
 
 
 def _write_mistakes(name: str, value: str) -> list[str]:
-    # It stands on numpy, which takes a while to load: only who has options waits for it.
+    # It takes a while to load, and is needed only when there are options.
     from ister.spark.sink import write_options
 
     try:

@@ -1,4 +1,4 @@
-"""Text of a pipeline file, in YAML or TOML, to nodes that know their lines.
+"""The text of a pipeline file, YAML or TOML, to values that know their lines.
 
 Nothing is built from the text but mappings, lists and scalars. YAML's aliases are followed, within
 `NODES_MAX`: a file of a few lines can name billions of values (the "billion laughs").
@@ -24,7 +24,7 @@ NUMBER_CHARACTERS_MAX = 100
 
 
 class MalformedError(Exception):
-    """The text is no YAML or TOML at all, or over a limit: there is one remark to make."""
+    """The text is not YAML or TOML, or it exceeds a limit; `remark` says what and where."""
 
     def __init__(self, remark: Remark) -> None:
         super().__init__(remark)

@@ -1,4 +1,4 @@
-"""A whole pipeline, of the nodes of its file or of a decorator's arguments."""
+"""A whole `Definition` from the values of a pipeline file or of a decorator's arguments."""
 
 from collections.abc import Callable, Mapping
 
@@ -31,7 +31,7 @@ def definition_of(
     function: Callable[..., object] | None = None,
     inputs: tuple[str, ...] = (),
 ) -> Definition:
-    """Return what the root of a pipeline says; mistakes are in the notes.
+    """Return the definition that the root of a pipeline describes; mistakes are in the notes.
 
     `function` is that of a Python pipeline, `inputs` the names of its parameters.
     """

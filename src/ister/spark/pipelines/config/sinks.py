@@ -1,4 +1,4 @@
-"""The sinks that a pipeline file names: what it says of them, not how they write."""
+"""Sinks of a pipeline file: what the file says. `runtime/queries.py` writes to them."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sources and reference tables of a pipeline file."""
+"""Sources and reference tables of a pipeline file: what the file says."""
 
 from datetime import datetime
 from pathlib import Path

@@ -76,7 +76,7 @@ class StepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A streaming query to be: rows, where they go, and the topics they come from."""
+    """A streaming query before it starts: its rows, its sink and the topics it reads."""
 
     sink: PipelineSink
     frame: "DataFrame"

@@ -1,4 +1,4 @@
-"""What went wrong with a query, in words for people, and whether trying again can help.
+"""Explains the failure of a query, and tells whether a retry can help.
 
 Spark tells of a failure with a Java stack trace that has the Python one in it. Of that, a person
 needs the last line and a way out; all of it goes to the log. Failures that pass by themselves are
@@ -68,7 +68,7 @@ class Failure:
 
 
 class RecentFailures:
-    """Tells new failures from those that another sink has just had.
+    """Tells whether another sink has just failed for the same reason.
 
     The sinks of a pipeline and its dead letters share a broker: when it is away all of them fail,
     and the reason is worth one line.

@@ -1,6 +1,6 @@
 """The progress of a pipeline as Prometheus metrics, on a port of its own.
 
-Metrics are read off the board when somebody asks; nothing is kept here.
+Metrics are computed from the progress when they are scraped; nothing is kept here.
 """
 
 from collections.abc import Iterator
@@ -44,29 +44,29 @@ class Exporter:
         self._server.server_close()  # type: ignore[attr-defined]
 
 
-def export(board: PipelineProgress, port: int, host: str = HOST) -> Exporter:
-    """Answer on `port` with the metrics of a board; 0 takes any free one."""
+def export(progress: PipelineProgress, port: int, host: str = HOST) -> Exporter:
+    """Answer on `port` with the metrics of a progress; 0 takes any free one."""
     registry = CollectorRegistry()
-    registry.register(ProgressCollector(board))
+    registry.register(ProgressCollector(progress))
     server, _ = start_http_server(port, addr=host, registry=registry)
     return Exporter(server.server_port, server)
 
 
 class ProgressCollector(Collector):
-    """Reads a board for Prometheus."""
+    """Reads a progress for Prometheus."""
 
-    def __init__(self, board: PipelineProgress) -> None:
-        self._board = board
+    def __init__(self, progress: PipelineProgress) -> None:
+        self._progress = progress
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric of every sink."""
         for name, text in METRICS.items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(name, text, labels=LABELS)
-            for meter in list(self._board.meters.values()):
+            for meter in list(self._progress.meters.values()):
                 value = _value(name, meter)
                 if value is not None:
-                    family.add_metric([self._board.pipeline, meter.sink], value)
+                    family.add_metric([self._progress.pipeline, meter.sink], value)
             yield family
 
 

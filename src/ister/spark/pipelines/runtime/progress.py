@@ -1,4 +1,4 @@
-"""How far a pipeline is: what Spark reports of each batch, added up and shown.
+"""The progress of a pipeline: what Spark reports of each batch, added up and shown.
 
 Pure but for the two views at the end, which write to a terminal or a file.
 
@@ -57,7 +57,7 @@ class BatchReport:
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """All that is known of one sink's query."""
+    """The progress of one sink's query."""
 
     sink: str
     status: str = "starting"
@@ -117,14 +117,14 @@ class Meter:
 
 
 class PipelineProgress:
-    """The meters of a pipeline."""
+    """The progress of a pipeline: one meter for each sink."""
 
     def __init__(self, pipeline: str, sinks: Sequence[str]) -> None:
         self.pipeline = pipeline
         self.meters = {name: Meter(sink=name) for name in sinks}
 
     def add(self, sinks: Iterable[str]) -> None:
-        """Have meters for more sinks."""
+        """Add meters for more sinks."""
         for name in sinks:
             self.meters.setdefault(name, Meter(sink=name))
 
@@ -212,13 +212,15 @@ def moment(at_ms: int) -> str:
 
 
 class ProgressView(Protocol):
-    """Shows a board to somebody."""
+    """Shows the progress of a pipeline to a person or a program."""
 
-    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
-        """Show it as it is now; `fresh` has the batches since the last time, by sink."""
+    def update(
+        self, progress: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]
+    ) -> None:
+        """Show the progress; `fresh` has the batches since the last call, by sink."""
 
     def say(self, text: str) -> None:
-        """Say something in between."""
+        """Show a message."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -231,12 +233,14 @@ class LinesView:
         self._out = out or sys.stderr
         self._interval_s = interval_s
         self._said_s = time.monotonic()
-        self._board: PipelineProgress | None = None
+        self._progress: PipelineProgress | None = None
         self._said: dict[str, str] = {}
 
-    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
-        """See `ProgressView`."""
-        self._board = board
+    def update(
+        self, progress: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]
+    ) -> None:
+        """Write the lines when they are due, and at the first batch of a sink."""
+        self._progress = progress
         first = any(name not in self._said for name in fresh if fresh[name])
         now_s = time.monotonic()
         if first or now_s - self._said_s >= self._interval_s:
@@ -244,16 +248,16 @@ class LinesView:
             self._write()
 
     def say(self, text: str) -> None:
-        """See `ProgressView`."""
+        """Write a message as a line of its own."""
         self._out.write(f"{printable_lines(text)}\n")
         self._out.flush()
 
     def close(self) -> None:
-        """See `ProgressView`."""
+        """Write the last lines."""
         self._write()
 
     def _write(self) -> None:
-        for name, meter in self._board.meters.items() if self._board else ():
+        for name, meter in self._progress.meters.items() if self._progress else ():
             text = line(meter)
             # Nobody wants to read the same line all night.
             if meter.last is not None and self._said.get(name) != text:
@@ -267,21 +271,23 @@ class JsonView:
     def __init__(self, out: IO[str] | None = None) -> None:
         self._out = out or sys.stdout
 
-    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
-        """See `ProgressView`."""
+    def update(
+        self, progress: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]
+    ) -> None:
+        """Write an object for each new batch."""
         for name, reports in fresh.items():
             for report in reports:
-                row = {"pipeline": board.pipeline, "sink": name, **asdict(report)}
+                row = {"pipeline": progress.pipeline, "sink": name, **asdict(report)}
                 self._out.write(json.dumps(row) + "\n")
         self._out.flush()
 
     def say(self, text: str) -> None:
-        """See `ProgressView`."""
+        """Write a message to stderr: stdout is for programs."""
         sys.stderr.write(f"{printable_lines(text)}\n")
         sys.stderr.flush()
 
     def close(self) -> None:
-        """See `ProgressView`."""
+        """Do nothing: every batch is written."""
 
 
 class LiveView:
@@ -290,31 +296,33 @@ class LiveView:
     def __init__(self) -> None:
         self._live: Live | None = None
 
-    def update(self, board: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]) -> None:
-        """See `ProgressView`."""
+    def update(
+        self, progress: PipelineProgress, fresh: Mapping[str, Sequence[BatchReport]]
+    ) -> None:
+        """Draw the table again."""
         if self._live is None:
             from rich.live import Live
 
             # Data goes to stdout and stays readable: rich puts it above the table.
             self._live = Live(console=make_console(stderr=True), auto_refresh=False)
             self._live.start()
-        self._live.update(_table(board), refresh=True)
+        self._live.update(_table(progress), refresh=True)
 
     def say(self, text: str) -> None:
-        """See `ProgressView`."""
+        """Show a message above the table."""
         if self._live is None:
             sys.stderr.write(f"{printable_lines(text)}\n")
         else:
             self._live.console.print(text)
 
     def close(self) -> None:
-        """See `ProgressView`."""
+        """Leave the table as it is and give the terminal back."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
-def _table(board: PipelineProgress) -> "RenderableType":
+def _table(progress: PipelineProgress) -> "RenderableType":
     from rich.table import Table
 
     # Narrow: a terminal has 80 columns, and names of sinks are long.
@@ -324,7 +332,7 @@ def _table(board: PipelineProgress) -> "RenderableType":
     for name in ("BATCH", "ROWS", "ROWS/S", "LAG", "MS", "STATE", "LATE"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("WATERMARK", no_wrap=True)
-    for meter in board.meters.values():
+    for meter in progress.meters.values():
         last = meter.last or BatchReport(batch=0)
         table.add_row(
             meter.sink,

@@ -93,7 +93,7 @@ class Runner:
         self._fresh: dict[str, list[BatchReport]] = {}
         self._written_s = 0.0
         self._news = RecentFailures()
-        self.board = PipelineProgress(definition.name, [sink.name for sink in definition.sinks])
+        self.progress = PipelineProgress(definition.name, [sink.name for sink in definition.sinks])
         # Told what to show others of this pipeline, every `WRITE_S`.
         self.publish: Callable[[Mapping[str, object]], None] = lambda _progress: None
 
@@ -112,7 +112,7 @@ class Runner:
         # in Python. Nothing else in the API does.
         self._spark.createDataFrame([], "nothing int")
         if self._options.metrics_port is not None:
-            self._exporter = _export(self.board, self._options.metrics_port)
+            self._exporter = _export(self.progress, self._options.metrics_port)
         failure = self._build() or self._watch()
         self._end()
         if failure is None:
@@ -142,7 +142,7 @@ class Runner:
                 self._wait(failure, count)
                 continue
             self._runs = [_FlowRun(flow) for flow in in_order(flows, self._definition)]
-            self.board.add(flow.name for flow in flows)
+            self.progress.add(flow.name for flow in flows)
             return None
         return None
 
@@ -166,7 +166,7 @@ class Runner:
 
     def _step(self, run: _FlowRun) -> Failure | None:
         """Do what is to be done about one flow now."""
-        meter = self.board.meters[run.flow.name]
+        meter = self.progress.meters[run.flow.name]
         if run.done:
             return None
         try:
@@ -189,7 +189,7 @@ class Runner:
 
     def _failed(self, run: _FlowRun, error: BaseException) -> Failure | None:
         """Have a flow tried again later, or return why that would not help."""
-        meter = self.board.meters[run.flow.name]
+        meter = self.progress.meters[run.flow.name]
         failure = self._noted(error)
         with suppress(Exception):  # Java may be gone.
             self._read(run)
@@ -228,20 +228,20 @@ class Runner:
             if not run.done:
                 self._read(run)
         now_s = time.monotonic()
-        self.board.look(now_s)
+        self.progress.look(now_s)
         fresh, self._fresh = self._fresh, {}
-        self._view.update(self.board, fresh)
+        self._view.update(self.progress, fresh)
         if now_s - self._written_s >= WRITE_S:
             self._written_s = now_s
             # A full disk is no reason to end a pipeline that may not even write to it.
             with suppress(OSError):
-                self.publish(self.board.report())
+                self.publish(self.progress.report())
 
     def _read(self, run: _FlowRun) -> None:
         """Count the batches that a query has done since the last time."""
         if run.query is None:
             return
-        meter = self.board.meters[run.flow.name]
+        meter = self.progress.meters[run.flow.name]
         found = meter.add(str(run.query.runId), recent_reports(run.query, meter.counted))
         if found:
             run.failures = 0
@@ -261,7 +261,7 @@ class Runner:
                 assert run.query is not None
                 run.query.stop()
                 self._read(run)
-            meter = self.board.meters[run.flow.name]
+            meter = self.progress.meters[run.flow.name]
             if meter.status == "running":
                 meter.status = "stopped"
             run.done = True
@@ -337,8 +337,8 @@ def _is_busy(run: _FlowRun, before: int) -> bool:
     return False
 
 
-def _export(board: PipelineProgress, port: int) -> metrics.Exporter:
+def _export(progress: PipelineProgress, port: int) -> metrics.Exporter:
     try:
-        return metrics.export(board, port)
+        return metrics.export(progress, port)
     except OSError as error:
         raise BadRequestError(f"--metrics-port {port}: {error.strerror}") from error

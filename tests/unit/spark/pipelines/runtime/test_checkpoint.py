@@ -34,7 +34,7 @@ class Words(JsonView):
         self.said: list[str] = []
 
     def say(self, text: str) -> None:
-        """See `View`."""
+        """Keep a message instead of showing it."""
         self.said.append(text)
 
 

@@ -22,7 +22,7 @@ def offset(**topics: object) -> dict[str, object]:
     return {"v": 1, "topics": {f"/default/{name}": value for name, value in topics.items()}}
 
 
-def progress(**parts: Any) -> dict[str, Any]:
+def spark_progress(**parts: Any) -> dict[str, Any]:
     """Return a report as Spark makes it."""
     return {
         "batchId": 7,
@@ -44,7 +44,7 @@ def progress(**parts: Any) -> dict[str, Any]:
 
 
 def test_a_report_of_spark_is_read() -> None:
-    assert parse_report(progress()) == BatchReport(
+    assert parse_report(spark_progress()) == BatchReport(
         batch=7,
         executed=True,
         rows=120,
@@ -58,7 +58,7 @@ def test_a_report_of_spark_is_read() -> None:
 
 
 def test_a_report_without_work_has_no_watermark_of_1970_and_was_not_executed() -> None:
-    idle = progress(
+    idle = spark_progress(
         durationMs={"latestOffset": 3, "triggerExecution": 4},
         eventTime={"watermark": "1970-01-01T00:00:00.000Z"},
         stateOperators=[],
@@ -74,7 +74,7 @@ def test_lag_is_summed_over_partitions_and_sources() -> None:
     one = {"endOffset": offset(a=[1, 10]), "latestOffset": offset(a=[1, 15])}
     two = {"endOffset": offset(b=[2, 0]), "latestOffset": offset(b=[2, 7])}
 
-    assert parse_report(progress(sources=[one, two])).lag == 12
+    assert parse_report(spark_progress(sources=[one, two])).lag == 12
 
 
 def test_lag_counts_a_stream_that_is_new() -> None:
@@ -141,10 +141,10 @@ def test_the_rate_is_rows_between_two_looks() -> None:
 
 
 def filled() -> PipelineProgress:
-    board = PipelineProgress("p", ["out"])
-    report = parse_report(progress())
-    board.meters["out"].add("run", [report])
-    return board
+    progress = PipelineProgress("p", ["out"])
+    report = parse_report(spark_progress())
+    progress.meters["out"].add("run", [report])
+    return progress
 
 
 def test_a_line_says_everything_that_is_known() -> None:
@@ -170,15 +170,15 @@ def test_one_row_and_one_restart_are_not_several() -> None:
 def test_lines_come_with_the_first_batch_at_intervals_and_at_the_end_and_never_twice() -> None:
     out = io.StringIO()
     view = LinesView(out, interval_s=1_000.0)
-    board = filled()
+    progress = filled()
 
-    view.update(board, {"out": [report(7)]})
-    view.update(board, {"out": []})
+    view.update(progress, {"out": [report(7)]})
+    view.update(progress, {"out": []})
     view.close()
     assert out.getvalue().count("\n") == 1
 
-    board.meters["out"].add("run", [report(8)])
-    view.update(board, {"out": [report(8)]})
+    progress.meters["out"].add("run", [report(8)])
+    view.update(progress, {"out": [report(8)]})
     assert out.getvalue().count("\n") == 1
     view.close()
     assert out.getvalue().splitlines()[-1].startswith("out: running, batch 8, 130 rows")
