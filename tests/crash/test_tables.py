@@ -198,7 +198,7 @@ def run(path: Path, steps: list[Step], stops: list[int], *, grace_ms: int) -> No
 
 def assert_tidy(path: Path) -> None:
     """Nothing is left of what did not happen."""
-    with TableFolder(path, QuickDisk()).locked():
+    with TableFolder(path, QuickDisk()).lock():
         pass
     manifest = TableFolder(path).find()
     live, retired = names_of(manifest)
@@ -410,8 +410,8 @@ def test_a_table_that_another_one_writes_is_busy(tmp_path: Path) -> None:
     write(tmp_path / "t", Step(rows(0, 1)), 0)
 
     with (
-        TableFolder(tmp_path / "t").locked(),
+        TableFolder(tmp_path / "t").lock(),
         pytest.raises(TableBusyError, match="is being written by process"),
-        TableFolder(tmp_path / "t").locked(timeout_s=0.0),
+        TableFolder(tmp_path / "t").lock(timeout_s=0.0),
     ):
         pass

@@ -144,10 +144,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         start=_bound(form, "starting", LATEST if streaming else EARLIEST, topics),
         end=_bound(form, "ending", LATEST, topics),
         rows_max=form.count("maxOffsetsPerTrigger", 0, most=2**53),
-        bytes_max=form.parsed("maxBytesPerTrigger", _bytes_max(form, streaming=streaming), _size),
+        bytes_max=form.convert("maxBytesPerTrigger", _bytes_max(form, streaming=streaming), _size),
         partitions_min=form.count("minPartitions", 1, most=TASKS_MAX),
         fail_on_data_loss=form.flag("failOnDataLoss", default=True),
-        subscription=form.parsed("subscription", "", lambda t: parse_plain(t, "a subscription")),
+        subscription=form.convert("subscription", "", lambda t: parse_plain(t, "a subscription")),
         with_attributes=form.flag("includeAttributes", default=False),
         with_payload=form.flag("includePayload", default=not is_decoded),
         value_format=value_format,
@@ -156,9 +156,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         null_errors=form.word("decodeErrors", ("fail", "null"), "fail") == "null",
         from_segments=form.word("segments", ("auto", "off"), "auto") == "auto",
         key_file=form.text("keyFile"),
-        store_options=form.prefixed(STORE_PREFIX),
+        store_options=form.with_prefix(STORE_PREFIX),
         pushdown=form.flag("pushdown", default=False),
-        poll_s=form.parsed("pollTimeout", POLL_S, _poll),
+        poll_s=form.convert("pollTimeout", POLL_S, _poll),
     )
     _check_bounds(form, options)
     if not options.from_segments and (options.key_file or options.store_options):
@@ -213,9 +213,9 @@ class OptionForm:
 
     def count(self, name: str, default: int, *, most: int) -> int:
         """Return a whole number from 1 on."""
-        return self.parsed(name, default, lambda text: _count(text, most))
+        return self.convert(name, default, lambda text: _count(text, most))
 
-    def parsed(self, name: str, default: _T, parse: Callable[[str], _T]) -> _T:
+    def convert(self, name: str, default: _T, parse: Callable[[str], _T]) -> _T:
         """Return the option converted by `parse`, which raises `ValueError` for a mistake."""
         if not self.has(name):
             return default
@@ -225,7 +225,7 @@ class OptionForm:
             self.mistakes.append(f"`{name}`: {error}")
             return default
 
-    def prefixed(self, prefix: str) -> dict[str, str]:
+    def with_prefix(self, prefix: str) -> dict[str, str]:
         """Return the options below a prefix, without it."""
         return {
             name.removeprefix(prefix): value
@@ -295,7 +295,7 @@ def _topics(form: OptionForm) -> tuple[tuple[str, ...], str]:
         )
         return (), ""
     if form.has("pattern"):
-        return (), str(form.parsed("pattern", "", lambda text: parse_pattern(full_name(text))))
+        return (), str(form.convert("pattern", "", lambda text: parse_pattern(full_name(text))))
     names = form.text(given[0]).split(",") if form.has("topics") else [form.text("topic")]
     found: dict[str, None] = {}
     for name in map(str.strip, names):
@@ -348,8 +348,8 @@ def _bound(form: OptionForm, which: str, default: ReadBound, topics: Sequence[st
     if form.has(offsets) and form.has(time):
         form.mistakes.append(f"`{offsets}` and `{time}` are both there: keep one")
     if form.has(time):
-        return form.parsed(time, default, lambda text: ReadBound(Origin.TIME, parse_time_ms(text)))
-    bound = form.parsed(offsets, default, _offsets)
+        return form.convert(time, default, lambda text: ReadBound(Origin.TIME, parse_time_ms(text)))
+    bound = form.convert(offsets, default, _offsets)
     is_first = bound.origin is Origin.EARLIEST or _EARLIEST in bound.offsets.values()
     if which == "ending" and is_first:
         form.mistakes.append(f"`{offsets}`: nothing is before the earliest (-2) message")

@@ -51,7 +51,7 @@ class Pipeline:
         code = inspect.unwrap(self.function).__code__
         path = Path(code.co_filename)
         is_file = path.is_file()
-        origin = FileLine(_shown(path) if is_file else self.__module__, code.co_firstlineno)
+        origin = FileLine(_display_path(path) if is_file else self.__module__, code.co_firstlineno)
         notes = Notes(
             file=origin.file,
             folder=str(path.absolute().parent if is_file else Path.cwd()),
@@ -160,9 +160,9 @@ def _module(place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name == place:
             raise MalformedError(Remark(FileLine(place), "there is no such module")) from None
-        raise MalformedError(_raised(error, place)) from error
+        raise MalformedError(_import_remark(error, place)) from error
     except Exception as error:  # a user's module may raise anything
-        raise MalformedError(_raised(error, place)) from error
+        raise MalformedError(_import_remark(error, place)) from error
     if Path(module.__file__ or "").resolve() != path.resolve():
         # Another module of that name was imported before: by its name workers would get that.
         said = f"another module is named `{path.stem}` ({module.__file__}): rename the file"
@@ -170,10 +170,12 @@ def _module(place: str) -> ModuleType:
     return module
 
 
-def _raised(error: Exception, place: str) -> Remark:
+def _import_remark(error: Exception, place: str) -> Remark:
     """Say what a module raised while it was imported, at the line that did."""
     if isinstance(error, SyntaxError):
-        return Remark(FileLine(_shown(Path(error.filename or place)), error.lineno or 0), error.msg)
+        return Remark(
+            FileLine(_display_path(Path(error.filename or place)), error.lineno or 0), error.msg
+        )
     # The frames of ours and of the import system come first, those of the module last.
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
@@ -181,10 +183,10 @@ def _raised(error: Exception, place: str) -> Remark:
         if Path(frame.filename).stem == Path(place).stem.rpartition(".")[2]:
             last = frame
     said = f"importing it raised {type(error).__name__}: {error}"
-    return Remark(FileLine(_shown(Path(last.filename)), last.lineno or 0), said)
+    return Remark(FileLine(_display_path(Path(last.filename)), last.lineno or 0), said)
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     """Return a path as a user would type it here."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path)

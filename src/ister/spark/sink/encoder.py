@@ -158,12 +158,12 @@ class RowEncoder:
             yield from self._add_piece(run.stream, piece)
         while self._waiting_bytes > WAITING_BYTES_MAX:
             fullest = max(self._waiting, key=lambda stream: self._waiting[stream].size_bytes)
-            yield from self._leave(fullest)
+            yield from self._flush(fullest)
 
     def finish(self) -> Iterator[EncodedBatch]:
         """Yield the batches that were waiting for more."""
         for stream in list(self._waiting):
-            yield from self._leave(stream)
+            yield from self._flush(stream)
 
     def _add_piece(self, stream: str, piece: "_Rows") -> Iterator[EncodedBatch]:
         size_bytes = piece.size_bytes()
@@ -172,12 +172,12 @@ class RowEncoder:
         waiting.size_bytes += size_bytes
         self._waiting_bytes += size_bytes
         if waiting.size_bytes >= self._target.batch_bytes:
-            yield from self._leave(stream)
+            yield from self._flush(stream)
 
-    def _leave(self, stream: str) -> Iterator[EncodedBatch]:
+    def _flush(self, stream: str) -> Iterator[EncodedBatch]:
         waiting = self._waiting.pop(stream)
         self._waiting_bytes -= waiting.size_bytes
-        rows = _Rows.joined(waiting.pieces)
+        rows = _Rows.concat(waiting.pieces)
         for part in _cut_rows(rows, self._target):
             yield stream, part.encode(self._target)
 
@@ -223,13 +223,13 @@ class _Rows:
         )
 
     @classmethod
-    def joined(cls, pieces: "Sequence[_Rows]") -> "_Rows":
+    def concat(cls, pieces: "Sequence[_Rows]") -> "_Rows":
         if len(pieces) == 1:
             return pieces[0]
         return cls(
             pa.concat_arrays([piece.payloads for piece in pieces]),
-            _joined([piece.keys for piece in pieces], pieces),
-            _joined([piece.attributes for piece in pieces], pieces),
+            _concat([piece.keys for piece in pieces], pieces),
+            _concat([piece.attributes for piece in pieces], pieces),
         )
 
     def __len__(self) -> int:
@@ -277,13 +277,13 @@ class _Rows:
     def encode(self, target: EncoderTarget) -> tuple[bytes, bytes]:
         keys = None
         if self.keys is not None:
-            keys = (_validity(self.keys), _laid_out(self.keys))
+            keys = (_validity(self.keys), _lay_out(self.keys))
         attributes = None
         if self.attributes is not None:
             rows, names, values = _entries(self.attributes)
-            attributes = (_bytes_of(rows), _laid_out(names), _laid_out(values))
+            attributes = (_bytes_of(rows), _lay_out(names), _lay_out(values))
         return encode_columns(
-            _laid_out(self.payloads),
+            _lay_out(self.payloads),
             count=len(self),
             keys=keys,
             attributes=attributes,
@@ -316,10 +316,10 @@ def _find(batch: "pa.RecordBatch", slot: int | None) -> "pa.Array | None":
     """Return a column that has values, or `None`."""
     if slot is None or batch.column(slot).null_count == batch.num_rows:
         return None
-    return _cleaned(batch.column(slot))
+    return _clear_nulls(batch.column(slot))
 
 
-def _joined(arrays: "Sequence[pa.Array | None]", pieces: Sequence[_Rows]) -> "pa.Array | None":
+def _concat(arrays: "Sequence[pa.Array | None]", pieces: Sequence[_Rows]) -> "pa.Array | None":
     kind = next((array.type for array in arrays if array is not None), None)
     if kind is None:
         return None
@@ -348,7 +348,7 @@ def _largest(values: "pa.Array") -> int:
     return int(np.diff(_offsets(values)).max(initial=0)) if len(values) else 0
 
 
-def _laid_out(values: "pa.Array") -> LaidOut:
+def _lay_out(values: "pa.Array") -> LaidOut:
     """Return a column as the batch format has it, over Arrow's memory where that is possible."""
     if not len(values):
         return memoryview(bytes(4)), memoryview(b"")
@@ -382,7 +382,7 @@ def _entries(
     return offsets - start, _text(names), _text(values)
 
 
-def _cleaned(values: "pa.Array") -> "pa.Array":
+def _clear_nulls(values: "pa.Array") -> "pa.Array":
     """Return values that have nothing under a null: what is there would go to the broker too.
 
     Spark writes nothing there; copies by `take` do the same.

@@ -58,14 +58,14 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         form.mistakes.append("`compression`: run `pip install 'ister[compression]'`")
     options = WriteOptions(
         broker=broker_of(form),
-        topic=form.parsed("topic", None, lambda text: parse_topic(full_name(text))),
-        partitions=form.parsed("partitions", 0, _partitions),
+        topic=form.convert("topic", None, lambda text: parse_topic(full_name(text))),
+        partitions=form.convert("partitions", 0, _partitions),
         create_topic=form.flag("createTopic", default=True),
         codec=codec,
-        producer=form.parsed("producer", "spark", _name),
-        keep_s=form.parsed("stageKeep", STREAM_KEEP_S if streaming else BATCH_KEEP_S, _keep_s),
-        series=form.parsed("series", "", _name),
-        number=form.parsed("number", 0, _number),
+        producer=form.convert("producer", "spark", _name),
+        keep_s=form.convert("stageKeep", STREAM_KEEP_S if streaming else BATCH_KEEP_S, _keep_s),
+        series=form.convert("series", "", _name),
+        number=form.convert("number", 0, _number),
     )
     form.finish("ister")
     return options

@@ -71,14 +71,14 @@ def partition_rows(
         hashed = (hash_texts(keys) % width_of.astype(np.uint64)).astype(np.int64)
         slots = np.where(_valid(keys), hashed, slots) if keys.null_count else hashed
     if partitions is not None:
-        slots = _given(partitions, slots, np.broadcast_to(width_of, count))
+        slots = _use_given(partitions, slots, np.broadcast_to(width_of, count))
     targets = np.broadcast_to(firsts[topic_slots] + slots, count)
     streams = [
         _stream(name, int(counts[slot]), partition)
         for slot, name in enumerate(names)
         for partition in range(int(widths[slot]))
     ]
-    return _sorted(targets, streams)
+    return _sort_by_stream(targets, streams)
 
 
 def hash_texts(texts: "pa.StringArray") -> Hashes:
@@ -135,7 +135,7 @@ def _valid(values: "pa.Array") -> "npt.NDArray[np.bool_]":
     return valid
 
 
-def _given(partitions: "pa.Array", slots: Int64Array, widths: Int64Array) -> Int64Array:
+def _use_given(partitions: "pa.Array", slots: Int64Array, widths: Int64Array) -> Int64Array:
     """Return `slots` with the partitions that are given instead, which must exist."""
     wanted = partitions.fill_null(-1) if partitions.null_count else partitions
     given: Int64Array = wanted.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -150,7 +150,7 @@ def _given(partitions: "pa.Array", slots: Int64Array, widths: Int64Array) -> Int
     return np.where(valid, given, slots)
 
 
-def _sorted(targets: Int64Array, streams: Sequence[str]) -> Partitioning:
+def _sort_by_stream(targets: Int64Array, streams: Sequence[str]) -> Partitioning:
     """Put rows for one stream side by side."""
     if not len(targets):
         return Partitioning(None, [])

@@ -76,7 +76,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
         """Publish the batch, unless it was published before."""
-        staged = _staged(messages)
+        staged = _messages_of(messages)
         stages = [stage for one in staged for stage in one.staged.stages]
         if not stages:
             return  # No rows, and nothing to repeat.
@@ -90,11 +90,11 @@ class StreamSink(DataSourceStreamArrowWriter):
         words = [stage.word for stage in stages]
         done = client_of(self._options.broker).publish_stages(words, series=series, number=batchId)
         if done.overtaken:
-            raise _overtaken(batchId)
+            raise _overtaken_error(batchId)
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
         """Drop the stages. Spark also calls this after a commit that only seemed to fail."""
-        _forget(self._options, messages)
+        _drop(self._options, messages)
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -135,7 +135,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         """Publish what all tasks have staged."""
-        stages = [stage for one in _staged(messages) for stage in one.staged.stages]
+        stages = [stage for one in _messages_of(messages) for stage in one.staged.stages]
         if not stages:
             return
         client = client_of(self._options.broker)
@@ -145,14 +145,14 @@ class BatchSink(DataSourceArrowWriter):
             number = self._options.number
             done = client.publish_stages(words, series=self._options.series, number=number)
             if done.overtaken:
-                raise _overtaken(number)
+                raise _overtaken_error(number)
             return
         for number, words in enumerate(publish_steps(stages)):
             client.publish_stages(words, series=f"spark-job/{self._job}", number=number)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         """Drop the stages."""
-        _forget(self._options, messages)
+        _drop(self._options, messages)
 
 
 def sink_layout_of(schema: "StructType", options: WriteOptions) -> SinkLayout:
@@ -176,7 +176,7 @@ def publish_steps(stages: Sequence[StageSize]) -> Iterator[list[str]]:
         yield words
 
 
-def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[StagedMessage]:
+def _messages_of(messages: "Sequence[WriterCommitMessage | None]") -> list[StagedMessage]:
     # Tasks that failed have no message.
     return [message for message in messages if isinstance(message, StagedMessage)]
 
@@ -191,7 +191,7 @@ def _check_size(stages: Sequence[StageSize], remedy: str) -> None:
         )
 
 
-def _overtaken(number: int) -> BadRequestError:
+def _overtaken_error(number: int) -> BadRequestError:
     # Spark repeats the last batch only. What it has planned anew under a number of before may hold
     # other rows than that one did: going on would lose them without a word.
     return BadRequestError(
@@ -201,8 +201,8 @@ def _overtaken(number: int) -> BadRequestError:
     )
 
 
-def _forget(options: WriteOptions, messages: "Sequence[WriterCommitMessage | None]") -> None:
-    words = [stage.word for one in _staged(messages) for stage in one.staged.stages]
+def _drop(options: WriteOptions, messages: "Sequence[WriterCommitMessage | None]") -> None:
+    words = [stage.word for one in _messages_of(messages) for stage in one.staged.stages]
     if words:
         drop_stages(client_of(options.broker), words)
 

@@ -92,8 +92,8 @@ class ColumnBuilder:
         makers: dict[str, Callable[[SliceGroup], pa.Array]] = {
             "topic": lambda group: self._constant(self._topic, group.count),
             "partition": lambda group: self._constant(self._partition, group.count),
-            "offset": lambda group: _fixed(pa.int64(), group.offsets()),
-            "publish_time": lambda group: _fixed(TIMESTAMP, group.times_us()),
+            "offset": lambda group: _fixed_column(pa.int64(), group.offsets()),
+            "publish_time": lambda group: _fixed_column(TIMESTAMP, group.times_us()),
             "producer": self._producer,
             "key": lambda group: group.keys(),
             "payload": lambda group: group.payloads(),
@@ -155,19 +155,19 @@ class SliceGroup:
         first = [slice_.batch.base_offset + slice_.start for slice_ in self.slices]
         numbers = np.repeat(_numbers(first) - self.starts[:-1], self.counts)
         numbers += np.arange(self.count)
-        return self._overlaid(numbers, Column.OFFSET, lambda places: places.offsets)
+        return self._overlay(numbers, Column.OFFSET, lambda places: places.offsets)
 
     def times_us(self) -> _Int64Array:
         """Return the publish time of each message in microseconds."""
         times = [slice_.batch.publish_time_ms for slice_ in self.slices]
         numbers = np.repeat(_numbers(times), self.counts)
-        numbers = self._overlaid(numbers, Column.TIMESTAMP, lambda places: places.timestamps)
+        numbers = self._overlay(numbers, Column.TIMESTAMP, lambda places: places.timestamps)
         return np.clip(numbers, -_MS_MAX, _MS_MAX) * 1000
 
     def payloads(self) -> pa.Array:
         """Return the payload of each message."""
         array = self._variable(pa.binary(), [places.payload for places in self.places])
-        return _checked(array)
+        return _validate(array)
 
     def keys(self) -> pa.Array:
         """Return the key of each message, null where there is none."""
@@ -269,7 +269,7 @@ class SliceGroup:
         buffers = [None, pa.py_buffer(offsets[kept]), pa.py_buffer(b"".join(blobs))]
         return pa.Array.from_buffers(kind, self.count, buffers)
 
-    def _overlaid(
+    def _overlay(
         self, numbers: _Int64Array, column: int, position: Callable[[Places], int]
     ) -> _Int64Array:
         """Put the numbers of those slices that have a column for them over `numbers`."""
@@ -295,7 +295,7 @@ def _in_place(
     return pa.Array.from_buffers(kind, rows, buffers, offset=slice_.start)
 
 
-def _checked(array: pa.Array) -> pa.Array:
+def _validate(array: pa.Array) -> pa.Array:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -303,7 +303,7 @@ def _checked(array: pa.Array) -> pa.Array:
     return array
 
 
-def _fixed(kind: pa.DataType, numbers: _Int64Array) -> pa.Array:
+def _fixed_column(kind: pa.DataType, numbers: _Int64Array) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 

@@ -61,7 +61,7 @@ def _struct(type_: pa.StructType) -> Convert:
 
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise ValueError(f"{_shown(value)} is no object")
+            raise ValueError(f"{_display(value)} is no object")
         found: dict[str, Any] = {}
         for name, inner in fields:
             item = value.get(name)
@@ -82,7 +82,7 @@ def _map(type_: pa.MapType) -> Convert:
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, Mapping):
-            raise ValueError(f"{_shown(value)} is no object")
+            raise ValueError(f"{_display(value)} is no object")
         return [(key(name), item(inner)) for name, inner in value.items()]
 
     return convert
@@ -93,7 +93,7 @@ def _list(type_: pa.ListType) -> Convert:
 
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{_shown(value)} is no list")
+            raise ValueError(f"{_display(value)} is no list")
         return [inner(item) for item in value]
 
     return convert
@@ -106,12 +106,12 @@ def _integer(type_: pa.DataType) -> Convert:
         if isinstance(value, time):
             return _time_of_day(value, millis=type_.bit_width == 32)
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-            raise ValueError(f"{_shown(value)} is no whole number")
+            raise ValueError(f"{_display(value)} is no whole number")
         # First: written out, a number like 1e999999 would take a while.
         if not -end <= value < end:
-            raise ValueError(f"{_shown(value)} does not fit {type_}")
+            raise ValueError(f"{_display(value)} does not fit {type_}")
         if value != int(value):
-            raise ValueError(f"{_shown(value)} is no whole number")
+            raise ValueError(f"{_display(value)} is no whole number")
         return int(value)
 
     return convert
@@ -129,13 +129,13 @@ def _decimal(type_: pa.DataType) -> Convert:
 
     def convert(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-            raise ValueError(f"{_shown(value)} is no number")
+            raise ValueError(f"{_display(value)} is no number")
         try:
             rounded = Decimal(str(value)).quantize(step, context=_DIGITS)
         except InvalidOperation:
-            raise ValueError(f"{_shown(value)} does not fit {type_}") from None
+            raise ValueError(f"{_display(value)} does not fit {type_}") from None
         if rounded.is_nan() or abs(rounded) >= end:
-            raise ValueError(f"{_shown(value)} does not fit {type_}")
+            raise ValueError(f"{_display(value)} does not fit {type_}")
         return rounded
 
     return convert
@@ -143,7 +143,7 @@ def _decimal(type_: pa.DataType) -> Convert:
 
 def _float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise ValueError(f"{_shown(value)} is no number")
+        raise ValueError(f"{_display(value)} is no number")
     if isinstance(value, float):
         return value
     try:
@@ -151,20 +151,20 @@ def _float(value: Any) -> float:
     except OverflowError:
         found = math.inf
     if math.isinf(found):
-        raise ValueError(f"{_shown(value)} does not fit a double")
+        raise ValueError(f"{_display(value)} does not fit a double")
     return found
 
 
 def _float32(value: Any) -> float:
     found = _float(value)
     if abs(found) > _FLOAT32_MAX and not math.isinf(found):
-        raise ValueError(f"{_shown(value)} does not fit a float")
+        raise ValueError(f"{_display(value)} does not fit a float")
     return found
 
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is neither true nor false")
+        raise ValueError(f"{_display(value)} is neither true nor false")
     return value
 
 
@@ -184,11 +184,11 @@ def _binary(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is no text in base64")
+        raise ValueError(f"{_display(value)} is no text in base64")
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error:
-        raise ValueError(f"{_shown(value)} is no base64") from None
+        raise ValueError(f"{_display(value)} is no base64") from None
 
 
 def _timestamp_in_zone(value: Any) -> datetime:
@@ -201,7 +201,7 @@ def _timestamp(value: Any) -> datetime:
         found = _time_of(value)
         return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
     except OverflowError:
-        raise ValueError(f"{_shown(value)} is no time between the years 1 and 9999") from None
+        raise ValueError(f"{_display(value)} is no time between the years 1 and 9999") from None
 
 
 def _time_of(value: Any) -> datetime:
@@ -211,14 +211,14 @@ def _time_of(value: Any) -> datetime:
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            raise ValueError(f"{_shown(value)} is no time as 2026-01-31T12:00:00Z") from None
+            raise ValueError(f"{_display(value)} is no time as 2026-01-31T12:00:00Z") from None
     # As `google.protobuf.Timestamp` comes.
     if isinstance(value, Mapping) and isinstance(value.get("seconds"), int):
         nanos = value.get("nanos", 0)
         if not isinstance(nanos, int):
-            raise ValueError(f"{_shown(nanos)} is no number of nanoseconds")
+            raise ValueError(f"{_display(nanos)} is no number of nanoseconds")
         return _EPOCH + timedelta(seconds=value["seconds"], microseconds=nanos // 1_000)
-    raise ValueError(f"{_shown(value)} is no time: it is text as 2026-01-31T12:00:00Z")
+    raise ValueError(f"{_display(value)} is no time: it is text as 2026-01-31T12:00:00Z")
 
 
 def _date(value: Any) -> date:
@@ -236,11 +236,11 @@ def _date(value: Any) -> date:
             return date.fromisoformat(value)
         except ValueError:
             pass
-    raise ValueError(f"{_shown(value)} is no date as 2026-01-31")
+    raise ValueError(f"{_display(value)} is no date as 2026-01-31")
 
 
 def _null(value: Any) -> None:
-    raise ValueError(f"{_shown(value)} is not null")
+    raise ValueError(f"{_display(value)} is not null")
 
 
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
@@ -253,6 +253,6 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
 )
 
 
-def _shown(value: object) -> str:
+def _display(value: object) -> str:
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -113,7 +113,7 @@ class _JsonDecoder:
                 pass
             if len(payload) > ROWS_ONE_BY_ONE:
                 half = len(payload) // 2
-                return _joined(
+                return _concat(
                     self.decode(payload[:half], schema), self.decode(payload[half:], schema)
                 )
         return self._rows.decode(payload, _json_value)
@@ -134,7 +134,7 @@ class _JsonDecoder:
         columns = table.column(0).combine_chunks().flatten()
         if not all(_is_finite(column) for column in columns):
             raise pa.ArrowInvalid("NaN and Infinity are no JSON, although the parser takes them")
-        return [_tightened(*pair) for pair in zip(columns, self._types, strict=True)]
+        return [_cast_loose(*pair) for pair in zip(columns, self._types, strict=True)]
 
 
 _OPENING = pa.scalar(b'{"r":', pa.binary())
@@ -164,7 +164,7 @@ def _loose(field: pa.Field) -> pa.Field | None:
     return None
 
 
-def _tightened(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def _cast_loose(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(type_) and type_.tz:
         try:
             return array.cast(type_)
@@ -207,7 +207,7 @@ class _RowDecoder:
     def decode(self, payload: pa.Array, schema: SchemaRef | None) -> Decoded:
         writer = None if schema is None else self._writers(schema)
         if isinstance(writer, IsterError):
-            return self._rows.failed(len(payload), str(writer))
+            return self._rows.all_failed(len(payload), str(writer))
 
         def value_of(one: bytes) -> Any:
             try:
@@ -244,13 +244,13 @@ class _Rows:
         ]
         return Decoded(columns, None if is_clean else pa.array(errors, pa.string()))
 
-    def failed(self, count: int, reason: str) -> Decoded:
+    def all_failed(self, count: int, reason: str) -> Decoded:
         """Return so many rows that could not be decoded, all for the same reason."""
         columns = [pa.nulls(count, field.type) for field in self._fields]
         return Decoded(columns, pa.repeat(pa.scalar(reason, pa.string()), count))
 
 
-def _joined(first: Decoded, second: Decoded) -> Decoded:
+def _concat(first: Decoded, second: Decoded) -> Decoded:
     columns = [pa.concat_arrays(pair) for pair in zip(first.columns, second.columns, strict=True)]
     if first.errors is None and second.errors is None:
         return Decoded(columns)

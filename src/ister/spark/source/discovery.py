@@ -85,7 +85,7 @@ class StreamDiscovery:
         Raises `MessagesLostError` for an offset that retention has dropped, unless
         `failOnDataLoss` is false, and `BadRequestError` for one beyond the end.
         """
-        _check_named(bound, heads)
+        _check_partitions_exist(bound, heads)
         found: dict[str, StreamPosition] = {}
         for stream, head in heads.items():
             topic, partition = base_of(stream)
@@ -98,11 +98,11 @@ class StreamDiscovery:
                 offset = self._offset_at(stream, bound.at_ms)
             else:
                 assert isinstance(wanted, int)
-                offset = self._checked(stream, wanted, head)
+                offset = self._check_offset(stream, wanted, head)
             found[stream] = StreamPosition(head.number, offset)
         return found
 
-    def _checked(self, stream: str, offset: int, head: StreamEnds) -> int:
+    def _check_offset(self, stream: str, offset: int, head: StreamEnds) -> int:
         if offset > head.next_offset:
             raise BadRequestError(
                 f"offset {offset} of {stream!r} is beyond its end, which is {head.next_offset}"
@@ -138,7 +138,7 @@ def _base(stream: str) -> str:
     return found[0] if found is not None else stream
 
 
-def _check_named(bound: ReadBound, heads: EndsByStream) -> None:
+def _check_partitions_exist(bound: ReadBound, heads: EndsByStream) -> None:
     """Raise `BadRequestError` when a bound names a partition that does not exist."""
     there = {base_of(stream) for stream in heads}
     for topic, partition in sorted(bound.offsets):

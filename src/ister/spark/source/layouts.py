@@ -94,13 +94,15 @@ def schema_of(options: ReadOptions, connect: "Connect") -> StructType | str:
     back = {old: new for new, old in source.renamed.items()}
     if isinstance(columns, str):
         # Only Spark itself can read that.
-        own = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in _own(options))
-        fields = [f"{_quoted(back.get(name, name))} {type_}" for name, type_ in split_ddl(columns)]
+        own = ", ".join(
+            f"`{f.name}` {f.dataType.simpleString()}" for f in _message_columns(options)
+        )
+        fields = [f"{_quote(back.get(name, name))} {type_}" for name, type_ in split_ddl(columns)]
         tail = [f"`{ERROR_COLUMN}` string"] if options.null_errors else []
         return ", ".join([own, *fields, *tail])
     decoded = [StructField(back.get(f.name, f.name), f.dataType) for f in columns]
     tail_fields = [StructField(ERROR_COLUMN, StringType())] if options.null_errors else []
-    return StructType([*_own(options), *decoded, *tail_fields])
+    return StructType([*_message_columns(options), *decoded, *tail_fields])
 
 
 def layout_of(options: ReadOptions, schema: StructType, connect: "Connect") -> ReadLayout:
@@ -115,7 +117,7 @@ def layout_of(options: ReadOptions, schema: StructType, connect: "Connect") -> R
     decoded = tuple(n for n in names if n not in known and not (is_error and n == ERROR_COLUMN))
     if options.value_format == "json" and not options.value_schema and not options.value_subject:
         # The schema that the user gave says it all, unless it is the one that we gave Spark.
-        source = _named_by_user(options, connect)
+        source = _source_of_user_schema(options, connect)
         return ReadLayout(schema, own, decoded, with_error=is_error, source=source)
     source, columns = _values(options, connect)
     available = (
@@ -136,7 +138,7 @@ def _check_known(names: Sequence[str], known: Sequence[str]) -> None:
         raise ConfigError([f"a read has no column {listed}: it has {', '.join(known)}"])
 
 
-def _own(options: ReadOptions) -> list[StructField]:
+def _message_columns(options: ReadOptions) -> list[StructField]:
     left_out = set()
     if not options.with_attributes:
         left_out.add("attributes")
@@ -145,7 +147,7 @@ def _own(options: ReadOptions) -> list[StructField]:
     return [field for field in COLUMNS if field.name not in left_out]
 
 
-def _named_by_user(options: ReadOptions, connect: "Connect") -> ValueSource:
+def _source_of_user_schema(options: ReadOptions, connect: "Connect") -> ValueSource:
     try:
         return _values(options, connect)[0]
     except (ConfigError, NotFoundError, BadSchemaError):
@@ -172,7 +174,7 @@ def _values(options: ReadOptions, connect: "Connect") -> tuple[ValueSource, Stru
         definition, name = given.encode(), "valueSchema"
         given = ""
     else:
-        definition, name = _registered(options, connect, type_)
+        definition, name = _fetch_schema(options, connect, type_)
     source = ValueSource(options.value_format, type_.value, definition, name)
     if given:
         return replace(source, renamed=_renames([n for n, _ in split_ddl(given)], options)), given
@@ -189,7 +191,7 @@ def _is_definition(text: str, value_format: str) -> bool:
     return value_format == "protobuf" and re.search(r"\bmessage\s+\w+\s*\{", text) is not None
 
 
-def _registered(options: ReadOptions, connect: "Connect", type_: SchemaType) -> tuple[bytes, str]:
+def _fetch_schema(options: ReadOptions, connect: "Connect", type_: SchemaType) -> tuple[bytes, str]:
     """Return the newest definition that the registry has for the topics, and its subject."""
     subject = options.value_subject or _subject(options, connect)
     try:
@@ -281,5 +283,5 @@ def _field(text: str) -> tuple[str, str]:
     return name, found[2].strip()
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

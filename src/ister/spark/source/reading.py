@@ -188,19 +188,19 @@ class _RangeAssembly:
         # A task that is given up closes its generator: a reader of the broker ends then too.
         with closing(slices):  # type: ignore[type-var]
             for group in group_slices(slices):
-                for schema, some in self._runs(group):
+                for schema, some in self._split_by_schema(group):
                     batch = self._columns.build(some)
                     if self._conditions:
-                        batch = self._selected(batch)
+                        batch = self._select(batch)
                     if batch.num_rows:
-                        yield self._finished(batch, schema)
+                        yield self._finish(batch, schema)
 
-    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         from ister.spark.source.filters import select
 
         return select(batch, self._conditions)
 
-    def _runs(
+    def _split_by_schema(
         self, group: list[BatchSlice]
     ) -> Iterable[tuple[SchemaRef | None, Sequence[BatchSlice]]]:
         """Divide slices by what they were written with, where that makes a difference."""
@@ -211,7 +211,7 @@ class _RangeAssembly:
             for schema, run in groupby(group, lambda slice_: slice_.batch.schema)
         ]
 
-    def _finished(self, batch: pa.RecordBatch, schema: SchemaRef | None) -> pa.RecordBatch:
+    def _finish(self, batch: pa.RecordBatch, schema: SchemaRef | None) -> pa.RecordBatch:
         layout = self._layout
         found = {name: batch.column(name) for name in layout.own}
         if self._decoder is not None:

@@ -203,7 +203,7 @@ def _open(url: str, options: Mapping[str, str]) -> SegmentStore:
     parts = urlsplit(url)
     if parts.scheme == "file":
         return SegmentFolder(Path(unquote(parts.path)))
-    return RemoteSegments(_connected(url, options))
+    return RemoteSegments(_connect(url, options))
 
 
 class SegmentFolder:
@@ -293,7 +293,7 @@ _stores: dict[tuple[int, StoreKey], ObjectRanges] = {}
 _unusable: dict[StoreKey, tuple[float, str]] = {}
 
 
-def _connected(url: str, options: Mapping[str, str]) -> ObjectRanges:
+def _connect(url: str, options: Mapping[str, str]) -> ObjectRanges:
     """Return the object store at `url`, which a worker keeps from task to task."""
     key = (os.getpid(), (url, tuple(sorted(options.items()))))
     found = _stores.get(key)

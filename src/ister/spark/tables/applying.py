@@ -95,7 +95,7 @@ def apply(
     check_installed()
     if batch.mode not in MODES:
         raise BadRequestError(f"mode {batch.mode!r} is not one of {', '.join(MODES)}")
-    with folder.locked():
+    with folder.lock():
         before = folder.find()
         if before is not None and is_written(before, batch.query, batch.number):
             _check_last(folder, before, batch)
@@ -138,14 +138,14 @@ def compact(
     check_installed()
     if folder.find() is None:
         raise TableNotFoundError(str(folder.path))
-    with folder.locked():
+    with folder.lock():
         # Also when nothing is left to merge, what a stopped writer left behind is mended.
         manifest = folder.find()
     assert manifest is not None
     merged = size_bytes = results = 0
     for planned in plan_all_merges(manifest.files, target_bytes=target_bytes):
         names = {one.name for one in planned}
-        with folder.locked():
+        with folder.lock():
             latest = folder.find()
             assert latest is not None
             # What a pipeline has merged or replaced since is no longer there to merge.

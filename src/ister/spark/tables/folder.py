@@ -95,7 +95,7 @@ class TableFolder:
         return self.path / f"{name}{VISIBLE_ENDING}"
 
     @contextmanager
-    def locked(self, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    def lock(self, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         """Lock the table for changes; first repair what a stopped writer has left behind.
 
         Raises `TableBusyError` when another one does not end, `BadRequestError` when the folder

@@ -93,7 +93,7 @@ class TableManifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.size_bytes for one in self.files)
 
     @property
-    def evolved(self) -> bool:
+    def has_added_columns(self) -> bool:
         """Whether some file lacks columns that others have."""
         return any(one.columns < len(self.columns) for one in self.files)
 

@@ -11,7 +11,7 @@ def queries(path: Path, manifest: TableManifest) -> dict[str, str]:
     Where some files lack columns that were added later, the line asks for null in them.
     """
     glob = f"{path}/**/*.parquet"
-    if manifest.evolved:
+    if manifest.has_added_columns:
         # Polars and pyarrow take the columns of the first file they see, so `ister` says which.
         return {
             "duckdb": _duckdb(glob, "hive_partitioning = true, union_by_name = true"),

@@ -111,7 +111,7 @@ def type_text(kind: "DataType") -> str:
 
     match kind:
         case StructType():
-            fields = (f"{_quoted_field(one.name)}:{type_text(one.dataType)}" for one in kind.fields)
+            fields = (f"{_quote_field(one.name)}:{type_text(one.dataType)}" for one in kind.fields)
             return f"struct<{','.join(fields)}>"
         case ArrayType():
             return f"array<{type_text(kind.elementType)}>"
@@ -134,7 +134,7 @@ def _write(df: "DataFrame", fitted: FittedColumns, path: Path, partition_by: Seq
     settings.set(TIMESTAMP_SETTING, TIMESTAMP_TYPE)
     try:
         (
-            df.select(*_selected(fitted))
+            df.select(*_select_columns(fitted))
             .observe(counted, count(lit(1)).alias("rows"))
             .write.option("compression", "zstd")
             .partitionBy(*ordered)
@@ -146,20 +146,20 @@ def _write(df: "DataFrame", fitted: FittedColumns, path: Path, partition_by: Seq
     return int(counted.get["rows"])
 
 
-def _selected(fitted: FittedColumns) -> "list[SparkColumn]":
+def _select_columns(fitted: FittedColumns) -> "list[SparkColumn]":
     from pyspark.sql.functions import col, lit
 
     return [
-        (lit(None) if taken is None else col(_quoted(taken))).cast(one.type).alias(one.name)
+        (lit(None) if taken is None else col(_quote(taken))).cast(one.type).alias(one.name)
         for one, taken in zip(fitted.columns, fitted.taken, strict=True)
     ]
 
 
-def _quoted_field(name: str) -> str:
-    return name if name.isidentifier() and name.isascii() else _quoted(name)
+def _quote_field(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else _quote(name)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 

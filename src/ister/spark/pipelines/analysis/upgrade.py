@@ -149,8 +149,8 @@ def compare(name: str, before: QueryShape, now: QueryShape) -> Iterator[str]:
     where = f"sink {name!r}"
     # Names are for people: a source or a step may be called something else.
     if [one.topics for one in before.inputs] != [one.topics for one in now.inputs]:
-        yield f"{where} reads {_joined(now.inputs)} now, it was {_joined(before.inputs)}"
-    was, is_now = _unnamed(before.state), _unnamed(now.state)
+        yield f"{where} reads {_join_inputs(now.inputs)} now, it was {_join_inputs(before.inputs)}"
+    was, is_now = _without_step_names(before.state), _without_step_names(now.state)
     if was != is_now:
         yield from (
             f"{where} has state of `{text}`, which is gone"
@@ -237,12 +237,12 @@ def _shape(saved: Mapping[str, object]) -> QueryShape:
     )
 
 
-def _unnamed(state: Sequence[str]) -> list[str]:
+def _without_step_names(state: Sequence[str]) -> list[str]:
     """Return the operators without the names of their steps."""
     return [text.partition(": ")[2] for text in state]
 
 
-def _joined(inputs: Sequence[QueryInput]) -> str:
+def _join_inputs(inputs: Sequence[QueryInput]) -> str:
     return ", then ".join(str(one) for one in inputs) or "no source"
 
 

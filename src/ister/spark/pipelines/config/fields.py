@@ -168,9 +168,9 @@ class Fields:
     def topic(self, key: str) -> str | None:
         """Return the name of a topic."""
         text = self.text(key)
-        return None if text is None else self.checked_topic(key, text)
+        return None if text is None else self.check_topic(key, text)
 
-    def checked_topic(self, key: str, text: str) -> str | None:
+    def check_topic(self, key: str, text: str) -> str | None:
         """Return a topic's name, or note what is wrong with it."""
         try:
             return parse_topic(full_name(text))

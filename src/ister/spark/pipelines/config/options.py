@@ -52,7 +52,7 @@ def _read_mistakes(name: str, value: str, format_: PayloadFormat) -> list[str]:
     try:
         read_options({"topic": _TOPIC, "valueFormat": format_, name: value}, streaming=True)
     except ConfigError as error:
-        return _shortened(error)
+        return _shorten(error)
     return []
 
 
@@ -63,11 +63,11 @@ def _write_mistakes(name: str, value: str) -> list[str]:
     try:
         write_options({"topic": _TOPIC, name: value}, streaming=True)
     except ConfigError as error:
-        return _shortened(error)
+        return _shorten(error)
     return []
 
 
-def _shortened(error: ConfigError) -> list[str]:
+def _shorten(error: ConfigError) -> list[str]:
     """Return the mistakes without the list of all options, where one is near enough."""
     said = [f"option {one.removeprefix(_PREFIX)}" for one in error.mistakes]
     return said[:1] if "did you mean" in said[0] else said

@@ -41,7 +41,7 @@ def parse_file(text: str, *, file: str, language: str, remarks: list[Remark]) ->
             return _parse_toml(text, file)
         return _YamlReader(file, remarks).read(text)
     except RecursionError:
-        raise _malformed(file, 0, f"is nested deeper than {DEPTH_MAX} levels") from None
+        raise _error_at(file, 0, f"is nested deeper than {DEPTH_MAX} levels") from None
 
 
 def node_of_arguments(value: object, origin: FileLine) -> ConfigNode:
@@ -49,7 +49,7 @@ def node_of_arguments(value: object, origin: FileLine) -> ConfigNode:
     return _TomlReader(origin.file, {}).node(value, (), origin.line)
 
 
-def _malformed(file: str, line: int, text: str) -> MalformedError:
+def _error_at(file: str, line: int, text: str) -> MalformedError:
     return MalformedError(Remark(FileLine(file, line), text))
 
 
@@ -77,22 +77,20 @@ class _YamlReader:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 0
             said = f"is no YAML: {error.problem}{_quotes_hint(text, line)}"
-            raise _malformed(self.file, line, said) from None
+            raise _error_at(self.file, line, said) from None
         except yaml.YAMLError as error:
-            raise _malformed(self.file, 0, f"is no YAML: {error}".splitlines()[0]) from None
+            raise _error_at(self.file, 0, f"is no YAML: {error}".splitlines()[0]) from None
         if root is None:
-            raise _malformed(
-                self.file, 1, "is empty: `ister pipeline new` writes one to start from"
-            )
+            raise _error_at(self.file, 1, "is empty: `ister pipeline new` writes one to start from")
         return self.node(root, 0)
 
     def node(self, found: Any, depth: int) -> ConfigNode:
         line = found.start_mark.line + 1
         self.count += 1
         if self.count > NODES_MAX:
-            raise _malformed(self.file, line, f"has more than {NODES_MAX:,} values")
+            raise _error_at(self.file, line, f"has more than {NODES_MAX:,} values")
         if depth > DEPTH_MAX:
-            raise _malformed(self.file, line, f"is nested deeper than {DEPTH_MAX} levels")
+            raise _error_at(self.file, line, f"is nested deeper than {DEPTH_MAX} levels")
         origin = FileLine(self.file, line)
         if found.id == "mapping":
             return ConfigNode(origin, entries=tuple(self._entries(found, depth)))
@@ -162,12 +160,12 @@ def _parse_toml(text: str, file: str) -> ConfigNode:
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(found[1]) if found else text.rstrip().count("\n") + 1
         said = re.sub(r" \(at .*\)", "", str(error))
-        raise _malformed(file, line, f"is no TOML: {said[:1].lower()}{said[1:]}") from None
+        raise _error_at(file, line, f"is no TOML: {said[:1].lower()}{said[1:]}") from None
     except ValueError:
         # The only other one: a number of more digits than Python reads.
-        raise _malformed(file, 0, "is no TOML: a number has too many digits") from None
+        raise _error_at(file, 0, "is no TOML: a number has too many digits") from None
     if not values:
-        raise _malformed(file, 1, "is empty: `ister pipeline new` writes one to start from")
+        raise _error_at(file, 1, "is empty: `ister pipeline new` writes one to start from")
     return _TomlReader(file, toml_lines(text)).node(values, (), 1)
 
 
@@ -187,9 +185,9 @@ class _TomlReader:
         origin = FileLine(self.file, line)
         self.count += 1
         if self.count > NODES_MAX:
-            raise _malformed(self.file, line, f"has more than {NODES_MAX:,} values")
+            raise _error_at(self.file, line, f"has more than {NODES_MAX:,} values")
         if len(path) > DEPTH_MAX:
-            raise _malformed(self.file, line, f"is nested deeper than {DEPTH_MAX} levels")
+            raise _error_at(self.file, line, f"is nested deeper than {DEPTH_MAX} levels")
         match value:
             case Mapping():
                 entries = (self._entry(str(key), value[key], path, line) for key in value)
@@ -227,7 +225,7 @@ def toml_lines(text: str) -> dict[Path, tuple[int, int]]:
             closing = "" if closing in line else closing
             continue
         if header := _TOML_HEADER.match(line):
-            table = _resolved(_parts(header[2]), counts)
+            table = _with_list_slots(_parts(header[2]), counts)
             if header[1] == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 lines.setdefault(table, (number, number))
@@ -248,7 +246,7 @@ def _parts(dotted: str) -> Path:
     return tuple(part.strip("\"'") for part in re.findall(_TOML_PART, dotted))
 
 
-def _resolved(path: Path, counts: Mapping[Path, int]) -> Path:
+def _with_list_slots(path: Path, counts: Mapping[Path, int]) -> Path:
     """Return the path of a header with the number of each list's newest item put in."""
     found: Path = ()
     for slot, part in enumerate(path):

@@ -127,7 +127,7 @@ def _topics(fields: Fields) -> tuple[tuple[str, ...], str | None]:
         both = " and ".join(f"`{key}`" for key in given)
         fields.mistake(given[1], f"{fields.what} has {both}: give one of them")
     one = fields.topic("topic")
-    many = [fields.checked_topic("topics", text) for text in fields.texts("topics")]
+    many = [fields.check_topic("topics", text) for text in fields.texts("topics")]
     names = tuple(name for name in (one, *many) if name is not None)
     for name in sorted({name for name in names if names.count(name) > 1}):
         fields.mistake("topics", f"topic `{name}` is there twice")

@@ -39,7 +39,7 @@ def prepare(definition: Definition, options: RunOptions, view: ProgressView) -> 
         return
     file = folder / FINGERPRINT_FILE
     defaults = {SHUFFLE_PARTITIONS: str(cores_of(options.master or "local[*]"))}
-    saved = _saved(file)
+    saved = _load_fingerprint(file)
     begun = [sink.name for sink in definition.sinks if has_begun(folder, sink.name)]
     if options.start is not None and begun:
         view.say(
@@ -60,7 +60,7 @@ def prepare(definition: Definition, options: RunOptions, view: ProgressView) -> 
     fresh.replace(file)
 
 
-def _saved(file: Path) -> Fingerprint | None:
+def _load_fingerprint(file: Path) -> Fingerprint | None:
     try:
         return parse_fingerprint(json.loads(file.read_text("utf-8")))
     except (FileNotFoundError, ValueError):
@@ -84,7 +84,7 @@ def local_checkpoint(definition: Definition, options: RunOptions) -> Path | None
 
 
 @contextmanager
-def locked_checkpoint(folder: Path, name: str) -> Iterator[None]:
+def lock_checkpoint(folder: Path, name: str) -> Iterator[None]:
     lock = processes.lock_file(folder / LOCK_FILE)
     if lock is None:
         raise PipelineRunningError(name, 0)

@@ -185,21 +185,21 @@ def line(meter: Meter) -> str:
     words = [
         f"{meter.sink}: {meter.status}",
         f"batch {last.batch:,}",
-        _counted(meter.rows, "row"),
+        _count_text(meter.rows, "row"),
         f"{meter.rows_per_s:,.0f} rows/s",
         f"lag {last.lag:,}" if last.lag is not None else "",
         f"{last.batch_ms:,} ms",
         f"watermark {moment(last.watermark_ms)}" if last.watermark_ms is not None else "",
-        f"state {_counted(last.state_rows, 'row')}, {rounded_size(last.state_bytes)}"
+        f"state {_count_text(last.state_rows, 'row')}, {rounded_size(last.state_bytes)}"
         if last.state_rows
         else "",
         f"{meter.late_rows:,} late" if meter.late_rows else "",
-        _counted(meter.restarts, "restart") if meter.restarts else "",
+        _count_text(meter.restarts, "restart") if meter.restarts else "",
     ]
     return ", ".join(word for word in words if word)
 
 
-def _counted(count: int, what: str) -> str:
+def _count_text(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 

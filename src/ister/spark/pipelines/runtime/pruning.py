@@ -34,12 +34,12 @@ def _used_columns(
     known = {
         number: (source, name)
         for source, frame in sources.items()
-        for number, name in _attributes(_analyzed(frame).output())
+        for number, name in _attributes(_analyzed_plan(frame).output())
     }
     found: dict[str, set[str]] = {source: set() for source in sources}
     optimizer = spark._jsparkSession.sessionState().optimizer()  # noqa: SLF001 (see above)
     for frame in frames:
-        plan = optimizer.execute(_analyzed(frame))
+        plan = optimizer.execute(_analyzed_plan(frame))
         wanted = dict(_attributes(plan.output()))
         for node in _nodes(plan):
             if not node.children().isEmpty():
@@ -58,7 +58,7 @@ def _used_columns(
     return found
 
 
-def _analyzed(frame: Any) -> Any:
+def _analyzed_plan(frame: Any) -> Any:
     return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 (see above)
 
 

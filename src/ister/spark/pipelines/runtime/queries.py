@@ -59,7 +59,7 @@ def start_query(flow: Flow, definition: Definition, out: IO[str] | None = None) 
         writer = flow.frame.writeStream.foreachBatch(_printer(sink, out))
     writer = writer.queryName(flow.name).outputMode(str(sink.mode))
     writer = writer.option("checkpointLocation", checkpoint_of(definition, flow.name))
-    return _triggered(writer, definition.trigger).start()
+    return _with_trigger(writer, definition.trigger).start()
 
 
 def checkpoint_of(definition: Definition, name: str) -> str:
@@ -142,7 +142,7 @@ def _payload(frame: "DataFrame", sink: TopicSink) -> "Column":
     )
 
 
-def _triggered(writer: "DataStreamWriter", trigger: Trigger) -> "DataStreamWriter":
+def _with_trigger(writer: "DataStreamWriter", trigger: Trigger) -> "DataStreamWriter":
     if trigger.available_now:
         return writer.trigger(availableNow=True)
     if trigger.every is not None:

@@ -135,7 +135,7 @@ class Runner:
             try:
                 flows = build(self._spark, self._definition)
             except Exception as error:  # noqa: BLE001 (Spark and the user's functions raise anything)
-                failure = self._noted(error)
+                failure = self._log_and_explain(error)
                 count += 1
                 if not self._may_retry(failure, count):
                     return failure
@@ -154,17 +154,17 @@ class Runner:
                 # One after the other: the processes of several would keep each other from
                 # answering within the ten seconds that Spark gives them.
                 if not (is_starting and run.query is None):
-                    failure = self._step(run)
+                    failure = self._advance(run)
                     if failure is not None:
                         return failure
                 is_starting = is_starting or _is_starting(run)
-            self._look()
+            self._update()
             if all(run.done for run in self._runs):
                 return None
             self._stopping.wait(LOOK_S)
         return None
 
-    def _step(self, run: _FlowRun) -> Failure | None:
+    def _advance(self, run: _FlowRun) -> Failure | None:
         """Do what is to be done about one flow now."""
         meter = self.progress.meters[run.flow.name]
         if run.done:
@@ -185,12 +185,12 @@ class Runner:
         except Exception as raised:  # noqa: BLE001 (as above)
             error = raised  # type: ignore[assignment]
         assert error is not None
-        return self._failed(run, error)
+        return self._on_failure(run, error)
 
-    def _failed(self, run: _FlowRun, error: BaseException) -> Failure | None:
+    def _on_failure(self, run: _FlowRun, error: BaseException) -> Failure | None:
         """Have a flow tried again later, or return why that would not help."""
         meter = self.progress.meters[run.flow.name]
-        failure = self._noted(error)
+        failure = self._log_and_explain(error)
         with suppress(Exception):  # Java may be gone.
             self._read(run)
         run.query = None
@@ -222,7 +222,7 @@ class Runner:
         self._view.say(f"pipeline {name}: {failure.text}; again in {wait_s:.0f} s")
         self._stopping.wait(wait_s)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Read what is new and show it."""
         for run in self._runs:
             if not run.done:
@@ -266,9 +266,9 @@ class Runner:
                 meter.status = "stopped"
             run.done = True
         with suppress(Exception):
-            self._look()
+            self._update()
 
-    def _noted(self, error: BaseException) -> Failure:
+    def _log_and_explain(self, error: BaseException) -> Failure:
         """Write all of an error to the log, and return the short of it."""
         if self.log is not None:
             with suppress(OSError), self.log.open("a", encoding="utf-8") as log:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ister.spark.pipelines import processes
 from ister.spark.pipelines.config import Definition, RunOptions, hide_secrets, reveal
-from ister.spark.pipelines.runtime.checkpoint import local_checkpoint, locked_checkpoint, prepare
+from ister.spark.pipelines.runtime.checkpoint import local_checkpoint, lock_checkpoint, prepare
 from ister.spark.pipelines.runtime.progress import JsonView, LinesView, LiveView, ProgressView
 from ister.spark.pipelines.runtime.runner import Runner
 from ister.spark.pipelines.runtime.sink_topics import make_topics
@@ -39,20 +39,20 @@ def run(definition: Definition, options: RunOptions) -> int:
     with ExitStack() as stack:
         claim = stack.enter_context(processes.claim(definition.name))
         if folder := local_checkpoint(definition, options):
-            stack.enter_context(locked_checkpoint(folder, definition.name))
+            stack.enter_context(lock_checkpoint(folder, definition.name))
         view = make_view(options)
         stack.callback(view.close)
         prepare(definition, options, view)
         log = log_path(definition.name)
         # From now on `list` and `stop` know of it: Spark takes ten seconds to start.
-        claim.write(_running(definition, options, log=log))
+        claim.write(_describe_running(definition, options, log=log))
         if (failure := make_topics(definition)) is not None:
             goes_on = failure.can_pass and options.restart
             later = "; the topics of its sinks are created once it answers" if goes_on else ""
             view.say(hide_secrets(f"pipeline {definition.name}: {failure.text}{later}", definition))
             if not goes_on:
                 return failure.exit_code
-        with _diverted(log):
+        with _divert_output(log):
             spark = _session(definition, options)
         stack.callback(_stop_session, spark)
         # With --json, stdout is for programs.
@@ -60,7 +60,7 @@ def run(definition: Definition, options: RunOptions) -> int:
         runner = Runner(spark, definition, options, view=view, log=log, out=out)
         stack.callback(runner.close)
         runner.publish = lambda progress: claim.write(
-            _running(
+            _describe_running(
                 definition, options, log=log, metrics_port=runner.metrics_port, progress=progress
             )
         )
@@ -104,7 +104,7 @@ def signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _diverted(log: Path) -> Iterator[None]:
+def _divert_output(log: Path) -> Iterator[None]:
     """Have whatever starts meanwhile, which is Java, write to the log instead of the terminal."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -158,7 +158,7 @@ def _stop_session(spark: "SparkSession") -> None:
         spark.stop()
 
 
-def _running(
+def _describe_running(
     definition: Definition,
     options: RunOptions,
     *,

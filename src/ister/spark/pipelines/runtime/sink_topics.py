@@ -28,7 +28,7 @@ def make_topics(definition: Definition) -> Failure | None:
     """
     clients: dict[BrokerEndpoint, sync.Client] = {}
     with ExitStack() as stack:
-        for sink in _named(definition):
+        for sink in _sinks_with_topics(definition):
             try:
                 options = parse_options(write_options(definition, sink), streaming=True)
                 client = clients.get(options.broker)
@@ -41,7 +41,7 @@ def make_topics(definition: Definition) -> Failure | None:
     return None
 
 
-def _named(definition: Definition) -> Iterator[TopicSink]:
+def _sinks_with_topics(definition: Definition) -> Iterator[TopicSink]:
     for sink in definition.sinks:
         if isinstance(sink, TopicSink) and sink.topic is not None:
             yield sink

@@ -83,10 +83,10 @@ def _without_names(tokens: Sequence[str], views: set[str]) -> list[str]:
         if re.match(r"\w|`", alias) and alias not in _NO_ALIAS:
             name, slot = _plain(alias), behind + 1
         marks[name] = mark
-    return list(_qualified(found, marks))
+    return list(_qualify(found, marks))
 
 
-def _qualified(tokens: Sequence[str], marks: dict[str, str]) -> Iterator[str]:
+def _qualify(tokens: Sequence[str], marks: dict[str, str]) -> Iterator[str]:
     """Yield tokens with the marks of views before their columns; none where there is one view."""
     for slot, token in enumerate(tokens):
         is_prefix = tokens[slot + 1 : slot + 2] == ["."] and _plain(token) in marks
@@ -157,9 +157,9 @@ def _items(tokens: Sequence[str]) -> Iterator[list[str]]:
 
 def _end_of_aggregate(tokens: Sequence[str], slot: int) -> int:
     """Return where `sum(x) FILTER (WHERE y)` ends."""
-    end = _closing(tokens, slot + 1)
+    end = _find_closing(tokens, slot + 1)
     if tokens[end + 1 : end + 3] == ["filter", "("]:
-        return _closing(tokens, end + 2)
+        return _find_closing(tokens, end + 2)
     return end
 
 
@@ -184,7 +184,7 @@ def _join_kind(tokens: Sequence[str], slot: int) -> str:
     return "".join(f"{word} " for word in words)
 
 
-def _closing(tokens: Sequence[str], slot: int) -> int:
+def _find_closing(tokens: Sequence[str], slot: int) -> int:
     depth = 0
     while slot < len(tokens):
         depth += {"(": 1, ")": -1}.get(tokens[slot], 0)

@@ -205,13 +205,13 @@ def _has_bare_aggregate(tokens: Sequence[SqlToken]) -> bool:
     """Whether `sum(x)` stands without `OVER`, which would make it no aggregation of the query."""
     for slot, token in enumerate(tokens):
         if token.low in _AGGREGATES and _text(tokens, slot + 1) == "(":
-            end = _closing(tokens, slot + 1)
+            end = _find_closing(tokens, slot + 1)
             if _low(tokens, end + 1) != "over":
                 return True
     return False
 
 
-def _closing(tokens: Sequence[SqlToken], slot: int) -> int:
+def _find_closing(tokens: Sequence[SqlToken], slot: int) -> int:
     depth = 0
     while slot < len(tokens):
         depth += {"(": 1, ")": -1}.get(tokens[slot].text, 0)
