@@ -1,4 +1,4 @@
-"""The two entrances of pipelines: read one, whatever it is written in, and run one."""
+"""Where pipelines are entered: one function reads YAML, TOML or Python, the other runs it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -27,7 +27,7 @@ from ister.spark.pipelines.loading import CheckedPipeline, check_pipeline
 
 
 class Pipeline:
-    """A decorated function: still to be called with DataFrames, and a pipeline besides."""
+    """A decorated function. It can be called with DataFrames as before, and read as a pipeline."""
 
     def __init__(self, function: Callable[..., Any], arguments: Mapping[str, object]) -> None:
         self.function = function

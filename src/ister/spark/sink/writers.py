@@ -1,4 +1,4 @@
-"""The sink of the data source: exactly once in a stream, at the end or not at all in a batch.
+"""Spark's writers: micro-batches exactly once, a batch job at its end or not at all.
 
 Tasks stage their rows with the broker, where nobody sees them (`writing`). Spark's driver then
 publishes what the successful attempts have staged, as number `batchId` of a series that is the

@@ -131,7 +131,7 @@ class ColumnBuilder:
 
 
 class SliceGroup:
-    """Parts on their way into one record batch."""
+    """Slices that become one record batch."""
 
     def __init__(self, slices: Sequence[BatchSlice]) -> None:
         self.slices = slices

@@ -1,4 +1,4 @@
-"""Python values to what an Arrow type takes: made once for a type, then called for each value.
+"""Converters of Python values to Arrow types: made once for a type, called for each value.
 
 The same rules for JSON, Avro and Protobuf. What does not fit is an error with a reason, never a
 value that means something else. `None` is null everywhere.

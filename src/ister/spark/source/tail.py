@@ -1,4 +1,4 @@
-"""Messages read from the broker: the unsealed end of a stream, and whatever lies nowhere else."""
+"""Reads messages from the broker: the unsealed end of a stream, and what no segment has."""
 
 from collections.abc import Callable, Iterator, Sequence
 

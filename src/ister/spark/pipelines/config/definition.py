@@ -130,7 +130,7 @@ class SqlStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStep:
-    """A function from DataFrames to DataFrames. `python.call(step, frames)` calls it.
+    """A function from DataFrames to DataFrames. `call_function(step, frames)` calls it.
 
     `inputs` are the views it is given, in the order of its parameters. `outputs` are the views it
     makes: `(name,)` for a step of a file; for a decorated function one for each sink that names no
@@ -153,7 +153,7 @@ PipelineStep = SqlStep | PythonStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
-    """Rows as messages.
+    """A sink that writes rows as messages.
 
     `topic` is where they go, `route` a column that names the topic of each row; with both, `topic`
     takes the rows whose route is null. `key` and `attributes` are columns as well (text, and a map
@@ -177,7 +177,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
-    """Rows as a Parquet table at `path`, in folders by the columns `partition_by`.
+    """A sink that writes a Parquet table at `path`, in folders by the columns `partition_by`.
 
     `options` are those of `tables.batch_writer`: with mode `update`, `keys` tells by which columns
     a row replaces another, with commas between.
@@ -195,7 +195,7 @@ class TableSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSink:
-    """Rows printed on the terminal, at most `rows` of each batch."""
+    """A sink that prints on the terminal, at most `rows` rows of each batch."""
 
     name: str
     view: str
@@ -210,7 +210,10 @@ PipelineSink = TopicSink | TableSink | ConsoleSink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When a batch starts: `every` span, or until all that is there is done, or at once."""
+    """When a batch starts: `every` so often, or when the one before has ended.
+
+    With `available_now` the pipeline ends after the messages that were there at its start.
+    """
 
     every: str | None = None
     available_now: bool = False
@@ -270,7 +273,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How `ister pipeline run` is to run a definition: `running.run(definition, options) -> int`.
+    """How `ister pipeline run` runs a definition: the options of `run_pipeline`.
 
     `master` `None` is the machine itself, `local[*]`. With `as_json` progress is one JSON object
     per batch on stdout. `restart` repeats after failures that can pass. `start` is what the command

@@ -23,7 +23,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Remark:
-    """What is to be said about a pipeline: a mistake stops it, a warning does not."""
+    """A remark on a pipeline. A mistake stops the pipeline, a warning does not."""
 
     origin: FileLine
     text: str

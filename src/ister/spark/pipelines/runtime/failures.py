@@ -60,7 +60,7 @@ _PASSING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure: what to say, whether it can pass by itself, and the exit code if it does not."""
+    """A failure in words for people, whether it can pass by itself, and the exit code if not."""
 
     text: str
     can_pass: bool

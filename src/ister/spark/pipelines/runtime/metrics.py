@@ -53,7 +53,7 @@ def export(progress: PipelineProgress, port: int, host: str = HOST) -> Exporter:
 
 
 class ProgressCollector(Collector):
-    """Reads a progress for Prometheus."""
+    """Computes the metrics of a pipeline when Prometheus asks for them."""
 
     def __init__(self, progress: PipelineProgress) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""Starts the queries of a pipeline, looks after them, and ends them.
+"""Starts the queries of a pipeline, restarts those that fail, and ends them.
 
 States of a flow's query: starting → running → (waiting → starting)* → done, stopped or failed.
 It waits after a failure that can pass, twice as long each time; a batch that succeeds forgets
@@ -68,7 +68,7 @@ class _FlowRun:
 
 
 class Runner:
-    """Starts the queries of a pipeline, looks after them, and ends them."""
+    """Starts the queries of a pipeline, restarts those that fail, and ends them."""
 
     def __init__(
         self,

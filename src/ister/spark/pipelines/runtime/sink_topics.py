@@ -1,4 +1,4 @@
-"""The topics that a pipeline writes to: made and checked before Spark starts.
+"""The topics that a pipeline writes to: created and checked before Spark starts.
 
 Spark takes ten seconds to start, and a window a minute to close. A mistake in the name of a topic
 is reported before that, and the topic is there for consumers from the beginning.

@@ -37,7 +37,7 @@ class DdlColumn:
 
 
 class BadDdlError(ValueError):
-    """A schema that Spark would not take; the text says what is wrong."""
+    """A schema that Spark would refuse; the text says why."""
 
 
 def parse_ddl(text: str) -> tuple[DdlColumn, ...]:

@@ -40,7 +40,7 @@ _AGGREGATES = {
 
 @dataclass(frozen=True, slots=True)
 class SqlToken:
-    """A piece of SQL; `line` counts from zero. `text` of a word is as written."""
+    """A token of SQL, with its text as written. `line` counts from zero."""
 
     kind: str
     text: str
