@@ -6,6 +6,7 @@ Stands on `ister.schemas`, which knows what schemas mean, and `ister.metadata`, 
 from ister.registry.guard import Guard, Tally
 from ister.registry.records import Binding, Registered, SubjectReport, SubjectVersion
 from ister.registry.registry import Registry
+from ister.registry.salvage import repair_registry
 from ister.registry.subject_store import RegistryLimits
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "SubjectReport",
     "SubjectVersion",
     "Tally",
+    "repair_registry",
 ]

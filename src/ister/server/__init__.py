@@ -14,6 +14,7 @@ from ister.server.config import (
 )
 from ister.server.reencrypting import Reencryption, has_other_keys, reencrypt
 from ister.server.restoring import check_restored, restore_folder
+from ister.server.salvaging import Salvaged, salvage_folder
 from ister.server.serve import Addresses, run_broker, run_server
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "LogConfig",
     "NativeConfig",
     "Reencryption",
+    "Salvaged",
     "ServerConfig",
     "ShutdownConfig",
     "StorageConfig",
@@ -34,5 +36,6 @@ __all__ = [
     "restore_folder",
     "run_broker",
     "run_server",
+    "salvage_folder",
     "store_options",
 ]
