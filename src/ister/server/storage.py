@@ -32,7 +32,6 @@ from ister.base.limits import TIMELINE_RESERVE_BYTES
 from ister.broker import (
     Broker,
     Budgets,
-    RecentBudget,
     Spool,
     Spooling,
     State,
@@ -112,7 +111,6 @@ class Storages:
         self._closing_s = closing_s
         self._store_options = store_options(environment)
         self._loop = asyncio.get_running_loop()
-        self._budget = RecentBudget(self._config.memory_bytes)
         self._budgets = Budgets(config.limits)
         self._disk: LocalDisk | None = None
         self._tier: VerifiedStore | None = None
@@ -344,7 +342,6 @@ class Storages:
             options,
             workers=lambda: self._workers(kind),
             clock=self._clock,
-            budget=self._budget,
             budgets=self._budgets,
             call_soon=self._loop.call_soon,
             upload_after_ms=self._config.tier_after_ms,
@@ -395,7 +392,7 @@ class Storages:
 
     async def _settle(self, storage: Storage, left_s: Callable[[], float]) -> None:
         idle: asyncio.Future[None] = self._loop.create_future()
-        storage.committer.kick()
+        storage.committer.wake()
         storage.committer.on_idle(lambda: finish(idle))
         await idle
         try:

@@ -111,6 +111,11 @@ class Cursor:
         if first_offset > self.floor:
             self._advance(self.floor, first_offset)
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether something is to be taken for the journal."""
+        return bool(self._changed) or bool(self._changed_failures)
+
     def take_changes(self) -> list[Run]:
         """Return the runs acknowledged since the last call, rising and merged."""
         runs = self._changed.runs()

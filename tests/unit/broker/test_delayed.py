@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.unit.broker.delayedbench import DelayedBench
 from tests.unit.broker.streambench import TOPIC
-from tests.unit.broker.test_guards import NoBad
+from tests.unit.broker.test_schema_checks import NoBad
 
 from ister.base.errors import (
     BadRequestError,
@@ -451,7 +451,7 @@ def test_a_message_that_a_timeline_has_no_room_for_is_refused(bench: DelayedBenc
 
 
 def test_the_schema_is_checked_when_a_message_is_sent(bench: DelayedBench) -> None:
-    bench.topic().guard = NoBad()
+    bench.topic().schema_check = NoBad()
 
     assert isinstance(bench.delay([b"bad"], 1_000).error, SchemaViolationError)
     assert bench.waiting_rows() == 0

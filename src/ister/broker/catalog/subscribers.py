@@ -32,17 +32,17 @@ from ister.base.errors import (
 from ister.base.limits import Limits
 from ister.broker.catalog.catalog import Catalog
 from ister.broker.catalog.memberships import Membership, SubscribeOptions
-from ister.broker.consumers.consumer import Consumer, QueueBudget, Sink, nothing
+from ister.broker.consumers.consumer import Consumer, QueueBudget, nothing
+from ister.broker.consumers.sink import Sink
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.durable.subscriptions import Durables
 from ister.broker.durable.wanted import Wanted, check_expire_after
 from ister.broker.live.subscription import RandomSlot, Subscription
 from ister.broker.live.topic import Topic
-from ister.broker.scheduling.chores import Steps
-from ister.broker.state.changes import SubscriptionCreated
-from ister.broker.storage.committer import Done
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.scheduling import Done, Steps
+from ister.broker.state import SubscriptionCreated
+from ister.broker.storage import Storage
+from ister.broker.streams import StreamTopic
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
 SubscriptionKey = tuple[Pattern, str]
@@ -398,7 +398,7 @@ class Subscribers:
         return [
             topic
             for topic in covered
-            if durables.is_free(topic) or (own is not None and own.covers(topic.name))
+            if durables.is_free(topic) or (own is not None and own.coverage.covers(topic.name))
         ]
 
     def _join(

@@ -19,7 +19,8 @@ from ister.base import Clock
 from ister.base.errors import IsterError
 from ister.broker.durable.settings import Settings
 from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.state.changes import SubscriptionCreated, SubscriptionDeleted
+from ister.broker.state import SubscriptionCreated, SubscriptionDeleted
+from ister.broker.storage import Write
 
 # A client tries to connect every 5 seconds at least: twice, and some time to be served.
 COMES_BACK_MS = 12_000
@@ -42,7 +43,7 @@ class Expiry:
         self._clock = clock
         self._settings = settings
         self._forget = forget
-        self._deadlines = Deadlines(clock)
+        self._idle = IdleSubscriptions(clock)
         # Those that end when the journal has that.
         self._ending: set[DurableSubscription] = set()
 
@@ -52,18 +53,18 @@ class Expiry:
         idle_ms = max(now_ms - (created.idle_since_ms or now_ms), 0)
         # A consumer may be on its way back that the journal does not know of.
         idle_ms = min(idle_ms, created.expire_after_ms - COMES_BACK_MS) if created.durable else 0
-        self._deadlines.watch(durable, idle_ms)
+        self._idle.watch(durable, idle_ms)
         self._keep_since(durable)
 
     def on_joined(self, durable: DurableSubscription) -> None:
         """A subscription has a consumer, or is gone."""
-        self._deadlines.forget(durable)
+        self._idle.forget(durable)
 
     def on_left(self, durable: DurableSubscription, *, graceful: bool) -> None:
         """A consumer has left a subscription, maybe the last one."""
         if durable.consumers or durable.closed:
             return
-        self._deadlines.watch(durable)
+        self._idle.watch(durable)
         if graceful and not durable.record.created.durable:
             self._end(durable)
         else:
@@ -71,7 +72,7 @@ class Expiry:
 
     def tend(self) -> None:
         """End subscriptions that have had no consumers for too long. Called once a second."""
-        for durable in self._deadlines.due():
+        for durable in self._idle.due():
             self._end(durable)
 
     def is_ending(self, durable: DurableSubscription) -> bool:
@@ -93,7 +94,7 @@ class Expiry:
         if durable.consumers or self.is_ending(durable):
             return
         if self._settings.is_waiting(durable) or durable.storage.committer.error is not None:
-            self._deadlines.postpone(durable, AGAIN_MS)
+            self._idle.postpone(durable, AGAIN_MS)
             return
 
         def on_done(error: IsterError | None) -> None:
@@ -101,15 +102,15 @@ class Expiry:
             if error is None:
                 self._forget(durable, "it had no consumers")
             else:
-                self._deadlines.postpone(durable, AGAIN_MS)
+                self._idle.postpone(durable, AGAIN_MS)
             self._settings.on_stored(durable, durable)
 
         self._ending.add(durable)
         self._settings.hold(durable)
-        durable.storage.record([SubscriptionDeleted(durable.number)], on_done)
+        durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), on_done)
 
 
-class Deadlines:
+class IdleSubscriptions:
     """The subscriptions without consumers that may end, by the time when they do."""
 
     def __init__(self, clock: Clock) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from ister.base.errors import IsterError, SubscriptionNotFoundError
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.scheduling.chores import Steps
-from ister.broker.state.changes import Acked, Change, CursorMoved
-from ister.broker.storage.committer import Done
+from ister.broker.scheduling import Done, Latch, Steps
+from ister.broker.state import Acked, Change, CursorMoved
+from ister.broker.storage import Write
 from ister.subscriptions import Cursor
 
 # Topics moved in one step, at 50 µs each: below 2 ms.
@@ -37,20 +37,13 @@ def move(
     except IsterError as error:
         done(error)
         return
-    errors: list[IsterError] = []
-    # Parts that the journal does not have yet, and what adds parts.
-    left = 1
 
-    def on_part(error: IsterError | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            errors.append(error)
-        if left == 0:
-            # The answer first: a client drops everything that it received before.
-            done(errors[0] if errors else None)
-            durable.end_move()
+    def on_moved(error: IsterError | None) -> None:
+        # The answer first: a client drops everything that it received before.
+        done(error)
+        durable.end_move()
 
+    latch = Latch(on_moved)
     durable.begin_move()
     part: list[tuple[Partition, Cursor]] = []
     changes: list[Change] = []
@@ -69,16 +62,15 @@ def move(
             work += len(runs) // RUNS_PER_TOPIC
         work += 1
         if work >= TOPICS_PER_STEP:
-            left += 1
-            _move_part(durable, part, changes, on_part)
+            _move_part(durable, part, changes, latch.add())
             part, changes, work = [], [], 0
             yield
     if durable.closed:
-        errors.append(SubscriptionNotFoundError(durable.pattern, durable.name))
-    elif part:
-        left += 1
-        _move_part(durable, part, changes, on_part)
-    on_part(None)
+        latch.close(SubscriptionNotFoundError(durable.pattern, durable.name))
+        return
+    if part:
+        _move_part(durable, part, changes, latch.add())
+    latch.close()
 
 
 def _move_part(
@@ -92,10 +84,6 @@ def _move_part(
             undo()
         done(error)
 
-    try:
-        # Not applied by the state, whose cursors these are: moving does that.
-        durable.storage.record(changes, on_done, apply=False)
-    except IsterError as error:
-        done(error)
-        return
+    # Not applied by the state, whose cursors these are: moving does that.
+    durable.storage.commit(Write(journal_only=changes), on_done)
     undo = durable.move(dict(part))

@@ -21,10 +21,9 @@ from ister.base.limits import (
 )
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.scheduling.chores import Steps
-from ister.broker.state.changes import CursorSaved
-from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
-from ister.broker.storage.committer import Done
+from ister.broker.scheduling import Done, Steps
+from ister.broker.state import CursorSaved, decode_cursors, encode_cursors
+from ister.broker.storage import Write
 from ister.subscriptions import Cursor
 
 
@@ -51,7 +50,7 @@ class SavedCursors:
                 self._pending.remove(pending)
                 done(error)
 
-            durable.storage.record([change], on_done)
+            durable.storage.commit(Write(changes=[change]), on_done)
             self._pending.append(pending)
         except IsterError as error:
             done(error)

@@ -6,7 +6,8 @@ Always true:
   taken back.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,6 +19,8 @@ from ister.base import (
     Origin,
     Poison,
     Position,
+    Retention,
+    StreamSettings,
     find_partition,
     is_wildcard,
     matches,
@@ -37,33 +40,30 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import COVERED_AT_ONCE_MAX, Limits
-from ister.broker.durable.dead_letters import holds_own_letters, letters_of
+from ister.broker.durable.ack_journal import AckJournal
+from ister.broker.durable.dead_letters import dead_letter_name, holds_own_dead_letters
 from ister.broker.durable.expiry import Expiry
 from ister.broker.durable.moving import move
 from ister.broker.durable.partition import Partition
-from ister.broker.durable.poison import Undertaker
+from ister.broker.durable.poison import DeadLetterSink
 from ister.broker.durable.saved_cursors import SavedCursors, cursor_of, saved_cursors
 from ister.broker.durable.settings import Found, Settings
 from ister.broker.durable.subscription import DurableSubscription
 from ister.broker.durable.wanted import Wanted
 from ister.broker.live.topic import AnyTopic
-from ister.broker.scheduling.chores import Chores, Steps
-from ister.broker.scheduling.turns import Turns
-from ister.broker.state.changes import (
+from ister.broker.scheduling import Chores, Done, EndOfTurn, Steps, Turns, after_all, ignore
+from ister.broker.state import (
     Change,
     CursorDropped,
     CursorMoved,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionPaused,
+    SubscriptionRecord,
     TopicsCovered,
 )
-from ister.broker.state.state import SubscriptionRecord
-from ister.broker.storage.committer import Done, after_all, ignore
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.positions import resolve, resolving
-from ister.broker.streams.read_ahead import ReadAheadBudget
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.storage import Storage, Write
+from ister.broker.streams import ReadAheadBudget, StreamTopic, resolve, resolving
 from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
 
@@ -72,29 +72,34 @@ Admit = Callable[[DurableSubscription], object]
 
 
 class Durables:
-    """See the module."""
+    """The durable subscriptions of a broker."""
 
     def __init__(
         self,
         *,
         clock: Clock,
         turns: Turns,
+        end_of_turn: EndOfTurn,
         random_slot: Callable[[int], int],
-        undertaker: Undertaker,
+        dead_letter_sink: DeadLetterSink,
         limits: Limits,
-        check_letters: Callable[[Collection[str]], object],
+        check_dead_letters: Callable[[Collection[str]], object],
     ) -> None:
-        """`check_letters` raises when a topic is there that cannot take dead letters."""
+        """`check_dead_letters` raises when a topic is there that cannot take dead letters."""
         self.shared = ReadAheadBudget()
         self.turns = turns
+        self._end_of_turn = end_of_turn
         self._clock = clock
         self._random_slot = random_slot
-        self._undertaker = undertaker
+        self._undertaker = dead_letter_sink
         self._limits = limits
-        self._chores = Chores(clock, self._on_failed)
-        self._check_letters = check_letters
+        self._chores = Chores(
+            clock, lambda error: self._logger.error("internal_error", exc_info=error)
+        )
+        self._check_dead_letters = check_dead_letters
         self._told = Occasions(clock.monotonic_ms)
         self._saved = SavedCursors()
+        self._ack_journals: dict[Storage, AckJournal] = {}
         self._by_key: dict[tuple[str, str], list[DurableSubscription]] = {}
         # The same, by pattern: of those with wildcards, and of others.
         self._wildcards: dict[str, dict[DurableSubscription, None]] = {}
@@ -114,12 +119,14 @@ class Durables:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def adopt(self, storage: Storage) -> None:
-        """Take over the subscriptions of a storage."""
+    def adopt(self, storage: Storage, topics: Mapping[int, StreamTopic]) -> None:
+        """Take over the subscriptions of a storage, on its `topics`."""
+        storage.on_loss.append(lambda error: self.on_lost(storage, error))
+        self._ack_journals[storage] = AckJournal(storage)
         for record in storage.state.subscriptions.values():
             durable = self._make(record, storage)
             for number, cursor in record.cursors.items():
-                topic = storage.topics.get(number)
+                topic = topics.get(number)
                 if topic is not None:
                     durable.add_topic(topic, cursor)
             self.expiry.adopt(durable)
@@ -135,15 +142,15 @@ class Durables:
         """
         partition = find_partition(name)
         plain = self._plain.get(partition[0], ()) if partition is not None else ()
-        found = [durable for durable in plain if not durable.is_gone]
+        found = [durable for durable in plain if not durable.coverage.is_gone]
         for pattern, some in self._wildcards.items():
             if matches(pattern, name):
-                found += [d for d in some if not holds_own_letters(name, d.name, d.acks)]
+                found += [d for d in some if not holds_own_dead_letters(name, d.name, d.acks)]
         found = [durable for durable in found if durable.storage is storage]
         if not is_queue:
             return found
         first = partition_name(partition[0], 0) if partition is not None else ""
-        here = [d for d in found if d.covers(first)]
+        here = [d for d in found if d.coverage.covers(first)]
         return (here or [d for d in found if d.takes_queues])[:1]
 
     @property
@@ -157,6 +164,16 @@ class Durables:
             raise LimitReachedError("covered_at_once_max", COVERED_AT_ONCE_MAX)
         if count and self.covered + count > self._limits.covered_topics_max:
             raise LimitReachedError("covered_topics_max", self._limits.covered_topics_max)
+
+    def plan_cover(
+        self, names: Sequence[str], storage: Storage, settings: StreamSettings
+    ) -> Callable[[Sequence[StreamTopic]], Change] | None:
+        """Return what has subscriptions cover a new topic, or partitions of one, if any do so."""
+        # Partitions are covered by the same subscriptions, all of them.
+        is_queue = settings.retention == Retention.WORKQUEUE
+        covering = self.matching(names[0], storage, is_queue=is_queue)
+        self.check_covered(len(names) * len(covering))
+        return partial(self.cover_new, covering) if covering else None
 
     def do(self, steps: Steps) -> None:
         """Run work on subscriptions in several turns of the loop."""
@@ -174,11 +191,8 @@ class Durables:
 
     def _cover(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
         """Have a subscription cover topics from where its cursors stand, in several turns."""
-        durable.expect(topics)
+        durable.coverage.expect(topics)
         self._chores.do(durable.add_expected())
-
-    def _on_failed(self, error: Exception) -> None:
-        self._logger.error("internal_error", exc_info=error)
 
     def covered_of(self, wanted: Wanted, topics: Sequence[StreamTopic]) -> list[StreamTopic]:
         """Return which of the topics that a pattern matches are covered.
@@ -195,13 +209,13 @@ class Durables:
 
         def is_covered(topic: StreamTopic) -> bool:
             durable = there[topic.storage]
-            if durable is not None and durable.covers(topic.name):
+            if durable is not None and durable.coverage.covers(topic.name):
                 return True
             takes_queues = wanted.work_queues or (durable is not None and durable.takes_queues)
             if topic.is_work_queue and not takes_queues:
                 return False
             acks = wanted.acks if durable is None else durable.acks
-            return not holds_own_letters(topic.name, wanted.name, acks)
+            return not holds_own_dead_letters(topic.name, wanted.name, acks)
 
         return [topic for topic in topics if is_covered(topic)]
 
@@ -227,35 +241,35 @@ class Durables:
 
     def _named(self, pattern: str, name: str) -> list[DurableSubscription]:
         """Return the subscriptions of that name, without those of a topic that was deleted."""
-        return [d for d in self._by_key.get((pattern, name), ()) if not d.is_gone]
+        return [d for d in self._by_key.get((pattern, name), ()) if not d.coverage.is_gone]
 
     def _get_whole(self, pattern: str, name: str) -> list[DurableSubscription]:
         """As `get`, for what is done to all topics of a subscription at once."""
         found = self.get(pattern, name)
-        if not all(durable.is_whole for durable in found):
+        if not all(durable.coverage.is_whole for durable in found):
             raise SubscriptionBusyError(pattern, name)
         return found
-
-    def floors(self, topic: StreamTopic) -> list[int]:
-        """Return where the cursors on a topic stand; where it begins for those to come."""
-        floors = [f.cursor.floor for f in topic.followers if isinstance(f, Partition)]
-        return [*floors, topic.first_offset] if topic.partitions_coming else floors
 
     def on_topic(self, name: str, found: Sequence[AnyTopic]) -> Iterable[DurableSubscription]:
         """Return the subscriptions on a topic: by its name, or those that cover it."""
         some = dict(self._plain.get(name, self._wildcards.get(name, {})))
         for topic in found[:1]:
             if isinstance(topic, StreamTopic) and topic.name == name:
-                partitions = [f for f in topic.followers if isinstance(f, Partition)]
-                some |= {partition.subscription: None for partition in partitions}
+                owners = [f.owner for f in topic.followers if isinstance(f, Partition)]
+                some |= {o: None for o in owners if isinstance(o, DurableSubscription)}
         return some
 
     def names_on(self, topic: StreamTopic) -> set[str]:
         """Return the names of the subscriptions that cover a topic."""
-        return {f.subscription.name for f in topic.followers if isinstance(f, Partition)}
+        return {f.owner.name for f in topic.followers if isinstance(f, Partition)}
+
+    def confirm(self, storage: Storage, done: Done) -> None:
+        """See `AckJournal.confirm`."""
+        self._ack_journals[storage].confirm(done)
 
     def on_lost(self, storage: Storage, error: ShardMovedError) -> None:
         """Another broker has a storage: the consumers of its topics are told."""
+        self._ack_journals[storage].clear()
         for durable in [durable for durable in self if durable.storage is storage]:
             durable.on_lost(error)
 
@@ -300,16 +314,14 @@ class Durables:
 
     def is_free(self, topic: StreamTopic) -> bool:
         """Whether another subscription can cover a topic: a work queue has one only."""
-        return not (topic.is_work_queue and self.floors(topic))
+        return not (topic.is_work_queue and topic.floors())
 
     def _check_queues(self, topics: Sequence[StreamTopic]) -> None:
         """Raise `WrongKindError` when one of the topics is the work queue of another."""
         for topic in topics:
             if not self.is_free(topic):
                 partitions = [f for f in topic.followers if isinstance(f, Partition)]
-                owners = [
-                    f"{t.subscription.name!r} on {t.subscription.pattern!r}" for t in partitions
-                ]
+                owners = [f"{p.owner.name!r} on {p.owner.pattern!r}" for p in partitions]
                 detail = ", ".join(["it has one subscription only", *owners[:1]])
                 raise WrongKindError(topic.name, "work queue", detail)
 
@@ -319,9 +331,9 @@ class Durables:
         if letters and any(topic.name == letters for topic in topics):
             raise BadRequestError(f"{letters!r} cannot be the topic of its own dead letters")
         if letters:
-            self._check_letters([parse_topic(letters)])
+            self._check_dead_letters([parse_topic(letters)])
         elif acks.max_deliveries and acks.poison == Poison.DEAD_LETTER:
-            self._check_letters({letters_of(topic.name, name) for topic in topics})
+            self._check_dead_letters({dead_letter_name(topic.name, name) for topic in topics})
 
     def _open_again(
         self,
@@ -425,14 +437,14 @@ class Durables:
                 self._forget(durable, "it could not be stored")
             self._settings.on_stored(durable, error or durable)
 
-        storage.record(changes, on_done, apply=False)
+        storage.commit(Write(journal_only=changes), on_done)
         durable = self._make(record, storage)
         self._settings.wait(durable, done)
         self._cover(durable, topics)
 
     def cover_missing(self, durable: DurableSubscription, topics: Sequence[StreamTopic]) -> None:
         """Have a subscription cover those of the topics that it does not cover yet."""
-        missing = [topic for topic in topics if not durable.covers(topic.name)]
+        missing = [topic for topic in topics if not durable.coverage.covers(topic.name)]
         if not missing:
             return
         self._check_queues(missing)
@@ -440,20 +452,22 @@ class Durables:
         def on_done(error: IsterError | None) -> None:
             if error is not None and not durable.closed:
                 for topic in missing:
-                    durable.remove_topic(topic)
+                    durable.coverage.remove(topic)
 
         durable.storage.committer.check()
-        durable.storage.record([self.cover_new([durable], missing)], on_done, apply=False)
+        durable.storage.commit(Write(journal_only=[self.cover_new([durable], missing)]), on_done)
 
     def _make(self, record: SubscriptionRecord, storage: Storage) -> DurableSubscription:
         durable = DurableSubscription(
             record,
             storage,
+            ack_journal=self._ack_journals[storage],
             clock=self._clock,
             random_slot=self._random_slot,
             turns=self.turns,
+            end_of_turn=self._end_of_turn,
             shared=self.shared,
-            undertaker=self._undertaker,
+            dead_letter_sink=self._undertaker,
             told=self._told,
         )
         self._by_key.setdefault((durable.pattern, durable.name), []).append(durable)
@@ -482,16 +496,16 @@ class Durables:
                 self._forget(durable, "the subscription was deleted")
             done(error)
 
-        durable.storage.record([SubscriptionDeleted(durable.number)], on_done)
+        durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), on_done)
 
     def on_topics_gone(self, names: Collection[str], reason: str) -> Steps:
         """Forget the subscriptions on deleted topics, one in each step."""
         for durable in [d for name in names for d in self._plain.get(name, ())]:
-            if durable.closed or not durable.is_gone:
+            if durable.closed or not durable.coverage.is_gone:
                 continue
             # Without the journal it is found again at the next start, and deleted then.
             if durable.storage.committer.error is None:
-                durable.storage.record([SubscriptionDeleted(durable.number)], ignore)
+                durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), ignore)
             self._forget(durable, reason)
             yield
 
@@ -557,7 +571,7 @@ class Durables:
             durable.storage.committer.check()
         each = after_all(len(found), done)
         for durable in found:
-            durable.storage.record([CursorDropped(durable.number, saved)], each)
+            durable.storage.commit(Write(changes=[CursorDropped(durable.number, saved)]), each)
 
     def pause(self, pattern: str, name: str, done: Done, *, paused: bool) -> None:
         """Let a subscription rest, or go on."""
@@ -574,15 +588,9 @@ class Durables:
                 durable.set_paused(paused=paused)
             done(error)
 
-        durable.storage.record([SubscriptionPaused(durable.number, paused)], on_done, apply=False)
-
-    def on_trimmed(self, topic: StreamTopic) -> None:
-        """Messages of a topic are gone: cursors below count them as done."""
-        for follower in list(topic.followers):
-            if isinstance(follower, Partition):
-                follower.on_trimmed()
-            else:
-                follower.on_new()
+        durable.storage.commit(
+            Write(journal_only=[SubscriptionPaused(durable.number, paused)]), on_done
+        )
 
 
 def _with(durable: DurableSubscription, wanted: Wanted) -> SubscriptionCreated:

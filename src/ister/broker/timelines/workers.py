@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
-from ister.broker.scheduling.workers import Worker
+from ister.broker.scheduling import Worker
 from ister.timeline import Call, Store
 
 T = TypeVar("T")

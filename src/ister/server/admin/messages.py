@@ -83,7 +83,8 @@ class Messages:
                 Position(origin=Origin.OFFSET, at=offset),
                 LATEST,
                 done,
-                durables=self._broker.durables,
+                turns=self._broker.turns,
+                shared=self._broker.durables.shared,
                 sink=page,
                 channel=1,
             )

@@ -105,7 +105,7 @@ async def test_a_client_whose_producer_is_called_admin_is_let_be(
 
 
 class Watch:
-    """A guard that knows in which threads it was asked."""
+    """A schema check that knows in which threads it was asked."""
 
     def __init__(self) -> None:
         self.threads: list[int] = []
@@ -124,7 +124,7 @@ async def test_a_long_message_is_checked_aside_of_the_event_loop(
     watch = Watch()
     if topic != TOPIC:
         await admin.topics.create(topic)
-    admin.broker.guard_of = lambda _: watch
+    admin.broker.schema_check_of = lambda _: watch
     await asyncio.gather(*(admin.messages.publish(topic, bytes(MIB)) for _ in range(3)))
     assert len(watch.threads) == 3
     assert threading.get_ident() not in watch.threads
@@ -139,7 +139,7 @@ async def test_long_letters_are_checked_aside_of_the_event_loop(admin: Admin) ->
     for _ in range(3):
         await admin.messages.publish(letters, bytes(MIB))
     watch = Watch()
-    admin.broker.guard_of = lambda name: watch if name == TOPIC else None
+    admin.broker.schema_check_of = lambda name: watch if name == TOPIC else None
 
     assert await admin.subscriptions.redrive(TOPIC, "billing") == 3
     assert watch.threads

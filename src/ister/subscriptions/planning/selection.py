@@ -4,9 +4,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from ister.broker.state.changes import Runs
 from ister.codec import Batch, Column
-from ister.subscriptions import Filter, piece_end
+from ister.subscriptions.filters import Filter, piece_end
+from ister.subscriptions.offsets import Run
 
 # The attribute that limits the life of one message, in milliseconds.
 TTL_ATTRIBUTE = "ister-ttl-ms"
@@ -19,7 +19,7 @@ LOOK_US = 1_000
 LIVES_AT_ONCE = 2_048
 
 
-class Sieve:
+class Selector:
     """Chooses messages by a filter and by their age.
 
     What it found out about the last batch it remembers: one batch is handed out bit by bit to a
@@ -36,6 +36,11 @@ class Sieve:
         self._start = self._end = 0
         self._chosen: set[int] = set()
         self._may_outlive = False
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether its filter takes every message."""
+        return self._filter.takes_all
 
     def use(self, filter_: Filter) -> None:
         """Choose by another filter from now on."""
@@ -142,18 +147,18 @@ def slots_of(batch: Batch, offsets: Sequence[int]) -> list[int]:
     return [slot_by_offset[offset] for offset in offsets if offset in slot_by_offset]
 
 
-def runs_of(offsets: Sequence[int]) -> Runs:
+def runs_of(offsets: Sequence[int]) -> list[Run]:
     """Return rising offsets as runs."""
-    runs = []
+    runs: list[Run] = []
     for _, group in groupby(enumerate(offsets), key=lambda place: place[1] - place[0]):
         run = [offset for _, offset in group]
         runs.append((run[0], run[-1] + 1))
     return runs
 
 
-def runs_between(start: int, end: int, offsets: Sequence[int]) -> Runs:
+def runs_between(start: int, end: int, offsets: Sequence[int]) -> list[Run]:
     """Return the runs of `start` to `end` that hold none of `offsets` (rising)."""
-    runs: Runs = []
+    runs: list[Run] = []
     for offset in offsets:
         if start < offset:
             runs.append((start, offset))

@@ -1,4 +1,4 @@
-"""Topics that are bound to a schema: what their guard refuses is not taken."""
+"""Topics that are bound to a schema: what their schema check refuses is not taken."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from tests.unit.broker.streambench import TOPIC, StreamBench
 from ister.base import find_partition
 from ister.base.errors import BadBatchError, SchemaViolationError
 from ister.base.limits import CHECK_BYTES_MAX, CHECK_COUNT_MAX
-from ister.broker import Guard
+from ister.broker import SchemaCheck
 from ister.codec import Batch, encode
 
 LIVE = "/default/a"
@@ -32,19 +32,19 @@ class NoBad:
             raise SchemaViolationError("any", "subject", "it says so itself")
 
 
-def guard_of(bound: dict[str, Guard]) -> Callable[[str], Guard | None]:
-    """As the registry: a partition has the guard of its topic."""
+def schema_check_of(bound: dict[str, SchemaCheck]) -> Callable[[str], SchemaCheck | None]:
+    """As the registry: a partition has the schema check of its topic."""
 
-    def find(name: str) -> Guard | None:
+    def find(name: str) -> SchemaCheck | None:
         partition = find_partition(name)
         return bound.get(partition[0] if partition else name)
 
     return find
 
 
-def streams(bound: dict[str, Guard], **options: Any) -> StreamBench:
+def streams(bound: dict[str, SchemaCheck], **options: Any) -> StreamBench:
     bench = StreamBench(**options)
-    bench.broker.guard_of = guard_of(bound)
+    bench.broker.schema_check_of = schema_check_of(bound)
     return bench
 
 
@@ -52,9 +52,9 @@ def batch_of(*payloads: bytes) -> Batch:
     return Batch(b"".join(encode(payloads, producer=b"p")))
 
 
-def test_a_live_topic_takes_nothing_that_its_guard_refuses() -> None:
+def test_a_live_topic_takes_nothing_that_its_schema_check_refuses() -> None:
     bench = Bench()
-    bench.broker.guard_of = guard_of({LIVE: NoBad()})
+    bench.broker.schema_check_of = schema_check_of({LIVE: NoBad()})
     member = bench.consume(LIVE)
     with pytest.raises(SchemaViolationError):
         bench.publish(b"bad")
@@ -64,7 +64,7 @@ def test_a_live_topic_takes_nothing_that_its_guard_refuses() -> None:
     assert bench.topic_report(LIVE).messages_in == 1
 
 
-def test_a_stream_takes_nothing_that_its_guard_refuses() -> None:
+def test_a_stream_takes_nothing_that_its_schema_check_refuses() -> None:
     bench = streams({TOPIC: NoBad()})
     bench.create()
     with pytest.raises(SchemaViolationError):
@@ -74,7 +74,7 @@ def test_a_stream_takes_nothing_that_its_guard_refuses() -> None:
     assert [m.payload for m in bench.stored(TOPIC)] == [b"good"]
 
 
-def test_partitions_have_the_guard_of_their_topic() -> None:
+def test_partitions_have_the_schema_check_of_their_topic() -> None:
     bench = streams({"/default/parts": NoBad()})
     bench.create("/default/parts", partitions=1)
     bench.broker.grow_topic("/default/parts", 2, kind="stream")
@@ -84,18 +84,18 @@ def test_partitions_have_the_guard_of_their_topic() -> None:
             bench.publish(b"bad", topic=f"/default/parts-part-{number}")
 
 
-def test_a_topic_found_at_the_start_has_its_guard() -> None:
+def test_a_topic_found_at_the_start_has_its_schema_check() -> None:
     bench = StreamBench()
     bench.create()
     bench.restart("none")
-    bench.broker.guard_of = guard_of({TOPIC: NoBad()})
+    bench.broker.schema_check_of = schema_check_of({TOPIC: NoBad()})
 
     with pytest.raises(SchemaViolationError):
         bench.publish(b"bad")
 
 
-def test_a_topic_that_is_bound_later_is_guarded_from_then_on() -> None:
-    bound: dict[str, Guard] = {}
+def test_a_topic_that_is_bound_later_is_checked_from_then_on() -> None:
+    bound: dict[str, SchemaCheck] = {}
     bench = streams(bound)
     bench.create()
     bench.create("/default/parts", partitions=1)
@@ -115,7 +115,7 @@ def test_a_topic_that_is_bound_later_is_guarded_from_then_on() -> None:
 
 
 def test_what_was_stored_before_it_was_bound_is_answered_when_it_is_sent_again() -> None:
-    bound: dict[str, Guard] = {}
+    bound: dict[str, SchemaCheck] = {}
     bench = streams(bound)
     bench.create()
     offsets = bench.publish(b"bad", sequence=0)
@@ -159,7 +159,7 @@ def test_many_messages_and_large_ones_are_checked_elsewhere(
     payloads: list[bytes], is_long: bool
 ) -> None:
     bench = Bench()
-    bench.broker.guard_of = guard_of({LIVE: NoBad()})
+    bench.broker.schema_check_of = schema_check_of({LIVE: NoBad()})
 
     assert (bench.broker.long_check(bench.producer(), batch_of(*payloads)) is not None) is is_long
 
@@ -169,7 +169,7 @@ def test_what_is_a_lot_of_work_by_its_schema_is_checked_elsewhere(
     weight: int, is_long: bool
 ) -> None:
     bench = Bench()
-    bench.broker.guard_of = guard_of({LIVE: NoBad(weight)})
+    bench.broker.schema_check_of = schema_check_of({LIVE: NoBad(weight)})
     batch = batch_of(b"x" * 2_000)
 
     assert (bench.broker.long_check(bench.producer(), batch) is not None) is is_long
@@ -177,13 +177,13 @@ def test_what_is_a_lot_of_work_by_its_schema_is_checked_elsewhere(
 
 def test_what_is_not_looked_at_is_never_long() -> None:
     bench = Bench()
-    bench.broker.guard_of = guard_of({LIVE: NoBad(weight=0)})
+    bench.broker.schema_check_of = schema_check_of({LIVE: NoBad(weight=0)})
     batch = batch_of(*[b"x" * CHECK_BYTES_MAX] * CHECK_COUNT_MAX * 2)
 
     assert bench.broker.long_check(bench.producer(), batch) is None
 
 
-def test_no_topic_without_guard_has_a_long_check() -> None:
+def test_no_topic_without_schema_check_has_a_long_check() -> None:
     bench = Bench()
 
     assert bench.broker.long_check(bench.producer(), batch_of(*[b"x"] * 1_000)) is None
@@ -191,7 +191,7 @@ def test_no_topic_without_guard_has_a_long_check() -> None:
 
 def test_a_long_check_finds_what_is_wrong() -> None:
     bench = Bench()
-    bench.broker.guard_of = guard_of({LIVE: NoBad()})
+    bench.broker.schema_check_of = schema_check_of({LIVE: NoBad()})
     check = bench.broker.long_check(bench.producer(), batch_of(*[b"bad"] * 100))
     assert check is not None
 
@@ -200,22 +200,22 @@ def test_a_long_check_finds_what_is_wrong() -> None:
 
 
 def test_a_batch_that_was_checked_is_not_checked_again() -> None:
-    guard = NoBad()
+    schema_check = NoBad()
     bench = Bench()
-    bench.broker.guard_of = guard_of({LIVE: guard})
+    bench.broker.schema_check_of = schema_check_of({LIVE: schema_check})
     batch = batch_of(*[b"good"] * 100)
     check = bench.broker.long_check(bench.producer(), batch)
     assert check is not None
     check()
     bench.broker.publish(bench.producer(), batch, checked=True)
 
-    assert len(guard.seen) == 1
+    assert len(schema_check.seen) == 1
     assert bench.topic_report(LIVE).messages_in == 100
 
 
 def test_what_breaks_another_rule_has_no_long_check() -> None:
     bench = Bench()
-    bench.broker.guard_of = guard_of({LIVE: NoBad()})
+    bench.broker.schema_check_of = schema_check_of({LIVE: NoBad()})
     foreign = Batch(b"".join(encode([b"x"] * 100, producer=b"other")))
 
     with pytest.raises(BadBatchError):

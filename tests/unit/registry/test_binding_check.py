@@ -1,4 +1,4 @@
-"""What a guard lets through, refuses, counts and tells."""
+"""What a check lets through, refuses, counts and tells."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from ister.base.errors import ExtraMissingError, SchemaViolationError
 from ister.base.limits import CHECK_WORK_MAX
 from ister.codec import Batch, Codec, encode
 from ister.metadata import MemoryMetadata
-from ister.registry import Guard, Registry
+from ister.registry import BindingCheck, Registry
 from ister.schemas import Schema, Validator
 
 TOPIC = "/default/orders"
@@ -36,17 +36,17 @@ def batch(*payloads: bytes, schema: tuple[int, int] = (0, 0)) -> Batch:
     return Batch(b"".join(encode(payloads or (GOOD,), schema=schema, producer=b"shop")))
 
 
-async def guard_of(registry: Registry, **binding: object) -> Guard:
+async def check_of(registry: Registry, **binding: object) -> BindingCheck:
     await registry.bind(TOPIC, "orders", **binding)  # type: ignore[arg-type]  # by the table
-    guard = registry.guard(TOPIC)
-    assert guard is not None
-    return guard
+    check = registry.find_check(TOPIC)
+    assert check is not None
+    return check
 
 
-def fault(guard: Guard, batch: Batch) -> str:
+def fault(check: BindingCheck, batch: Batch) -> str:
     """Return why a batch is refused, or nothing."""
     try:
-        guard.check(batch)
+        check.check(batch)
     except SchemaViolationError as error:
         return error.reason
     return ""
@@ -82,11 +82,11 @@ async def test_a_batch_must_name_a_version_that_is_taken(
     reason: str,
     validate: bool,
 ) -> None:
-    guard = await guard_of(registry, validate_payload=validate, **binding)
+    check = await check_of(registry, validate_payload=validate, **binding)
 
     if validate and schema == (0, 0):
         reason = ""
-    assert fault(guard, batch(schema=schema)) == reason
+    assert fault(check, batch(schema=schema)) == reason
 
 
 @pytest.mark.parametrize(
@@ -111,19 +111,19 @@ async def test_payloads_are_checked_by_the_version_that_is_named_else_bound_else
     payload: bytes,
     is_good: bool,
 ) -> None:
-    guard = await guard_of(registry, **binding)
-    assert (fault(guard, batch(payload, schema=schema)) == "") is is_good
+    check = await check_of(registry, **binding)
+    assert (fault(check, batch(payload, schema=schema)) == "") is is_good
 
     # Whatever it holds, when payloads are nobody's business.
-    guard = await guard_of(registry, validate_payload=False, **binding)
-    assert fault(guard, batch(payload, schema=(1, binding.get("version", 3)))) == ""
+    check = await check_of(registry, validate_payload=False, **binding)
+    assert fault(check, batch(payload, schema=(1, binding.get("version", 3)))) == ""
 
 
 async def test_the_first_bad_message_of_a_batch_is_named(registry: Registry) -> None:
-    guard = await guard_of(registry)
+    check = await check_of(registry)
 
     with pytest.raises(SchemaViolationError) as caught:
-        guard.check(batch(GOOD, GOOD, BAD, GOOD, BAD))
+        check.check(batch(GOOD, GOOD, BAD, GOOD, BAD))
     assert (caught.value.topic, caught.value.subject) == (TOPIC, "orders")
     reason = caught.value.reason
     assert reason.startswith("message 3 of 5 is not of version 3: ")
@@ -131,32 +131,32 @@ async def test_the_first_bad_message_of_a_batch_is_named(registry: Registry) -> 
 
 
 async def test_a_compressed_batch_is_checked_too(registry: Registry) -> None:
-    guard = await guard_of(registry)
+    check = await check_of(registry)
     payloads = [GOOD] * 500 + [BAD]
 
     packed = Batch(b"".join(encode(payloads, codec=Codec.ZSTD)))
-    assert fault(guard, packed).startswith("message 501 of 501")
+    assert fault(check, packed).startswith("message 501 of 501")
 
 
-async def test_a_guard_knows_versions_that_are_registered_later(registry: Registry) -> None:
-    guard = await guard_of(registry)
-    assert fault(guard, batch(schema=(1, 4))) == "it has no version 4"
+async def test_a_check_knows_versions_that_are_registered_later(registry: Registry) -> None:
+    check = await check_of(registry)
+    assert fault(check, batch(schema=(1, 4))) == "it has no version 4"
     await registry.register("orders", "json_schema", json.dumps({"type": "object"}).encode())
 
-    assert fault(guard, batch(BAD, schema=(1, 4))) == ""
-    assert fault(guard, batch(BAD)) == ""
-    assert fault(guard, batch(BAD, schema=(1, 3))) != ""
+    assert fault(check, batch(BAD, schema=(1, 4))) == ""
+    assert fault(check, batch(BAD)) == ""
+    assert fault(check, batch(BAD, schema=(1, 3))) != ""
     # And those that are gone.
     await registry.delete_version("orders", 1)
-    assert fault(guard, batch(schema=(1, 1))) == "it has no version 1"
+    assert fault(check, batch(schema=(1, 1))) == "it has no version 1"
 
 
 async def test_what_cannot_be_checked_is_not_good(registry: Registry) -> None:
-    guard = await guard_of(registry)
+    check = await check_of(registry)
     registry._subjects.get("orders").keep(3, cast(Schema, Unusable()))
 
-    assert "pip install 'ister[schemas]'" in fault(guard, batch())
-    assert fault(guard, batch(schema=(1, 1))) == ""
+    assert "pip install 'ister[schemas]'" in fault(check, batch())
+    assert fault(check, batch(schema=(1, 1))) == ""
 
 
 async def test_a_schema_weighs_what_its_payloads_take(registry: Registry) -> None:
@@ -164,24 +164,24 @@ async def test_a_schema_weighs_what_its_payloads_take(registry: Registry) -> Non
     definition = json.dumps({"items": {"anyOf": choices}}).encode()
     await registry.register("choices", "json_schema", definition)
     await registry.bind("/default/choices", "choices")
-    guard, heavy = await guard_of(registry), registry.guard("/default/choices")
+    check, heavy = await check_of(registry), registry.find_check("/default/choices")
     assert heavy is not None
 
-    assert 0 < guard.weight(batch()) < 16
+    assert 0 < check.weight(batch()) < 16
     assert heavy.weight(batch()) >= 1_000
     # Neither the version nor anything else of it is looked at.
-    assert guard.weight(batch(schema=(1, 2))) == 0
-    assert (await guard_of(registry, validate_payload=False)).weight(batch()) == 0
+    assert check.weight(batch(schema=(1, 2))) == 0
+    assert (await check_of(registry, validate_payload=False)).weight(batch()) == 0
 
 
 async def test_a_schema_that_is_yet_to_be_parsed_is_for_a_thread(registry: Registry) -> None:
-    guard = await guard_of(registry)
+    check = await check_of(registry)
     named = batch(schema=(1, 1))
-    assert guard.weight(named) * named.size_bytes > CHECK_WORK_MAX
+    assert check.weight(named) * named.size_bytes > CHECK_WORK_MAX
 
-    guard.check(named)
+    check.check(named)
 
-    assert guard.weight(named) < 16
+    assert check.weight(named) < 16
 
 
 class Unusable:
@@ -191,11 +191,11 @@ class Unusable:
         raise ExtraMissingError("schemas of type json_schema", "schemas")
 
 
-async def test_topics_are_guarded_after_a_restart(
+async def test_topics_are_checked_after_a_restart(
     registry: Registry, metadata: MemoryMetadata, hand: Hand
 ) -> None:
-    await guard_of(registry, version=1)
-    again = (await Registry.open(metadata, now_ms=hand.now_ms)).guard(TOPIC)
+    await check_of(registry, version=1)
+    again = (await Registry.open(metadata, now_ms=hand.now_ms)).find_check(TOPIC)
 
     assert again is not None
     assert fault(again, batch(ODD)) == ""
@@ -206,11 +206,11 @@ async def test_topics_are_guarded_after_a_restart(
 
 
 async def test_a_warning_lets_everything_through_and_tells_of_it(registry: Registry) -> None:
-    guard = await guard_of(registry, policy="warn")
+    check = await check_of(registry, policy="warn")
 
     with capture_logs() as lines:
-        guard.check(batch(BAD))
-        guard.check(batch(GOOD))
+        check.check(batch(BAD))
+        check.check(batch(GOOD))
     (line,) = lines
     assert (line["event"], line["log_level"]) == ("schema_violated", "warning")
     assert (line["topic"], line["subject"], line["producer"]) == (TOPIC, "orders", "shop")
@@ -221,42 +221,42 @@ async def test_a_warning_lets_everything_through_and_tells_of_it(registry: Regis
 async def test_a_topic_warns_once_a_second_and_counts_what_it_did_not_tell(
     registry: Registry, hand: Hand
 ) -> None:
-    guard = await guard_of(registry, policy="warn")
+    check = await check_of(registry, policy="warn")
     with capture_logs() as lines:
-        guard.check(batch(BAD))
+        check.check(batch(BAD))
         hand.ms += 999
         for _ in range(5):
-            guard.check(batch(BAD))
+            check.check(batch(BAD))
         # Not even a change of the binding starts anew.
-        guard = await guard_of(registry, policy="warn", version=1)
-        guard.check(batch(BAD))
+        check = await check_of(registry, policy="warn", version=1)
+        check.check(batch(BAD))
         assert [line["batches"] for line in lines] == [1]
         hand.ms += 1
-        guard.check(batch(BAD))
+        check.check(batch(BAD))
         assert [line["batches"] for line in lines] == [1, 7]
         hand.ms -= 100_000
-        guard.check(batch(BAD))
+        check.check(batch(BAD))
     assert [line["batches"] for line in lines] == [1, 7, 1]
 
 
 async def test_what_is_checked_is_counted_by_topic(registry: Registry) -> None:
-    guard = await guard_of(registry)
+    check = await check_of(registry)
     for payload in (GOOD, BAD, GOOD):
-        fault(guard, batch(payload, payload))
+        fault(check, batch(payload, payload))
     await registry.bind("/default/other", "users")
 
     tallies = registry.tallies()
     assert (tallies[TOPIC].checked, tallies[TOPIC].violations) == (3, 1)
     assert (tallies["/default/other"].checked, tallies["/default/other"].violations) == (0, 0)
-    await guard_of(registry, policy="warn")
+    await check_of(registry, policy="warn")
     assert registry.tallies()[TOPIC].checked == 3
 
 
 async def test_threads_may_ask_at_once(registry: Registry) -> None:
-    guard = await guard_of(registry)
+    check = await check_of(registry)
     batches = [batch(*[BAD if n % 3 else GOOD] * 50, schema=(1, 1 + n % 2 * 2)) for n in range(90)]
     with ThreadPoolExecutor(8) as threads:
-        faults = list(threads.map(lambda one: fault(guard, one), batches))
+        faults = list(threads.map(lambda one: fault(check, one), batches))
 
     assert [bool(reason) for reason in faults] == [bool(n % 3) for n in range(90)]
     tally = registry.tallies()[TOPIC]
@@ -268,14 +268,14 @@ async def test_a_container_with_an_unknown_schema_is_for_a_thread(registry: Regi
     definition = b'{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
     await registry.register("avro", "avro", definition)
     await registry.bind("/default/avro", "avro")
-    guard = registry.guard("/default/avro")
-    assert guard is not None
+    check = registry.find_check("/default/avro")
+    assert check is not None
     # One value of metadata, the schema; a mark of sixteen bytes; no block.
     meta = b"\x02\x16avro.schema" + bytes([2 * len(definition) & 127 | 128, len(definition) >> 6])
     container = batch(b"Obj\x01" + meta + definition + b"\x00" + bytes(16))
     value = batch(b"\x02")
 
-    assert guard.weight(value) * value.size_bytes <= CHECK_WORK_MAX
-    assert guard.weight(container) * container.size_bytes > CHECK_WORK_MAX
-    guard.check(container)
-    assert guard.weight(container) * container.size_bytes <= CHECK_WORK_MAX
+    assert check.weight(value) * value.size_bytes <= CHECK_WORK_MAX
+    assert check.weight(container) * container.size_bytes > CHECK_WORK_MAX
+    check.check(container)
+    assert check.weight(container) * container.size_bytes <= CHECK_WORK_MAX

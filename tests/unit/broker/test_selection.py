@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from ister.broker.durable.selection import LIVES_AT_ONCE, TTL_ATTRIBUTE, Sieve
 from ister.codec import Batch, encode
 from ister.subscriptions import Filter
+from ister.subscriptions.planning.selection import LIVES_AT_ONCE, TTL_ATTRIBUTE, Selector
 
 COUNT = 10_000
 
@@ -25,14 +25,14 @@ def batch_of(rng: random.Random, *, ttl: bool = False) -> Batch:
 
 
 def choose_in_steps(
-    sieve: Sieve, batch: Batch, slots: Sequence[int], *, end_ms: int
+    selector: Selector, batch: Batch, slots: Sequence[int], *, end_ms: int
 ) -> tuple[list[int], int]:
     """Filter all of `slots` in as many steps as it takes; return the number of steps as well."""
     found: list[int] = []
     turns = 0
     while slots:
         clock = count()
-        wanted, looked = sieve.choose(
+        wanted, looked = selector.choose(
             batch, slots, ttl_ms=0, now_ms=100, elapsed_ms=clock.__next__, end_ms=end_ms
         )
         assert looked > 0
@@ -62,24 +62,24 @@ def test_several_steps_choose_the_same_messages_as_one(filter_: Filter, end_ms: 
     wanted = set(selected)
 
     for some in (slots, range(COUNT), slots[-10:], slots):
-        found, turns = choose_in_steps(Sieve(filter_), batch, some, end_ms=end_ms)
+        found, turns = choose_in_steps(Selector(filter_), batch, some, end_ms=end_ms)
         assert found == [slot for slot in some if slot in wanted]
         assert turns > 1 or len(some) == 10
 
 
-def test_a_sieve_that_goes_back_to_earlier_messages_filters_them_again() -> None:
+def test_a_selector_that_goes_back_to_earlier_messages_filters_them_again() -> None:
     filter_ = Filter({}, ["apple"])
     batch = batch_of(random.Random(1))
-    sieve = Sieve(filter_)
+    selector = Selector(filter_)
     wanted = filter_.select(batch)
-    sieve.choose(batch, range(COUNT // 2, COUNT), ttl_ms=0, now_ms=0)
+    selector.choose(batch, range(COUNT // 2, COUNT), ttl_ms=0, now_ms=0)
 
-    assert sieve.choose(batch, range(COUNT), ttl_ms=0, now_ms=0) == (wanted, COUNT)
+    assert selector.choose(batch, range(COUNT), ttl_ms=0, now_ms=0) == (wanted, COUNT)
 
 
 def test_without_a_filter_the_age_is_checked_in_steps() -> None:
     batch = batch_of(random.Random(2), ttl=True)
-    found, turns = choose_in_steps(Sieve(Filter({}, [])), batch, range(COUNT), end_ms=5)
+    found, turns = choose_in_steps(Selector(Filter({}, [])), batch, range(COUNT), end_ms=5)
     rows = batch.attributes
     assert rows is not None
 

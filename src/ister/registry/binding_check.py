@@ -1,6 +1,6 @@
 """Decides whether the messages of a batch follow the schema of their topic.
 
-A topic under the policy `none` has no guard. Else, for every batch:
+A topic under the policy `none` has no check. Else, for every batch:
 
 | the batch names              | payloads not validated | payloads validated                       |
 |---|---|---|
@@ -17,7 +17,7 @@ takes no other one; one with `min_version` takes none before it.
 A fault refuses the whole batch under `enforce`, with an error that names the first bad message.
 Under `warn` it is counted and logged, and the batch goes on.
 
-Always true: a guard may be asked from any thread, and what it is asked takes bounded time.
+Always true: a check may be called from any thread, and takes bounded time.
 """
 
 import threading
@@ -48,7 +48,7 @@ UNREADY_WEIGHT = CHECK_WORK_MAX
 
 @dataclass(slots=True)
 class Tally:
-    """What the guards of one topic have seen since the start, in batches."""
+    """What the checks of one topic have seen since the start, in batches."""
 
     checked: int = 0
     violations: int = 0
@@ -80,8 +80,8 @@ class Tally:
             return untold
 
 
-class Guard:
-    """The guard of one topic and of its partitions."""
+class BindingCheck:
+    """Checks the batches of one topic and of its partitions."""
 
     __slots__ = ("_binding", "_entry", "_logger", "_now_ms", "_tally")
 
@@ -96,7 +96,7 @@ class Guard:
 
     @property
     def binding(self) -> Binding:
-        """What it guards."""
+        """The binding whose schema it checks."""
         return self._binding
 
     def check(self, batch: Batch) -> None:
