@@ -17,13 +17,13 @@ from ister.base.errors import (
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
 )
-from ister.broker.scheduling.completion import Done, after_all
-from ister.broker.state.changes import NamespaceCreated, NamespaceDeleted
-from ister.broker.storage.storage import Storage
+from ister.broker.scheduling import Done, after_all
+from ister.broker.state import NamespaceCreated, NamespaceDeleted
+from ister.broker.storage import Storage
 
 
 class Namespaces:
-    """See the module. `find_use` tells what a namespace is in use by, empty for nothing."""
+    """The namespaces of a broker. `find_use` says what one is in use by, empty for nothing."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from ister.base import ConsumerReport
 from ister.base.errors import IsterError
 from ister.base.limits import CREDIT_MAX, Limits
 from ister.broker.consumers.sink import Sink, SourceTopic
-from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling import Turns
 from ister.codec import Batch, Codec
 from ister.subscriptions import KeyMatcher
 

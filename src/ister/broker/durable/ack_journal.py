@@ -8,18 +8,10 @@ Always true:
 
 from ister.base.errors import IsterError
 from ister.broker.durable.partition import Partition
-from ister.broker.scheduling.completion import Done
-from ister.broker.state.changes import (
-    Acked,
-    Change,
-    Confirmed,
-    Failed,
-    FailedRuns,
-    Runs,
-)
-from ister.broker.storage.storage import Storage
-from ister.broker.storage.writes import Write
-from ister.broker.streams.retention import BY_ACKS
+from ister.broker.scheduling import Done
+from ister.broker.state import Acked, Change, Confirmed, Failed, FailedRuns, Runs
+from ister.broker.storage import Storage, Write
+from ister.broker.streams import BY_ACKS
 from ister.subscriptions import Cursor, LeasedRun
 
 # Acknowledgements that nobody waits for may be this late in the journal: what a crash of the

@@ -6,9 +6,8 @@ from ister.base import is_wildcard
 from ister.broker.durable.partition import Owner, Partition
 from ister.broker.durable.rules import Rules
 from ister.broker.durable.slots import Slots
-from ister.broker.state.state import SubscriptionRecord
-from ister.broker.streams.read_ahead import ReadAheadBudget
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.state import SubscriptionRecord
+from ister.broker.streams import ReadAheadBudget, StreamTopic
 from ister.subscriptions import Cursor
 
 

@@ -16,9 +16,9 @@ from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.poison import PoisonPolicy
-from ister.broker.state.changes import Acked, Change
-from ister.broker.storage.writes import Write
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.state import Acked, Change
+from ister.broker.storage import Write
+from ister.broker.streams import StreamTopic
 from ister.codec import NO_SCHEMA, Batch, Column, encode
 from ister.subscriptions import keys_of
 from ister.subscriptions.planning import TTL_ATTRIBUTE, Purpose, State, runs_of, slots_of

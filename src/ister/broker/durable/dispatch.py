@@ -10,15 +10,14 @@ Always true:
 from collections.abc import Callable, Iterable
 
 from ister.base import Clock
-from ister.broker.consumers.consumer import Consumer
-from ister.broker.consumers.members import Members
+from ister.broker.consumers import Consumer, Members
 from ister.broker.durable.deadlines import Deadlines
 from ister.broker.durable.holders import Holders
 from ister.broker.durable.in_flight import InFlight
 from ister.broker.durable.partition import Partition
 from ister.broker.durable.rules import Rules
-from ister.broker.scheduling.turns import Turns
-from ister.broker.state.state import SubscriptionRecord
+from ister.broker.scheduling import Turns
+from ister.broker.state import SubscriptionRecord
 from ister.subscriptions import SubscriptionType
 from ister.subscriptions.planning import (
     Deliver,

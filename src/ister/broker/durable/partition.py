@@ -8,8 +8,7 @@ from typing import Protocol
 
 from ister.base import AckSettings
 from ister.base.errors import ShardMovedError
-from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.streams import ReadAhead, ReadAheadBudget, StreamTopic
 from ister.codec import Batch
 from ister.subscriptions import Cursor, Deliveries, Filter, KeyGate, OffsetSet
 from ister.subscriptions.planning import Purpose, Selector, State

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ister.base import AckSettings, Poison
-from ister.broker.state.changes import SubscriptionCreated
+from ister.broker.state import SubscriptionCreated
 from ister.subscriptions import Filter, Policy, SubscriptionType
 
 

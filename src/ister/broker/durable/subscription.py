@@ -17,8 +17,7 @@ import structlog
 
 from ister.base import AckSettings, Clock, SubscriptionReport, is_wildcard
 from ister.base.errors import IsterError, ShardMovedError, SubscriptionNotFoundError
-from ister.broker.consumers.consumer import Consumer
-from ister.broker.consumers.members import Members
+from ister.broker.consumers import Consumer, Members
 from ister.broker.durable.ack_journal import AckJournal
 from ister.broker.durable.coverage import Coverage
 from ister.broker.durable.deadlines import Deadlines
@@ -28,14 +27,10 @@ from ister.broker.durable.poison import RETRY_MS, DeadLetterSink, PoisonPolicy
 from ister.broker.durable.report import report_of
 from ister.broker.durable.rules import Rules
 from ister.broker.durable.slots import Slots
-from ister.broker.scheduling.chores import Steps
-from ister.broker.scheduling.end_of_turn import EndOfTurn
-from ister.broker.scheduling.turns import Turns
-from ister.broker.state.changes import SubscriptionCreated
-from ister.broker.state.state import SubscriptionRecord
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.read_ahead import ReadAheadBudget
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.scheduling import EndOfTurn, Steps, Turns
+from ister.broker.state import SubscriptionCreated, SubscriptionRecord
+from ister.broker.storage import Storage
+from ister.broker.streams import ReadAheadBudget, StreamTopic
 from ister.subscriptions import Cursor, InCommit, SubscriptionType
 from ister.telemetry import Occasions
 
@@ -64,7 +59,7 @@ class DurableSubscription:
         end_of_turn: EndOfTurn,
         shared: ReadAheadBudget,
         dead_letter_sink: DeadLetterSink,
-        told: Occasions,
+        throttle: Occasions,
     ) -> None:
         self.record = record
         # What the journal has of it: it is set back to that when a change fails.
@@ -81,7 +76,7 @@ class DurableSubscription:
         self._moves = Moves()
         self._deadlines = Deadlines(clock, self._on_due)
         self.poison_policy = PoisonPolicy(
-            self, clock=clock, deadlines=self._deadlines, sink=dead_letter_sink, log=told
+            self, clock=clock, deadlines=self._deadlines, sink=dead_letter_sink, throttle=throttle
         )
         self.dispatch = Dispatch(
             record,

@@ -9,7 +9,7 @@ import msgspec
 
 from ister.base import AckSettings, Poison, Position
 from ister.base.errors import BadRequestError, SubscriptionMismatchError
-from ister.broker.state.changes import SubscriptionCreated
+from ister.broker.state import SubscriptionCreated
 from ister.subscriptions import Policy, SubscriptionType
 
 ACK_SETTINGS = frozenset(field.name for field in dataclasses.fields(AckSettings))
