@@ -26,7 +26,9 @@ _WORDS = {
         "options `tlsCert` and `tlsKey`, of a pipeline `tls_cert` and `tls_key`"
     ),
 }
-_TOKEN_WORDS = "give one that it knows with option `token` or `tokenFile`, of a pipeline `token`"
+_TOKEN_WORDS = (
+    "give one that the broker knows with option `token` or `tokenFile`, of a pipeline `token`"
+)
 
 _lock = threading.Lock()
 _clients: "dict[tuple[int, Broker], sync.Client]" = {}
