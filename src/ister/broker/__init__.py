@@ -1,15 +1,12 @@
 """The running broker without a network: owns state, asks the rules, acts."""
 
 from ister.broker.broker import Broker, Producer
-from ister.broker.catalog.memberships import Membership, SubscribeOptions
+from ister.broker.catalog import Membership, SubscribeOptions
 from ister.broker.connections import ConnectionCounts
-from ister.broker.consumers.consumer import Consumer
-from ister.broker.consumers.sink import Sink, SourceTopic
+from ister.broker.consumers import Consumer, Sink, SourceTopic
 from ister.broker.delayed import DelayedBatch
-from ister.broker.durable.dead_letters import default_dead_letter_topic
-from ister.broker.live.replies import ReplySink
-from ister.broker.live.subscription import Subscription
-from ister.broker.live.topic import Topic
+from ister.broker.durable import default_dead_letter_topic
+from ister.broker.live import ReplySink, Subscription, Topic
 from ister.broker.scheduling import InlineWorker, ThreadWorker, Turns, Worker
 from ister.broker.schema_checks import LongCheck, SchemaCheck, SchemaCheckOf
 from ister.broker.state import Budgets, State

@@ -42,29 +42,27 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import BATCH_REPLIES_MAX, Limits
-from ister.broker.catalog.catalog import Catalog
-from ister.broker.catalog.reports import (
+from ister.broker.catalog import (
+    Catalog,
     Steps,
+    Subscribers,
     Totals,
     run_through,
     subscription_page,
     timeline_report,
     topic_page,
 )
-from ister.broker.catalog.subscribers import Subscribers
 from ister.broker.connections import ConnectionCounts
-from ister.broker.consumers.consumer import QueueBudget
+from ister.broker.consumers import QueueBudget
 from ister.broker.delayed import DelayedBatch, Delays
-from ister.broker.durable.dead_letters import DeadLetters, OnTopic
-from ister.broker.durable.subscriptions import Durables
-from ister.broker.live.replies import Replies
-from ister.broker.live.subscription import RandomSlot
-from ister.broker.live.topic import AnyTopic, Pieces, Topic
+from ister.broker.durable import DeadLetters, OnTopic
+from ister.broker.live import AnyTopic, Pieces, RandomSlot, Replies, Topic
 from ister.broker.scheduling import Done, EndOfTurn, Turns, after_all, ignore
 from ister.broker.schema_checks import LongCheck, SchemaCheckOf, check, long_check
 from ister.broker.state import check_ids
 from ister.broker.storage import Storage
 from ister.broker.streams import OnStored, RecentBudget, Streams, StreamTopic, Watching
+from ister.broker.subscriptions import Durables
 from ister.broker.timelines import StoreWorker, Timelines
 from ister.broker.transactions import (
     Offsets,
@@ -124,8 +122,7 @@ class Broker:
         new_number = count(1).__next__
         # What handing out may take of each turn of the loop.
         after_this = partial(clock.call_later, 0)
-        now_ns = lambda: clock.monotonic_ms() * 1_000_000  # noqa: E731
-        self.turns = Turns(call_soon=after_this, now_ns=now_ns)
+        self.turns = Turns(call_soon=after_this, now_ns=lambda: clock.monotonic_ms() * 1_000_000)
         self.end_of_turn = EndOfTurn(call_soon or after_this)
         self.budget = QueueBudget(limits, self.turns)
         self.durables = Durables(
@@ -146,7 +143,7 @@ class Broker:
             on_opened=self.adopt,
         )
         self.streams.after_commit.append(self.end_of_turn.run)
-        self.streams.upkeep.before_round.append(self.durables.expiry.tend)
+        self.streams.upkeep.before_round.append(self.durables.expiry.maintain)
         self.catalog = Catalog(
             limits=limits,
             streams=self.streams,

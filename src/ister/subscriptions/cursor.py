@@ -24,7 +24,7 @@ _VERSION = 1
 
 
 class Cursor:
-    """See the module."""
+    """What a subscription has acknowledged of one topic, and how often deliveries failed."""
 
     __slots__ = (
         "_changed",

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.streambench import TOPIC, Member, StreamBench
 
 from ister.base.errors import BadRequestError
-from ister.broker.durable.expiry import COMES_BACK_MS
+from ister.broker.subscriptions.expiry import COMES_BACK_MS
 from ister.testing.disk import Fault
 
 ALL = "/default/>"

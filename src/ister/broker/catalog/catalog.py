@@ -48,19 +48,19 @@ from ister.broker.catalog.wanted import (
     check_wanted,
     not_for_dead_letters,
 )
-from ister.broker.durable.dead_letters import OnTopic, takes_dead_letters
-from ister.broker.durable.subscriptions import Durables
-from ister.broker.live.topic import AnyTopic, Topic
+from ister.broker.durable import OnTopic, takes_dead_letters
+from ister.broker.live import AnyTopic, Topic
 from ister.broker.scheduling import Done, Steps, ignore
 from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
 from ister.broker.state import NamespaceCreated, State
 from ister.broker.storage import Storage, Write
 from ister.broker.streams import Streams, StreamTopic
+from ister.broker.subscriptions import Durables
 from ister.broker.timelines import Timelines
 
 if TYPE_CHECKING:
     from ister.broker.catalog.subscribers import Subscribers
-    from ister.broker.live.subscription import Subscription
+    from ister.broker.live import Subscription
 
 # Of these, every storage knows without having been told.
 ALWAYS_THERE = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
@@ -70,7 +70,7 @@ CLASHES_SHOWN = 5
 
 
 class Catalog:
-    """See the module. Set `subscribers` before anything is made."""
+    """The topics of a broker. Set `subscribers` before anything is made."""
 
     subscribers: "Subscribers"
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from ister.base import EARLIEST, LATEST, AckSettings, Position
 from ister.base.errors import IsterError
-from ister.broker.consumers.consumer import Consumer
-from ister.broker.durable.lease_numbers import slot_of
-from ister.broker.durable.subscription import DurableSubscription, Run, TimedRun
-from ister.broker.durable.wanted import Wanted
-from ister.broker.live.subscription import Subscription
+from ister.broker.consumers import Consumer
+from ister.broker.durable import DurableSubscription, Run, TimedRun, slot_of
+from ister.broker.live import Subscription
 from ister.broker.scheduling import Done, after_all
 from ister.broker.storage import Storage
+from ister.broker.subscriptions import Wanted
 
 AnyRun = Run | TimedRun
 Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]

@@ -23,7 +23,7 @@ from ister.broker.storage import Storage, Write
 
 
 class Namespaces:
-    """See the module. `find_use` tells what a namespace is in use by, empty for nothing."""
+    """The namespaces of a broker. `find_use` says what one is in use by, empty for nothing."""
 
     def __init__(
         self,

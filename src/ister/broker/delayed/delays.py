@@ -37,7 +37,7 @@ from ister.base.limits import (
 )
 from ister.broker.delayed.envelope import Envelope, Letter, batches_of, open_row, pack, row_name
 from ister.broker.delayed.outlet import Outlet
-from ister.broker.live.topic import Topic
+from ister.broker.live import Topic
 from ister.broker.scheduling import Chores, Steps
 from ister.broker.streams import StreamTopic
 from ister.broker.timelines import (

@@ -9,14 +9,7 @@ Always true:
 from ister.base.errors import IsterError
 from ister.broker.durable.partition import Partition
 from ister.broker.scheduling import Done
-from ister.broker.state import (
-    Acked,
-    Change,
-    Confirmed,
-    Failed,
-    FailedRuns,
-    Runs,
-)
+from ister.broker.state import Acked, Change, Confirmed, Failed, FailedRuns, Runs
 from ister.broker.storage import Storage, Write
 from ister.broker.streams import BY_ACKS
 from ister.subscriptions import Cursor, LeasedRun

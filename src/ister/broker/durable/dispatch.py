@@ -10,8 +10,7 @@ Always true:
 from collections.abc import Callable, Iterable
 
 from ister.base import Clock
-from ister.broker.consumers.consumer import Consumer
-from ister.broker.consumers.members import Members
+from ister.broker.consumers import Consumer, Members
 from ister.broker.durable.deadlines import Deadlines
 from ister.broker.durable.holders import Holders
 from ister.broker.durable.in_flight import InFlight

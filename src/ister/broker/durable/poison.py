@@ -74,11 +74,11 @@ class PoisonPolicy:
         "_clock",
         "_deadlines",
         "_host",
-        "_log",
         "_logger",
         "_reasons",
         "_sink",
         "_stuck",
+        "_throttle",
         "_treating",
         "dropped",
     )
@@ -90,16 +90,16 @@ class PoisonPolicy:
         clock: Clock,
         deadlines: Deadlines,
         sink: DeadLetterSink,
-        log: Occasions,
+        throttle: Occasions,
     ) -> None:
-        """`log` throttles the log for all subscriptions together."""
+        """`throttle` limits the log for all subscriptions together."""
         self.dropped = 0
         self._treating = False
         self._host = host
         self._clock = clock
         self._deadlines = deadlines
         self._sink = sink
-        self._log = log
+        self._throttle = throttle
         self._logger: Any = structlog.get_logger("subscription")
         # Why messages were given back, by partition and offset, the oldest first.
         self._reasons: OrderedDict[tuple[Partition, int], str] = OrderedDict()
@@ -216,7 +216,7 @@ class PoisonPolicy:
         if not isinstance(error, StorageFailedError | StorageUncertainError):
             # A topic that takes no dead letters, say.
             delay_ms = REFUSED_RETRY_MS
-            if times := self._log.times("not_buried"):
+            if times := self._throttle.times("not_buried"):
                 self._logger.warning(
                     "not_buried",
                     topic=partition.topic.name,
@@ -242,7 +242,7 @@ class PoisonPolicy:
             return
         if partition not in self._stuck and (dead := partition.deliveries.exhausted(1)):
             self._stuck[partition] = None
-            if times := self._log.times("subscription_blocked"):
+            if times := self._throttle.times("subscription_blocked"):
                 self._logger.warning(
                     "subscription_blocked",
                     topic=partition.topic.name,

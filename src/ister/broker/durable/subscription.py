@@ -17,8 +17,7 @@ import structlog
 
 from ister.base import AckSettings, Clock, SubscriptionReport, is_wildcard
 from ister.base.errors import IsterError, ShardMovedError, SubscriptionNotFoundError
-from ister.broker.consumers.consumer import Consumer
-from ister.broker.consumers.members import Members
+from ister.broker.consumers import Consumer, Members
 from ister.broker.durable.ack_journal import AckJournal
 from ister.broker.durable.coverage import Coverage
 from ister.broker.durable.deadlines import Deadlines
@@ -60,7 +59,7 @@ class DurableSubscription:
         end_of_turn: EndOfTurn,
         shared: ReadAheadBudget,
         dead_letter_sink: DeadLetterSink,
-        told: Occasions,
+        throttle: Occasions,
     ) -> None:
         self.record = record
         # What the journal has of it: it is set back to that when a change fails.
@@ -77,7 +76,7 @@ class DurableSubscription:
         self._moves = Moves()
         self._deadlines = Deadlines(clock, self._on_due)
         self.poison_policy = PoisonPolicy(
-            self, clock=clock, deadlines=self._deadlines, sink=dead_letter_sink, log=told
+            self, clock=clock, deadlines=self._deadlines, sink=dead_letter_sink, throttle=throttle
         )
         self.dispatch = Dispatch(
             record,

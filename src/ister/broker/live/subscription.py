@@ -10,13 +10,10 @@ One subscription may cover many topics (a pattern, the partitions of a topic). A
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ister.base import Pattern, SubscriptionReport
 from ister.base.limits import LISTED_CONSUMERS_MAX
-from ister.broker.consumers.consumer import BATCHES_AT_ONCE, Consumer
-from ister.broker.consumers.members import Members
-from ister.broker.consumers.sink import SourceTopic
+from ister.broker.consumers import BATCHES_AT_ONCE, Consumer, Members, SourceTopic
 from ister.broker.live.topic import SHARED_AT_ONCE, Topic
 from ister.broker.scheduling import Turns
 from ister.codec import Batch, Column
@@ -31,9 +28,6 @@ from ister.subscriptions import (
     piece_end,
     to_least_loaded,
 )
-
-if TYPE_CHECKING:
-    from ister.broker.catalog.memberships import Membership
 
 # Where the counting of turns starts over.
 TURNS = 2**32
@@ -61,7 +55,6 @@ class Subscription:
         "consumers",
         "filter",
         "members",
-        "memberships",
         "messages_dropped",
         "name",
         "pattern",
@@ -91,8 +84,6 @@ class Subscription:
         # Of the members, for the hot path.
         self.consumers = self.members.consumers
         self.topics: list[Topic] = []
-        # Of the consumers of a pattern, which may come to cover streams as well.
-        self.memberships: dict[Consumer, Membership] = {}
         # Of consumers that have left.
         self.messages_dropped = 0
         self._direct = self._is_direct()
@@ -147,7 +138,6 @@ class Subscription:
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer; what it was not sent goes to the others. Harmless if it has left."""
-        self.memberships.pop(consumer, None)
         if consumer not in self.members:
             return
         promoted = self.members.leave(consumer)

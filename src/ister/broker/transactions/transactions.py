@@ -35,8 +35,7 @@ from ister.base.limits import (
     TRANSACTION_TOPICS_MAX,
     TRANSACTION_WORD_BYTES_MAX,
 )
-from ister.broker.durable.partition import Partition
-from ister.broker.durable.subscription import DurableSubscription, Run
+from ister.broker.durable import DurableSubscription, Partition, Run
 from ister.broker.schema_checks import SchemaCheck, check
 from ister.broker.state import Acked, Change, TransactionDone, check_keys
 from ister.broker.storage import Storage, Write

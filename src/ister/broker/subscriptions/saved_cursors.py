@@ -19,8 +19,7 @@ from ister.base.limits import (
     SAVED_CURSORS_BYTES_MAX,
     SNAPSHOTS_MAX,
 )
-from ister.broker.durable.partition import Partition
-from ister.broker.durable.subscription import DurableSubscription
+from ister.broker.durable import DurableSubscription, Partition
 from ister.broker.scheduling import Done, Steps
 from ister.broker.state import CursorSaved, decode_cursors, encode_cursors
 from ister.broker.storage import Write
@@ -28,7 +27,7 @@ from ister.subscriptions import Cursor
 
 
 class SavedCursors:
-    """See the module."""
+    """The saved cursors that are on their way to the journal."""
 
     def __init__(self) -> None:
         # What the journal does not have yet: subscription, name, bytes.

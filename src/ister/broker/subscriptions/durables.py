@@ -40,17 +40,15 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import COVERED_AT_ONCE_MAX, Limits
-from ister.broker.durable.ack_journal import AckJournal
-from ister.broker.durable.dead_letters import dead_letter_name, holds_own_dead_letters
-from ister.broker.durable.expiry import Expiry
-from ister.broker.durable.moving import move
-from ister.broker.durable.partition import Partition
-from ister.broker.durable.poison import DeadLetterSink
-from ister.broker.durable.saved_cursors import SavedCursors, cursor_of, saved_cursors
-from ister.broker.durable.settings import Found, Settings
-from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.durable.wanted import Wanted
-from ister.broker.live.topic import AnyTopic
+from ister.broker.durable import (
+    AckJournal,
+    DeadLetterSink,
+    DurableSubscription,
+    Partition,
+    dead_letter_name,
+    holds_own_dead_letters,
+)
+from ister.broker.live import AnyTopic
 from ister.broker.scheduling import Chores, Done, EndOfTurn, Steps, Turns, after_all, ignore
 from ister.broker.state import (
     Change,
@@ -63,7 +61,12 @@ from ister.broker.state import (
     TopicsCovered,
 )
 from ister.broker.storage import Storage, Write
-from ister.broker.streams import ReadAheadBudget, StreamTopic, resolve, resolving
+from ister.broker.streams import ReadAheadBudget, StreamTopic, resolve
+from ister.broker.subscriptions.expiry import Expiry
+from ister.broker.subscriptions.moving import move, seek
+from ister.broker.subscriptions.saved_cursors import SavedCursors, cursor_of, saved_cursors
+from ister.broker.subscriptions.settings import Found, Settings
+from ister.broker.subscriptions.wanted import Wanted
 from ister.subscriptions import Cursor, SubscriptionType
 from ister.telemetry import Occasions
 
@@ -97,7 +100,7 @@ class Durables:
             clock, lambda error: self._logger.error("internal_error", exc_info=error)
         )
         self._check_dead_letters = check_dead_letters
-        self._told = Occasions(clock.monotonic_ms)
+        self._throttle = Occasions(clock.monotonic_ms)
         self._saved = SavedCursors()
         self._ack_journals: dict[Storage, AckJournal] = {}
         self._by_key: dict[tuple[str, str], list[DurableSubscription]] = {}
@@ -468,7 +471,7 @@ class Durables:
             end_of_turn=self._end_of_turn,
             shared=self.shared,
             dead_letter_sink=self._undertaker,
-            told=self._told,
+            throttle=self._throttle,
         )
         self._by_key.setdefault((durable.pattern, durable.name), []).append(durable)
         self._patterns_of(durable).setdefault(durable.pattern, {})[durable] = None
@@ -537,22 +540,7 @@ class Durables:
                 to_saved = cursor_of(saved.pop(0))
                 self._chores.do(move(durable, list(durable.partitions), to_saved, each))
             else:
-                self._seek(durable, to, each)
-
-    def _seek(self, durable: DurableSubscription, to: Position, done: Done) -> None:
-        partitions = list(durable.partitions)
-
-        def cursor_of(partition: Partition, offsets: dict[int, int]) -> Cursor | None:
-            offset = offsets.get(partition.topic.record.topic)
-            return None if offset is None else Cursor(offset)
-
-        def on_resolved(found: dict[int, int] | IsterError) -> None:
-            if isinstance(found, IsterError):
-                done(found)
-            else:
-                self._chores.do(move(durable, partitions, lambda t: cursor_of(t, found), done))
-
-        self._chores.do(resolving([partition.topic for partition in partitions], to, on_resolved))
+                self._chores.do(seek(durable, to, self._chores.do, each))
 
     def save_cursor(self, pattern: str, name: str, saved: str, done: Done) -> None:
         """Keep where a subscription stands under a name."""

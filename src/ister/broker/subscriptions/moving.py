@@ -11,12 +11,13 @@ Always true:
 
 from collections.abc import Callable, Sequence
 
+from ister.base import Position
 from ister.base.errors import IsterError, SubscriptionNotFoundError
-from ister.broker.durable.partition import Partition
-from ister.broker.durable.subscription import DurableSubscription
+from ister.broker.durable import DurableSubscription, Partition
 from ister.broker.scheduling import Done, Latch, Steps
 from ister.broker.state import Acked, Change, CursorMoved
 from ister.broker.storage import Write
+from ister.broker.streams import resolving
 from ister.subscriptions import Cursor
 
 # Topics moved in one step, at 50 µs each: below 2 ms.
@@ -71,6 +72,29 @@ def move(
     if part:
         _move_part(durable, part, changes, latch.add())
     latch.close()
+
+
+def seek(
+    durable: DurableSubscription,
+    to: Position,
+    do: Callable[[Steps], object],
+    done: Done,
+) -> Steps:
+    """Find the offsets of a position, and have `do` move a subscription there."""
+    partitions = list(durable.partitions)
+
+    def on_resolved(found: dict[int, int] | IsterError) -> None:
+        if isinstance(found, IsterError):
+            done(found)
+            return
+
+        def cursor_of(partition: Partition) -> Cursor | None:
+            offset = found.get(partition.topic.record.topic)
+            return None if offset is None else Cursor(offset)
+
+        do(move(durable, partitions, cursor_of, done))
+
+    yield from resolving([partition.topic for partition in partitions], to, on_resolved)
 
 
 def _move_part(

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from ister.base import Clock
 from ister.base.errors import IsterError
-from ister.broker.durable.settings import Settings
-from ister.broker.durable.subscription import DurableSubscription
+from ister.broker.durable import DurableSubscription
 from ister.broker.state import SubscriptionCreated, SubscriptionDeleted
 from ister.broker.storage import Write
+from ister.broker.subscriptions.settings import Settings
 
 # A client tries to connect every 5 seconds at least: twice, and some time to be served.
 COMES_BACK_MS = 12_000
@@ -31,7 +31,7 @@ ENDED_AT_ONCE = 64
 
 
 class Expiry:
-    """See the module."""
+    """Ends durable subscriptions that have had no consumers for too long."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Expiry:
         else:
             self._keep_since(durable)
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """End subscriptions that have had no consumers for too long. Called once a second."""
         for durable in self._idle.due():
             self._end(durable)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ister.base import AckSettings
 from ister.base.errors import IsterError
-from ister.broker.durable.subscription import DurableSubscription
+from ister.broker.durable import DurableSubscription
 from ister.broker.scheduling import Done, after_all
 from ister.broker.state import SubscriptionCreated
 from ister.broker.storage import Write
@@ -19,7 +19,7 @@ Found = Callable[[DurableSubscription | IsterError], object]
 
 
 class Settings:
-    """See the module."""
+    """The changes of settings that the journal does not have yet."""
 
     def __init__(self, check: Callable[[DurableSubscription, AckSettings], object]) -> None:
         """`check` raises why a subscription cannot have ack settings."""
@@ -27,9 +27,9 @@ class Settings:
         # Those the journal does not have yet, with everybody who waits for that.
         self._waiting: dict[DurableSubscription, list[Found]] = {}
 
-    def wait(self, durable: DurableSubscription, told: Found) -> None:
-        """Have `told` called when the journal has a subscription, or has refused it."""
-        self._waiting.setdefault(durable, []).append(told)
+    def wait(self, durable: DurableSubscription, notify: Found) -> None:
+        """Have `notify` called when the journal has a subscription, or has refused it."""
+        self._waiting.setdefault(durable, []).append(notify)
 
     def hold(self, durable: DurableSubscription) -> None:
         """Have consumers of a subscription wait until `on_stored`."""
@@ -43,8 +43,8 @@ class Settings:
         self, durable: DurableSubscription, found: DurableSubscription | IsterError
     ) -> None:
         """The journal has a subscription, or has refused it."""
-        for told in self._waiting.pop(durable, ()):
-            told(found)
+        for notify in self._waiting.pop(durable, ()):
+            notify(found)
 
     def update(
         self, planned: Sequence[tuple[DurableSubscription, SubscriptionCreated]], done: Done
