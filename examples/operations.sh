@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A broker with TLS and tokens, and what its operator does with it: settings, tokens, a backup and
-# its restore. Needs openssl.
+# A broker with TLS and tokens, and common tasks of its operator: settings, tokens, backup and
+# restore. Needs openssl.
 #
 #     bash examples/operations.sh
 set -euo pipefail
@@ -24,7 +24,7 @@ stop() {
     wait "$broker"
 }
 
-# Certificate and tokens. Clients trust the certificate and show a token.
+# Certificate and tokens. Clients trust the certificate and present a token.
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 \
     -keyout broker.key -out broker.pem -subj "/CN=broker" -addext "subjectAltName=IP:127.0.0.1" 2> /dev/null
 openssl rand -hex 32 > ops.token
@@ -48,7 +48,7 @@ ister topics update orders --max-age 30d
 ister subs update orders billing --ack-timeout 5m --max-deliveries 3
 ister subs describe orders billing
 
-echo "== a token is taken back, and a new one counts"
+echo "== a token is revoked, and a new one is valid"
 openssl rand -hex 32 > new.token
 echo "ops $(cat new.token)" > tokens.new && mv tokens.new tokens.txt
 until ISTER_TOKEN_FILE=new.token ister topics list; do sleep 0.1; done

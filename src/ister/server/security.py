@@ -27,7 +27,7 @@ from ister.telemetry import Occasional
 LOOK_MS = 1_000
 
 NO_TOKEN = "no token was given: this broker asks for one"
-UNKNOWN_TOKEN = "the token is none that this broker knows"
+UNKNOWN_TOKEN = "unknown token"
 TOKEN_GONE = "the token was taken back"
 # For doors where it is a header, or metadata.
 BEARER_HINT = "send `authorization: Bearer TOKEN`"

@@ -53,7 +53,7 @@ from ister.broker.live import AnyTopic, Topic
 from ister.broker.scheduling import Done, Steps, ignore
 from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
 from ister.broker.state import NamespaceCreated, State
-from ister.broker.storage import Storage
+from ister.broker.storage import Storage, Write
 from ister.broker.streams import Streams, StreamTopic
 from ister.broker.subscriptions import Durables
 from ister.broker.timelines import Timelines
@@ -411,7 +411,7 @@ class Catalog:
             return
         namespace = namespace_of(topic)
         if namespace not in ALWAYS_THERE and namespace not in storage.state.namespaces:
-            storage.record([NamespaceCreated(namespace)], ignore)
+            storage.commit(Write(changes=[NamespaceCreated(namespace)]), ignore)
         made: list[StreamTopic] = []
 
         def on_done(error: IsterError | None) -> None:

@@ -10,7 +10,7 @@ from ister.codec import Batch
 
 if TYPE_CHECKING:
     from ister.broker.live.subscription import Subscription
-    from ister.broker.streams.stream import StreamTopic
+    from ister.broker.streams import StreamTopic
 
 # What is published in one go when messages have to be looked at, as far as that can be told.
 AT_ONCE_US = 4_000

@@ -5,7 +5,7 @@ A broker has one storage in its data folder, and may have another in an object s
 - once another broker has the log, nothing is written, compacted or removed any more (LOST).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from ister.base.errors import (
     StorageTakenError,
 )
 from ister.broker.scheduling import Done, Worker
-from ister.broker.state import Change, State
+from ister.broker.state import State
 from ister.broker.storage.committer import Committer
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS, Compactor
 from ister.broker.storage.threads import Workers
@@ -121,15 +121,6 @@ class Storage:
             done(None)
         finally:
             write.show()
-
-    def record(self, changes: Iterable[Change], done: Done, *, apply: bool = True) -> None:
-        """As `commit`, of changes alone; with `apply=False` the caller puts them into the state.
-
-        Raises `StorageFailedError` while nothing is taken.
-        """
-        self.committer.check()
-        listed = list(changes)
-        self.commit(Write(changes=listed) if apply else Write(journal_only=listed), done)
 
     def _on_lost(self, error: ShardMovedError) -> None:
         self.compactor.close()

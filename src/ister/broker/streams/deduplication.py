@@ -4,7 +4,7 @@ Always true: what is taken for a batch that is not committed yet is the stream's
 is cleared when the journal fails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 
 from ister.base.errors import SequenceError
@@ -15,10 +15,11 @@ from ister.codec import Batch, Column
 class Deduplication:
     """What was sent to one stream before. `record` has what is committed."""
 
-    __slots__ = ("_ids", "_keys", "_record", "_sequences")
+    __slots__ = ("_ids", "_keys", "_now_ms", "_record", "_sequences")
 
-    def __init__(self, record: TopicRecord) -> None:
+    def __init__(self, record: TopicRecord, now_ms: Callable[[], int]) -> None:
         self._record = record
+        self._now_ms = now_ms
         # Of batches that are not committed yet: by producer, the first number and the end of each.
         self._sequences: dict[str, dict[int, int]] = {}
         # Of batches with ids: the offset by the key of an id, and the keys by the first offset of a
@@ -57,11 +58,13 @@ class Deduplication:
             return False
         return self._record.producers.is_hole(name, first, batch.count)
 
-    def take_numbers(self, batch: Batch) -> None:
-        """A batch is about to be stored: its numbers are taken."""
-        if batch.numbered and (name := batch.producer_bytes):
+    def take_numbers(self, name: str, batch: Batch) -> None:
+        """A batch of a producer is about to be stored: its numbers are taken."""
+        if name and batch.numbered:
             first = batch.first_sequence
-            pending = self._sequences.setdefault(name.decode(errors="replace"), {})
+            pending = self._sequences.get(name)
+            if pending is None:
+                pending = self._sequences[name] = {}
             pending[first] = first + batch.count
 
     def on_numbers_stored(self, batch: Batch) -> None:
@@ -75,9 +78,7 @@ class Deduplication:
 
     # Message ids
 
-    def sort_out(
-        self, batch: Batch, *, next_offset: int, now_ms: int
-    ) -> tuple[Batch | None, list[int] | None]:
+    def sort_out(self, batch: Batch, next_offset: int) -> tuple[Batch | None, list[int] | None]:
         """Return what of a batch is new by its ids, to be stored at `next_offset`.
 
         When some of it is not, also the offset of each message: of one that was stored before as a
@@ -86,7 +87,7 @@ class Deduplication:
         if not batch.columns & Column.ID or not self._record.settings.dedup_window_ms:
             return batch, None
         keys = keys_of(batch.ids or ())
-        known = self.find_offsets(keys, next_offset=next_offset, now_ms=now_ms)
+        known = self.find_offsets(keys, next_offset)
         new = [slot for slot, offset in enumerate(known) if offset is None]
         if len(new) == batch.count:
             self._take_ids(keys, next_offset)
@@ -99,23 +100,21 @@ class Deduplication:
             self._take_ids([keys[slot] for slot in new], next_offset)
         return rest, offsets
 
-    def plan_offsets(self, batches: Sequence[Batch], *, next_offset: int, now_ms: int) -> list[int]:
+    def plan_offsets(self, batches: Sequence[Batch], next_offset: int) -> list[int]:
         """Return the offset of the first new message of each of some batches, stored in turn."""
         dedup = self._record.settings.dedup_window_ms
         ids = [keys_of(b.ids or ()) if b.columns & Column.ID and dedup else [] for b in batches]
         listed = list(chain.from_iterable(ids))
-        known = iter(self.find_offsets(listed, next_offset=next_offset, now_ms=now_ms))
+        known = iter(self.find_offsets(listed, next_offset))
         offset, offsets = next_offset, []
         for batch, keys in zip(batches, ids, strict=True):
             offsets.append(offset)
             offset += sum(o is None for o in islice(known, len(keys))) if keys else batch.count
         return offsets
 
-    def find_offsets(
-        self, keys: Sequence[str | None], *, next_offset: int, now_ms: int
-    ) -> list[int | None]:
+    def find_offsets(self, keys: Sequence[str | None], next_offset: int) -> list[int | None]:
         """Return for each key of an id the offset it was stored at before, `None` for a new one."""
-        newer_than_ms = now_ms - self._record.settings.dedup_window_ms
+        newer_than_ms = self._now_ms() - self._record.settings.dedup_window_ms
         find, pending = self._record.ids.find, self._ids
         known: list[int | None] = []
         fresh: dict[str, int] = {}

@@ -159,7 +159,7 @@ class StreamTopic:
         # The last time that was given, to a batch that is stored or on its way.
         self._stamped_ms = record.last_ms
         # What producers have sent before.
-        self.sent = Deduplication(record)
+        self.sent = Deduplication(record, storage.clock.now_ms)
         self.keys = PendingKeys(record)
         self._turns = turns
         # Followers that are notified of new messages in a later turn of the loop.
@@ -224,25 +224,23 @@ class StreamTopic:
             raise OffsetMismatchError(self.name, offset, self.appended)
         if "expected_key_offset" in expected:
             self.keys.check(batch, expected["expected_key_offset"])
-        new, offsets = self.sort_out(batch)
+        new, offsets = self.sent.sort_out(batch, self.appended)
         if offsets is not None:
-            self._publish_rest(batch, new, offsets, on_stored)
+            self._publish_rest(name, batch, new, offsets, on_stored)
         else:
-            self._store(batch, on_stored)
+            self._store(name, batch, on_stored)
 
     def sort_out(self, batch: Batch) -> tuple[Batch | None, list[int] | None]:
         """Return what of a batch is new by its ids, to be stamped next: see `Deduplication`."""
-        now_ms = self.storage.clock.now_ms()
-        return self.sent.sort_out(batch, next_offset=self.appended, now_ms=now_ms)
+        return self.sent.sort_out(batch, self.appended)
 
     def plan_offsets(self, batches: Sequence[Batch]) -> list[int]:
         """Return the offset of the first new message of each of some batches, stored in turn."""
-        now_ms = self.storage.clock.now_ms()
-        return self.sent.plan_offsets(batches, next_offset=self.appended, now_ms=now_ms)
+        return self.sent.plan_offsets(batches, self.appended)
 
-    def _store(self, batch: Batch, on_stored: OnStored) -> None:
+    def _store(self, name: str, batch: Batch, on_stored: OnStored) -> None:
         self.stamp(batch)
-        self.sent.take_numbers(batch)
+        self.sent.take_numbers(name, batch)
         write = Publish(self, batch, sync=self._sync)
         if self._in_memory:
             # The application chose to be answered before anything is safe.
@@ -348,11 +346,7 @@ class StreamTopic:
         """Answer a producer of a batch that is stored, or about to be, with where it is."""
         sequence, record = batch.first_sequence, self.record.producers
         if batch.columns & Column.ID:
-            known = self.sent.find_offsets(
-                keys_of(batch.ids or ()),
-                next_offset=self.appended,
-                now_ms=self.storage.clock.now_ms(),
-            )
+            known = self.sent.find_offsets(keys_of(batch.ids or ()), self.appended)
             if None not in known:
                 # What it repeats may still be on its way to the disk.
                 offsets = [~offset for offset in known if offset is not None]
@@ -372,10 +366,10 @@ class StreamTopic:
             self.storage.committer.add(done)
 
     def _publish_rest(
-        self, batch: Batch, rest: Batch | None, offsets: list[int], on_stored: OnStored
+        self, name: str, batch: Batch, rest: Batch | None, offsets: list[int], on_stored: OnStored
     ) -> None:
         """Store the messages of a batch that are new, and tell the offset of each."""
-        self.sent.take_numbers(batch)
+        self.sent.take_numbers(name, batch)
         taken = Sequenced(self.record.topic, batch.producer, batch.first_sequence, batch.count)
         batches = []
         if rest is not None:

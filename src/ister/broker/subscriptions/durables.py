@@ -60,7 +60,7 @@ from ister.broker.state import (
     SubscriptionRecord,
     TopicsCovered,
 )
-from ister.broker.storage import Storage
+from ister.broker.storage import Storage, Write
 from ister.broker.streams import ReadAheadBudget, StreamTopic, resolve
 from ister.broker.subscriptions.expiry import Expiry
 from ister.broker.subscriptions.moving import move, seek
@@ -440,7 +440,7 @@ class Durables:
                 self._forget(durable, "it could not be stored")
             self._settings.on_stored(durable, error or durable)
 
-        storage.record(changes, on_done, apply=False)
+        storage.commit(Write(journal_only=changes), on_done)
         durable = self._make(record, storage)
         self._settings.wait(durable, done)
         self._cover(durable, topics)
@@ -458,7 +458,7 @@ class Durables:
                     durable.coverage.remove(topic)
 
         durable.storage.committer.check()
-        durable.storage.record([self.cover_new([durable], missing)], on_done, apply=False)
+        durable.storage.commit(Write(journal_only=[self.cover_new([durable], missing)]), on_done)
 
     def _make(self, record: SubscriptionRecord, storage: Storage) -> DurableSubscription:
         durable = DurableSubscription(
@@ -499,7 +499,7 @@ class Durables:
                 self._forget(durable, "the subscription was deleted")
             done(error)
 
-        durable.storage.record([SubscriptionDeleted(durable.number)], on_done)
+        durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), on_done)
 
     def on_topics_gone(self, names: Collection[str], reason: str) -> Steps:
         """Forget the subscriptions on deleted topics, one in each step."""
@@ -508,7 +508,7 @@ class Durables:
                 continue
             # Without the journal it is found again at the next start, and deleted then.
             if durable.storage.committer.error is None:
-                durable.storage.record([SubscriptionDeleted(durable.number)], ignore)
+                durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), ignore)
             self._forget(durable, reason)
             yield
 
@@ -559,7 +559,7 @@ class Durables:
             durable.storage.committer.check()
         each = after_all(len(found), done)
         for durable in found:
-            durable.storage.record([CursorDropped(durable.number, saved)], each)
+            durable.storage.commit(Write(changes=[CursorDropped(durable.number, saved)]), each)
 
     def pause(self, pattern: str, name: str, done: Done, *, paused: bool) -> None:
         """Let a subscription rest, or go on."""
@@ -576,7 +576,9 @@ class Durables:
                 durable.set_paused(paused=paused)
             done(error)
 
-        durable.storage.record([SubscriptionPaused(durable.number, paused)], on_done, apply=False)
+        durable.storage.commit(
+            Write(journal_only=[SubscriptionPaused(durable.number, paused)]), on_done
+        )
 
 
 def _with(durable: DurableSubscription, wanted: Wanted) -> SubscriptionCreated:

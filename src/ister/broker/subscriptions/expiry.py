@@ -19,6 +19,7 @@ from ister.base import Clock
 from ister.base.errors import IsterError
 from ister.broker.durable import DurableSubscription
 from ister.broker.state import SubscriptionCreated, SubscriptionDeleted
+from ister.broker.storage import Write
 from ister.broker.subscriptions.settings import Settings
 
 # A client tries to connect every 5 seconds at least: twice, and some time to be served.
@@ -106,7 +107,7 @@ class Expiry:
 
         self._ending.add(durable)
         self._settings.hold(durable)
-        durable.storage.record([SubscriptionDeleted(durable.number)], on_done)
+        durable.storage.commit(Write(changes=[SubscriptionDeleted(durable.number)]), on_done)
 
 
 class IdleSubscriptions:

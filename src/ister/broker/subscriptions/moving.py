@@ -16,6 +16,7 @@ from ister.base.errors import IsterError, SubscriptionNotFoundError
 from ister.broker.durable import DurableSubscription, Partition
 from ister.broker.scheduling import Done, Latch, Steps
 from ister.broker.state import Acked, Change, CursorMoved
+from ister.broker.storage import Write
 from ister.broker.streams import resolving
 from ister.subscriptions import Cursor
 
@@ -107,10 +108,6 @@ def _move_part(
             undo()
         done(error)
 
-    try:
-        # Not applied by the state, whose cursors these are: moving does that.
-        durable.storage.record(changes, on_done, apply=False)
-    except IsterError as error:
-        done(error)
-        return
+    # Not applied by the state, whose cursors these are: moving does that.
+    durable.storage.commit(Write(journal_only=changes), on_done)
     undo = durable.move(dict(part))

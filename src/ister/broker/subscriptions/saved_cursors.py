@@ -22,6 +22,7 @@ from ister.base.limits import (
 from ister.broker.durable import DurableSubscription, Partition
 from ister.broker.scheduling import Done, Steps
 from ister.broker.state import CursorSaved, decode_cursors, encode_cursors
+from ister.broker.storage import Write
 from ister.subscriptions import Cursor
 
 
@@ -48,7 +49,7 @@ class SavedCursors:
                 self._pending.remove(pending)
                 done(error)
 
-            durable.storage.record([change], on_done)
+            durable.storage.commit(Write(changes=[change]), on_done)
             self._pending.append(pending)
         except IsterError as error:
             done(error)

@@ -13,6 +13,7 @@ from ister.base.errors import IsterError
 from ister.broker.durable import DurableSubscription
 from ister.broker.scheduling import Done, after_all
 from ister.broker.state import SubscriptionCreated
+from ister.broker.storage import Write
 
 Found = Callable[[DurableSubscription | IsterError], object]
 
@@ -77,5 +78,5 @@ class Settings:
                 durable.change(durable.journaled)
             done(error or durable)
 
-        durable.storage.record([created], on_done, apply=False)
+        durable.storage.commit(Write(journal_only=[created]), on_done)
         durable.change(created)

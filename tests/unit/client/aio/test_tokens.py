@@ -103,8 +103,8 @@ async def test_a_token_that_the_broker_knows_lets_a_client_in(asking: Asking) ->
     ("token", "reason"),
     [
         (None, "no token was given: this broker asks for one"),
-        (OTHER, "the token is none that this broker knows"),
-        (lambda: OTHER, "the token is none that this broker knows"),
+        (OTHER, "unknown token"),
+        (lambda: OTHER, "unknown token"),
     ],
     ids=["none", "text", "function"],
 )
