@@ -143,9 +143,10 @@ class Dispatch:
 
     def run(self) -> None:
         """Hand out what can be, as long as there is time."""
-        if self._running:
-            return
         turns, queues = self._turns, self._queues
+        any_left = self._new or self._again or (queues is not None and not queues.is_empty)
+        if self._running or not any_left:
+            return
         if not turns.join() or (queues is not None and not queues.sort(turns.is_over)):
             self._wait()
             return

@@ -25,9 +25,8 @@ class EndOfTurn:
     def add(self, waiter: Waiter) -> None:
         """Have `go_through` called at the end of this turn."""
         self._waiting[waiter] = None
-        if not self._scheduled and not self.expected:
-            self._scheduled = True
-            self._call_soon(self._on_loop)
+        if not self.expected:
+            self._schedule()
 
     def run(self) -> None:
         """The end of the turn has come."""
@@ -42,6 +41,14 @@ class EndOfTurn:
                 waiter.go_through()
         finally:
             self._running = False
+            if waiting:
+                # One of them has failed: the others must not wait for ever.
+                self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._on_loop)
 
     def _on_loop(self) -> None:
         self._scheduled = False

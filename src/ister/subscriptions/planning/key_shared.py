@@ -98,6 +98,11 @@ class KeyShared:
         """Return how many of `count` messages a consumer can be sent now."""
         return max(min(count, member.credit_count, self._room()), 0) if member.ready else 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits for anybody, in any topic."""
+        return not self._partitions and not self._unsorted
+
     def is_full(self, partition: Plannable) -> bool:
         """Whether so much of a topic is queued that nothing more of it is taken."""
         gated = partition.gate.parked if partition.gate is not None else 0
