@@ -44,6 +44,7 @@ from ister.broker.timelines import (
     Timelines,
     TimelineSink,
     WithStore,
+    finish_leases,
 )
 from ister.broker.transactions import Published, Spool, Spooling, Stage, Transaction, check_commit
 
@@ -100,6 +101,7 @@ __all__ = [
     "carry_out",
     "check_commit",
     "default_dead_letter_topic",
+    "finish_leases",
     "locate",
     "open_reader",
     "open_storage",

@@ -22,8 +22,8 @@ import ister
 import ister.sync
 from ister.errors import UnauthenticatedError
 from ister.spark.pipelines import RunOptions, read_pipeline
-from ister.spark.pipelines.progress import LinesView
-from ister.spark.pipelines.running import Runner
+from ister.spark.pipelines.runtime.progress import LinesView
+from ister.spark.pipelines.runtime.runner import Runner
 
 pytestmark = pytest.mark.e2e
 

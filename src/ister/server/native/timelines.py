@@ -18,13 +18,14 @@ from ister.base.limits import (
     ATTRIBUTES_COUNT_MAX,
     DRIFT_US_MAX,
     MESSAGE_ID_BYTES_MAX,
+    PRIORITY_LEVELS,
     TIMELINE_BYTES,
     TIMELINE_CHANGES_MAX,
     TIMELINE_CREDIT_MAX,
     TIMELINE_MESSAGE_BYTES_MAX,
     TIMELINE_PAGE_MAX,
 )
-from ister.broker import Redriven, RedrivePage, Reject, TimelineConsumer
+from ister.broker import Redriven, RedrivePage, Reject, TimelineConsumer, finish_leases
 from ister.server.native.channels import check_channel, check_room
 from ister.timeline import (
     Changed,
@@ -84,7 +85,6 @@ if TYPE_CHECKING:
 Reply = Callable[[Command | IsterError], object]
 Action = Callable[["NativeSession", Any, Reply], None]
 
-LEVELS = 32
 # Milliseconds since 1970 up to the year 9999. Below 2**53, so that any language can have it.
 TIME_MS_MAX = 253_402_300_800_000
 # Commands of one client that wait for the store, before we read no more from it: 64 MiB, or as many
@@ -185,7 +185,7 @@ class TimelineOutlet:
         if consumer is not None:
             if unused:
                 releases = [Release(0, r.id, "", r.version, r.due_ms, unused=True) for r in unused]
-                consumer.finish(releases, lambda _: None)
+                finish_leases(consumer, releases, lambda _: None)
             consumer.close()
             self.consumer_closed(channel, "it does not read what it is sent")
 
@@ -214,7 +214,7 @@ def _owner_changes(command: ChangeTimeline) -> list[Put | Move | Update | Delete
     levels = column(command.levels, count, 0)
     versions = column(command.versions, count, 0)
     check_numbers(command.due_ms, TIME_MS_MAX, "a time")
-    check_numbers(command.levels, LEVELS - 1, "a priority")
+    check_numbers(command.levels, PRIORITY_LEVELS - 1, "a priority")
     check_numbers(command.versions, NUMBER_MAX, "a version")
     check_ids(command.ids)
     for slot, packed in enumerate(attributes):
@@ -438,7 +438,7 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
         reply(changed)
 
     # Of an honest client that is a few hundred reasons of 1 KiB at most.
-    consumer.finish(changes, on_done, column(command.reasons or (), lengths, ""))
+    finish_leases(consumer, changes, on_done, column(command.reasons or (), lengths, ""))
 
 
 def _end_of(kind: int, outcome: Changed | Row | IsterError) -> int:
@@ -513,12 +513,14 @@ def _check_range(start_ms: int, end_ms: int) -> None:
 
 def check_ids(ids: Sequence[str]) -> None:
     """Raise `BadRequestError` for an id that no message can have."""
-    # Most are far shorter than what could be too long in UTF-8.
     for name in ids:
-        if not 0 < len(name) <= MESSAGE_ID_BYTES_MAX // 4 and not (
-            0 < len(name.encode()) <= MESSAGE_ID_BYTES_MAX
-        ):
-            raise BadRequestError(f"a message id is text of 1 to {MESSAGE_ID_BYTES_MAX} bytes")
+        # Most are far shorter than what could be too long in UTF-8.
+        if 0 < len(name) <= MESSAGE_ID_BYTES_MAX // 4 and name.isprintable():
+            continue
+        # Not every database takes a zero in a text.
+        if not 0 < len(name.encode()) <= MESSAGE_ID_BYTES_MAX or "\0" in name:
+            what = f"a message id is text of 1 to {MESSAGE_ID_BYTES_MAX} bytes without zeros"
+            raise BadRequestError(f"{what}: {name[:64]!r}")
 
 
 def check_attributes(packed: bytes) -> None:
