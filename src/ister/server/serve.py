@@ -42,6 +42,7 @@ from ister.server.addresses import check_addresses, explain
 from ister.server.backups import Backups
 from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
+from ister.server.operations import Dispatcher
 from ister.server.security import Guard, open_guard
 from ister.server.storage import Storages, in_thread
 from ister.server.threads import DaemonExecutor
@@ -112,7 +113,6 @@ def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None
 async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
     """As `run_broker`, inside a running event loop whose signals are ours."""
     # Here, because whoever needs only the native door should not pay for a web server.
-    from ister.server.admin import Admin
     from ister.server.http import App, HttpDoor, Sites
 
     keep_freed_memory()
@@ -141,17 +141,17 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     registry, grpc_door = opening.result()
     broker.guard_of = registry.guard
     registry.on_bound.append(broker.on_bound)
-    admin = Admin(broker, registry)
+    dispatcher = Dispatcher(broker, registry)
     native = NativeDoor(
         broker,
         heartbeat_ms=config.native.heartbeat_ms,
         busy_poll_us=config.native.busy_poll_us,
-        registry=registry,
+        dispatcher=dispatcher,
         guard=guard,
     )
     doors = Doors(
         native,
-        HttpDoor(App(broker, native, admin, guard, Sites(config.http_names))),
+        HttpDoor(App(broker, native, dispatcher, guard, Sites(config.http_names))),
         Backups(config.data_folder, storage.sources, now_ms=clock.now_ms),
     )
     try:
@@ -160,14 +160,14 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
                 broker,
                 registry=registry,
                 metadata=metadata,
-                admin=admin,
+                dispatcher=dispatcher,
                 guard=guard,
                 connections_max=_grpc_connections_max(config.limits.connections_max, files_max),
             )
         addresses = await _open_doors(config, doors, guard)
         # As in `run_broker`, for what the doors have loaded.
         gc.freeze()
-        admin.doors.update(addresses.doors)
+        dispatcher.node.doors.update(addresses.doors)
         await doors.backups.open()
         _write_ready_file(config.ready_file, addresses)
         logger.info("broker_ready", broker=broker.name, **addresses.doors)

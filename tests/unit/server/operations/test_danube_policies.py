@@ -1,6 +1,7 @@
 """Danube's failure policies as settings of ours, and back; and what is kept of them."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ import ister
 from ister.base import AckSettings
 from ister.base.errors import BadRequestError, InvalidError, IsterError
 from ister.metadata import MemoryMetadata, Put
-from ister.server.admin import Admin
+from ister.operations import CreateSubscription, CreateTopic, DescribeSettings
 from ister.server.grpc.admin_policies import (
     DANUBE_ACKS,
     EXPONENTIAL,
@@ -26,6 +27,7 @@ from ister.server.grpc.admin_settings import Kept, SubscriptionSettings
 from ister.server.grpc.admin_subscriptions import SubscriptionAdmin
 from ister.server.grpc.messages import message
 from ister.server.grpc.status import Refusal
+from ister.server.operations import Dispatcher, topic_exists, topic_identity
 from ister.testing import MemoryBroker
 
 TOPIC = "/default/orders"
@@ -239,12 +241,12 @@ async def test_kept_policy_with_reserved_dead_letter_topic_is_ignored_at_start(
 
 @pytest.mark.parametrize("letters", ["/default/live", f"{TOPIC}-part-1", "/system/dead"])
 async def test_refused_policy_is_not_kept(
-    settings: SubscriptionSettings, admin: Admin, client: ister.Client, letters: str
+    settings: SubscriptionSettings, dispatcher: Dispatcher, client: ister.Client, letters: str
 ) -> None:
     await client.create_topic("/default/live")
-    await admin.topics.create(TOPIC, kind="stream", partitions=2)
+    await dispatcher.run(CreateTopic(TOPIC, kind="stream", partitions=2))
     for partition in (0, 1):
-        await admin.subscriptions.create(f"{TOPIC}-part-{partition}", "billing")
+        await dispatcher.run(CreateSubscription(f"{TOPIC}-part-{partition}", "billing"))
     request = message("danube_admin.SetSubscriptionFailurePolicyRequest")(
         topic=TOPIC, subscription="billing"
     )
@@ -253,20 +255,20 @@ async def test_refused_policy_is_not_kept(
             ack_timeout_ms=1_000, dead_letter_topic=letters, poison_policy=0
         )
     )
-    before = admin.subscriptions.settings(f"{TOPIC}-part-0", "billing")
-    set_policy = SubscriptionAdmin(admin, settings).handlers()["SetSubscriptionFailurePolicy"]
+    before = await dispatcher.run(DescribeSettings(f"{TOPIC}-part-0", "billing"))
+    set_policy = SubscriptionAdmin(dispatcher, settings).handlers()["SetSubscriptionFailurePolicy"]
     with pytest.raises((IsterError, Refusal)):
         await set_policy(request, None)
 
     assert settings.policy(TOPIC, "billing", None) is None
-    assert admin.subscriptions.settings(f"{TOPIC}-part-0", "billing") == before
+    assert (await dispatcher.run(DescribeSettings(f"{TOPIC}-part-0", "billing"))) == before
 
 
 async def test_a_later_topic_of_the_name_has_nothing_to_do_with_what_was_set(
-    metadata: MemoryMetadata, memory: MemoryBroker, admin: Admin, client: ister.Client
+    metadata: MemoryMetadata, memory: MemoryBroker, dispatcher: Dispatcher, client: ister.Client
 ) -> None:
-    settings = SubscriptionSettings(metadata, identity_of=admin.topics.identity)
-    await admin.topics.create(TOPIC, kind="stream", partitions=2)
+    settings = SubscriptionSettings(metadata, identity_of=partial(topic_identity, dispatcher.node))
+    await dispatcher.run(CreateTopic(TOPIC, kind="stream", partitions=2))
     await settings.keep_policy(TOPIC, "billing", ODD)
     assert settings.policy(f"{TOPIC}-part-1", "billing", None) == ODD
 
@@ -280,7 +282,7 @@ async def test_a_later_topic_of_the_name_has_nothing_to_do_with_what_was_set(
     await settings.keep_unacked_max(TOPIC, "billing", 3)
     assert settings.policy(TOPIC, "billing", None) is None
     await memory.restart()
-    topics = Admin(memory.engine).topics
-    again = SubscriptionSettings(metadata, identity_of=topics.identity)
-    await again.load(exists=topics.exists)
+    node = Dispatcher(memory.engine).node
+    again = SubscriptionSettings(metadata, identity_of=partial(topic_identity, node))
+    await again.load(exists=partial(topic_exists, node))
     assert again.unacked_max(TOPIC, "billing", None) == 3

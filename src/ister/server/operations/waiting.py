@@ -1,4 +1,4 @@
-"""The broker calls back when something is done; whoever administrates it waits.
+"""The broker calls back when something is done; some operations wait for that.
 
 What is several steps is done as a whole: who asked for it may go away in between.
 """
@@ -17,10 +17,15 @@ _under_way: set[asyncio.Future[Any]] = set()
 
 async def whole(work: Awaitable[Result]) -> Result:
     """Return what `work` returns, or raise what it raises; it ends also when we are cancelled."""
+    return await asyncio.shield(keep(work))
+
+
+def keep(work: Awaitable[Result]) -> "asyncio.Future[Result]":
+    """Have `work` done by a task that ends by itself, and return that."""
     task = asyncio.ensure_future(work)
     _under_way.add(task)
     task.add_done_callback(_on_ended)
-    return await asyncio.shield(task)
+    return task
 
 
 def _on_ended(task: asyncio.Future[Any]) -> None:

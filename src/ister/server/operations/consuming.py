@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ister.base.errors import ClosedError, IsterError
 from ister.broker import Broker, Membership, StreamTopic, SubscribeOptions, Topic
 from ister.codec import Batch
-from ister.server.admin import waiting
+from ister.server.operations import waiting
 from ister.subscriptions import Responder
 
 _NUMBERS = count(1)

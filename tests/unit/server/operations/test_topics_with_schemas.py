@@ -1,18 +1,20 @@
 """Topics made with a schema through Danube's admin API: both are there afterwards, or neither."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ister.base.errors import LimitReachedError, NamespaceNotFoundError, SchemaNotFoundError
 from ister.metadata import MemoryMetadata
+from ister.operations import DeleteTopic
 from ister.registry import Registry, RegistryLimits
-from ister.server.admin import Admin
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.admin_topics import TopicAdmin
 from ister.server.grpc.messages import message
 from ister.server.grpc.schemas import SchemaRefs
+from ister.server.operations import Dispatcher, topic_exists, topic_identity
 from ister.testing import MemoryBroker, settle
 
 TOPIC = "/default/orders"
@@ -23,10 +25,12 @@ class Bench:
 
     def __init__(self, memory: MemoryBroker, registry: Registry) -> None:
         self.registry = registry
-        self.admin = Admin(memory.engine, registry)
+        self.dispatcher = Dispatcher(memory.engine, registry)
         self.metadata = MemoryMetadata()
-        self.settings = SubscriptionSettings(self.metadata, identity_of=self.admin.topics.identity)
-        self._handlers = TopicAdmin(self.admin, self.settings).handlers()
+        self.settings = SubscriptionSettings(
+            self.metadata, identity_of=partial(topic_identity, self.dispatcher.node)
+        )
+        self._handlers = TopicAdmin(self.dispatcher, self.settings).handlers()
 
     async def create(self, name: str, **fields: Any) -> None:
         request = message("danube_admin.NewTopicRequest")(name=name, **fields)
@@ -57,8 +61,8 @@ async def test_a_topic_that_cannot_be_bound_is_not_left_behind(
         await bench.create(name, schema_subject="orders")
     with pytest.raises(LimitReachedError):
         await bench.create_partitioned(TOPIC, partitions=2, schema_subject="orders")
-    assert not bench.admin.topics.exists(TOPIC)
-    assert not bench.admin.topics.exists(name)
+    assert not topic_exists(bench.dispatcher.node, TOPIC)
+    assert not topic_exists(bench.dispatcher.node, name)
 
 
 async def test_a_topic_that_cannot_be_made_is_not_left_bound(memory: MemoryBroker) -> None:
@@ -97,7 +101,7 @@ async def test_a_schema_that_is_missing_is_told_before_anything_is_made(
 
     with pytest.raises(SchemaNotFoundError):
         await bench.create(TOPIC, schema_subject="nothing")
-    assert not bench.admin.topics.exists(TOPIC)
+    assert not topic_exists(bench.dispatcher.node, TOPIC)
 
 
 # Deletions
@@ -108,14 +112,14 @@ async def test_a_deletion_that_nobody_waits_for_any_more_unbinds_as_well(
 ) -> None:
     bench = await bench_of(memory)
     await bench.create(TOPIC, dispatch_strategy=1, schema_subject="orders")
-    deleting = asyncio.create_task(bench.admin.topics.delete(TOPIC))
+    deleting = asyncio.create_task(bench.dispatcher.run(DeleteTopic(TOPIC)))
     await asyncio.sleep(0)
     deleting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await deleting
     await settle()
 
-    assert not bench.admin.topics.exists(TOPIC)
+    assert not topic_exists(bench.dispatcher.node, TOPIC)
     assert bench.registry.bindings() == []
 
 
@@ -132,7 +136,7 @@ async def test_a_creation_that_nobody_waits_for_any_more_makes_all_of_it(
         await creating
     await settle()
 
-    assert bench.admin.topics.exists(TOPIC)
+    assert topic_exists(bench.dispatcher.node, TOPIC)
     assert bench.registry.binding(TOPIC).subject == "orders"
 
 
@@ -145,7 +149,7 @@ async def test_a_topic_whose_settings_cannot_be_removed_is_deleted_all_the_same(
     await bench.metadata.close()
     await bench.delete(TOPIC)
 
-    assert not bench.admin.topics.exists(TOPIC)
+    assert not topic_exists(bench.dispatcher.node, TOPIC)
     await bench.create(TOPIC, dispatch_strategy=1)
     assert bench.settings.unacked_max(TOPIC, "billing", None) is None
 

@@ -1,11 +1,11 @@
-"""The admin model of a broker in memory, and a client of that broker."""
+"""Operations on a broker in memory, and a client of that broker."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 import ister
-from ister.server.admin import Admin
+from ister.server.operations import Dispatcher
 from ister.testing import MemoryBroker
 
 
@@ -17,9 +17,9 @@ async def memory() -> AsyncIterator[MemoryBroker]:
 
 
 @pytest.fixture
-def admin(memory: MemoryBroker) -> Admin:
-    """Its admin model."""
-    return Admin(memory.engine)
+def dispatcher(memory: MemoryBroker) -> Dispatcher:
+    """What carries out operations on it."""
+    return Dispatcher(memory.engine)
 
 
 @pytest.fixture

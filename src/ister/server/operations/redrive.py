@@ -30,8 +30,8 @@ from ister.broker import (
     default_dead_letter_topic,
 )
 from ister.codec import NO_SCHEMA, Attributes, Batch, encode
-from ister.server.admin import waiting
-from ister.server.admin.consuming import Inbox, Taken, attach
+from ister.server.operations import waiting
+from ister.server.operations.consuming import Inbox, Taken, attach
 
 # The subscription that the letters are taken by: the same one whoever asks, so that two who ask
 # at once do not move the same letters.

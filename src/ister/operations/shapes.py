@@ -1,15 +1,17 @@
-"""What requests hold: names in paths, pages in queries, settings in bodies.
+"""What operations hold: names, pages, places, settings of subscriptions.
 
 Bounds that JSON Schema can say are said here, so that the documentation has them; the broker
 checks all of them again, and those it cannot say.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from ister.base import Origin, Position, check_milliseconds, full_name
+from ister.base.errors import BadRequestError
 from ister.base.limits import (
     ACK_TIMEOUT_MS_MAX,
     ACK_TIMEOUT_MS_MIN,
@@ -48,6 +50,9 @@ PatternTail = Annotated[
         examples=["orders"],
     ),
 ]
+# Whole names, as in `/default/orders`. In a path they are a namespace and what follows it.
+TopicName = Annotated[str, Meta(extra={"tail": TopicTail})]
+PatternName = Annotated[str, Meta(extra={"tail": PatternTail})]
 PlainName = Annotated[
     str,
     Meta(
@@ -60,60 +65,35 @@ Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_MAX, description="Rows of a page.")]
 After = Annotated[str, Meta(description="`next` of the page before; empty for the first.")]
+ExistOk = Annotated[
+    bool,
+    Meta(
+        description="Whether it is fine to find it there already, with the same settings.",
+        extra={"in": "query"},
+    ),
+]
 Encoding = Annotated[
     Literal["text", "base64"],
     Meta(description="How bytes are written: as text (UTF-8), or in Base64."),
 ]
 
 
-class NamespacePath(Struct):
-    """A namespace."""
-
-    namespace: NamespaceName
-
-
-class TopicPath(Struct):
-    """A topic."""
-
-    namespace: NamespaceName
-    topic: TopicTail
-
-    @property
-    def name(self) -> str:
-        """The whole name of the topic."""
-        return f"/{self.namespace}/{self.topic}"
+def encode_bytes(data: bytes) -> tuple[str, Encoding]:
+    """Return bytes as text if they are text, else in Base64."""
+    try:
+        return data.decode(), "text"
+    except UnicodeDecodeError:
+        return b64encode(data).decode(), "base64"
 
 
-class PatternPath(Struct):
-    """A topic or pattern."""
-
-    namespace: NamespaceName
-    topic: PatternTail
-
-    @property
-    def name(self) -> str:
-        """The whole name of the topic or pattern."""
-        return f"/{self.namespace}/{self.topic}"
-
-
-class SubscriptionPath(Struct):
-    """A subscription on a topic or pattern."""
-
-    namespace: NamespaceName
-    topic: PatternTail
-    subscription: PlainName
-
-    @property
-    def name(self) -> str:
-        """The whole name of the topic or pattern."""
-        return f"/{self.namespace}/{self.topic}"
-
-
-class PageQuery(Struct, forbid_unknown_fields=True):
-    """Which page of a list."""
-
-    limit: PageSize = 100
-    after: After = ""
+def decode_bytes(text: str, encoding: str) -> bytes:
+    """Return what `text` stands for."""
+    if encoding != "base64":
+        return text.encode()
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError):
+        raise BadRequestError("what is said to be base64 is not") from None
 
 
 class Latest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="origin", tag="latest"):
@@ -202,7 +182,7 @@ class AckChanges(Struct, frozen=True, forbid_unknown_fields=True):
     in_flight_max: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     in_flight_bytes_max: Annotated[int, Meta(ge=1, le=2**40)] | None = None
 
-    def changed(self) -> Mapping[str, object]:
+    def changed(self) -> dict[str, Any]:
         """Return the settings that are to change."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
         steps = found["backoff_ms"]
@@ -211,3 +191,7 @@ class AckChanges(Struct, frozen=True, forbid_unknown_fields=True):
         if self.dead_letter_topic is not None:
             found["dead_letter_topic"] = full_name(self.dead_letter_topic)
         return {name: value for name, value in found.items() if value is not None}
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `ChangeSettings`."""
+        return {"changes": self.changed()}
