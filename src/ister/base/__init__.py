@@ -45,6 +45,7 @@ from ister.base.streams import (
     StreamSettings,
 )
 from ister.base.text import (
+    NO_SECRETS,
     hide_secrets,
     printable,
     printable_json,
@@ -96,6 +97,7 @@ __all__ = [
     "LATEST",
     "MILLISECONDS_MIN",
     "NATIVE_PORT",
+    "NO_SECRETS",
     "OFF",
     "SYSTEM_NAMESPACE",
     "TLS_CA_VARIABLE",

@@ -29,6 +29,12 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 
+# What to say to somebody who has put them into the URL of an object store.
+NO_SECRETS = (
+    "credentials and options in the URL are ignored by object stores: set environment variables "
+    "instead (AWS_ACCESS_KEY_ID, AZURE_STORAGE_SAS_TOKEN, ...)"
+)
+
 
 def without_secrets(url: str) -> str:
     """Return the URL of a store or a database without credentials.

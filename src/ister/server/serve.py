@@ -36,11 +36,11 @@ from ister.base import AutoCreate, Clock
 from ister.base.errors import ConfigError, StorageFailedError
 from ister.broker import Broker
 from ister.codec import keep_freed_memory
+from ister.config import GrpcConfig, ServerConfig
 from ister.metadata import Metadata, SqliteMetadata
 from ister.objects import make_folder
 from ister.server.addresses import check_addresses, explain
 from ister.server.backups import Backups
-from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
 from ister.server.operations import Dispatcher
 from ister.server.security import Guard, open_guard

@@ -24,7 +24,7 @@ from ister.base.errors import (
     ProtocolError,
     UnauthenticatedError,
 )
-from ister.base.limits import MIB
+from ister.base.limits import BUSY_POLL_US, HEARTBEAT_MS, MIB
 from ister.broker import Broker, Turns
 from ister.server.handshakes import Handshakes
 from ister.server.native.conversation import Conversation
@@ -36,13 +36,10 @@ from ister.wire import PlacePool, State
 
 CallSoon = Callable[[Callable[[], object]], object]
 
-HEARTBEAT_MS = 10_000
 # What the answer to a bulk producer may wait for company.
 LATE_S = 0.001
 # One read of small frames.
 SCRATCH_BYTES = 64 * 1024
-# The turn of a client between two messages of a conversation, on a busy machine.
-BUSY_POLL_US = 300
 HANDSHAKE_MS_MAX = 5_000
 SWEEP_S = 1.0
 # Frames that have begun to arrive and not ended, of all connections: 32 of the largest, or 800

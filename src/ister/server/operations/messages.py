@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import count
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
@@ -12,11 +13,13 @@ from ister.base.limits import MIB
 from ister.broker import Reader, StreamTopic, open_reader
 from ister.codec import NO_SCHEMA, Batch, encode
 from ister.operations import MessagePage, MessageRow, PeekMessages, Published, PublishMessage
-from ister.schemas import SchemaType, codec_for, parse_schema
 from ister.server.operations import waiting
 from ister.server.operations.node import Node
 from ister.server.operations.topics import topic_exists
 from ister.topics import Router
+
+if TYPE_CHECKING:
+    from ister.schemas import SchemaType
 
 # What the names of producers start with that messages of an operator come from.
 PRODUCER = "admin"
@@ -81,7 +84,9 @@ async def _encoded(node: Node, asked: PublishMessage) -> tuple[bytes, tuple[int,
     return payload, (found.schema_id, found.version)
 
 
-def _encode(type_: SchemaType, definition: bytes, payload: bytes) -> bytes:
+def _encode(type_: "SchemaType", definition: bytes, payload: bytes) -> bytes:
+    from ister.schemas import codec_for, parse_schema
+
     try:
         value = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -11,8 +11,15 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ister.base import AutoCreate, parse_size, parse_span, size_text, span_text, without_secrets
-from ister.objects import NO_SECRETS
+from ister.base import (
+    NO_SECRETS,
+    AutoCreate,
+    parse_size,
+    parse_span,
+    size_text,
+    span_text,
+    without_secrets,
+)
 
 Value = str | int | float | Path
 Parse = Callable[[object], Value]
@@ -28,7 +35,12 @@ class Setting:
     variable: str
     parse: Parse
     default: Value | None
+    # What it is, in a sentence or two: for the help of the command line and for the guide.
     why: str
+    # What stands for its value in the help; empty for a switch, which has none.
+    metavar: str = ""
+    # The default as people write it.
+    shown: str = ""
     # Its value is not to be shown: there may be a password in it.
     secret: bool = False
 
@@ -46,15 +58,24 @@ class Source:
 
 
 def setting(
-    *, flag: str, parse: Parse, why: str, key: str = "", secret: bool = False
+    flag: str,
+    why: str,
+    *,
+    parse: Parse,
+    key: str = "",
+    shown: str = "",
+    secret: bool = False,
 ) -> dict[str, Any]:
     """Return the metadata that makes a dataclass field a setting.
 
-    Its variable follows from the flag, its name in the file is `key` or that of the field.
+    `flag` is as in the help, with what stands for its value: `--port PORT`. The variable follows
+    from it; the name in the file is `key` or that of the field. `shown` is the default, where it
+    is not the value of the field.
     """
+    flag, _, metavar = flag.partition(" ")
     variable = "ISTER_" + flag.lstrip("-").replace("-", "_").upper()
     found = {"flag": flag, "variable": variable, "key": key, "parse": parse, "why": why}
-    return found | {"secret": secret}
+    return found | {"metavar": metavar, "shown": shown, "secret": secret}
 
 
 def settings_of(part: type[Any], name: str) -> list[Setting]:
@@ -72,10 +93,20 @@ def settings_of(part: type[Any], name: str) -> list[Setting]:
                     parse=one.metadata["parse"],
                     default=default,
                     why=one.metadata["why"],
+                    metavar=one.metadata["metavar"],
+                    shown=one.metadata["shown"] or _shown(one.name, default),
                     secret=one.metadata["secret"],
                 )
             )
     return found
+
+
+def _shown(name: str, value: Value | None) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return size_text(value)
+    if name.endswith("_ms") and isinstance(value, int):
+        return span_text(value)
+    return "" if value is None or value is False else str(value)
 
 
 def resolve(

@@ -8,7 +8,7 @@ import pytest
 
 from ister.base.errors import ConfigError
 from ister.base.limits import BATCH_BYTES_CEILING, MIB, Limits
-from ister.server import ServerConfig, StorageConfig, all_settings, read_config
+from ister.config import ServerConfig, StorageConfig, all_settings, read_config
 
 
 def read(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ister.base import is_loopback, size_text
 
 if TYPE_CHECKING:
-    from ister.server.config import ServerConfig
+    from ister.config.config import ServerConfig
 
 
 def contradictions(config: "ServerConfig") -> list[str]:
