@@ -63,7 +63,7 @@ bench-live: $(STAMP) ## compare live messaging with NATS and a plain relay
 	@$(BIN)/python -m bench.live $(BENCH_ARGS)
 
 bench-grpc: $(STAMP) ## compare the gRPC door with a bare grpcio server, through Danube's client
-	@$(BIN)/python -m bench.grpc_door $(BENCH_ARGS)
+	@$(BIN)/python -m bench.grpc $(BENCH_ARGS)
 
 bench-streams: $(STAMP) ## compare durable streams with JetStream and the plain disk
 	@$(BIN)/python -m bench.streams $(BENCH_ARGS)

@@ -1,10 +1,11 @@
-"""A bank by event sourcing: accounts are what their events add up to, today or at any time before.
+"""A bank by event sourcing: a balance is the sum of the events of an account, now or in the past.
 
     ister serve &
     python examples/bank.py
 
 Ten withdrawals happen at once. Each is decided on a view of the ledger, and stored only if its
-account has no newer event, so that no account is overdrawn. Other accounts are not in the way.
+account has no newer event, so that no account is overdrawn. Events of other accounts do not
+conflict.
 """
 
 import asyncio
@@ -17,11 +18,11 @@ LEDGER = "examples.bank"
 
 
 class RefusedError(Exception):
-    """The account does not hold as much."""
+    """The balance of the account is too low."""
 
 
 async def change(client: ister.Client, account: str, amount: int) -> ister.MessageId:
-    """Deposit or withdraw; decide again when another event was stored meanwhile."""
+    """Deposit or withdraw; retry when another event of the account was stored meanwhile."""
     while True:
         view = await client.view(LEDGER)
         last = view.entry(account) if account in view else None
@@ -40,13 +41,13 @@ async def change(client: ister.Client, account: str, amount: int) -> ister.Messa
 
 
 async def balances(client: ister.Client, at: int | datetime | None = None) -> dict[str, int]:
-    """Return all balances, now, or after the event at an offset, or at a time."""
+    """Return all balances: now, after the event at an offset, or at a time."""
     view = await client.view(LEDGER, at=at)
     return {account: int(balance) for account, balance in view.items()}
 
 
 async def main() -> None:
-    """Let many withdraw from one account at once, and look at the past."""
+    """Withdraw from one account many times at once, then look at the past."""
     async with ister.connect() as client:
         await client.create_topic(LEDGER, kind="stream", key_offsets=True)
         opened = await change(client, "alice", 100)

@@ -1,12 +1,12 @@
-"""A live dashboard: every browser sees what is published to any topic, by server-sent events.
+"""A live dashboard: every browser sees the messages of all topics, by server-sent events.
 
     ister serve &
     python examples/dashboard.py
     curl -N http://127.0.0.1:8000/          # or EventSource("http://127.0.0.1:8000/") in a page
     ister produce shop.orders "hello"
 
-Each browser has a subscription without a name: it covers live topics and streams, also those made
-later, and is gone with the browser. Nothing is kept for a browser that is away.
+Each browser has a subscription without a name. It covers all live topics and streams, also those
+created later, and ends when the browser disconnects. No messages are kept for it afterwards.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def show(client: ister.Client, writer: asyncio.StreamWriter) -> None:
                 "text": msg.payload.decode(errors="replace"),
             }
             writer.write(f"data: {json.dumps(event)}\n\n".encode())
-            await writer.drain()  # A slow browser makes this subscription slow, and no other.
+            await writer.drain()  # A slow browser slows down only its own subscription.
             await msg.ack()
 
 

@@ -1,9 +1,9 @@
 """`make demo`: a real broker, a producer and two subscriptions, then a pipeline, in the terminal.
 
 Everything below uses the public API only. The broker is `ister serve` in its own process on free
-ports; the clients share this process, so the figures are what one Python process can do beside it.
-The pipeline is `ister pipeline run examples/demo.yaml` in a process of its own as well: Spark adds
-up orders while they come in. Without Java or PySpark that half is left out, with the reason.
+ports. The clients share this process, so the figures show what one Python process can do.
+The pipeline is `ister pipeline run examples/demo.yaml`, also in its own process: Spark adds up
+orders as they arrive. Without Java or PySpark the demo skips this half and prints the reason.
 
     python examples/demo.py --seconds 8 --pipeline-seconds 0
 """
@@ -53,14 +53,14 @@ REGIONS = ("north", "east", "south", "west")
 SHOP_S, SHOP_ORDERS = 0.05, 100
 # Java, Spark and the first batch: 12 s on two idle cores, longer on a busy machine.
 SPARK_TIMEOUT_S = 120.0
-# A batch or two are under way when the shop closes, at half a second or less.
+# One or two batches are in progress when the shop closes, each half a second or less.
 CATCH_UP_S = 15.0
 PIPELINE_END_S = 15.0
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened so far. Everything runs on one event loop, so plain fields will do."""
+    """Counters of the demo. Everything runs on one event loop, so plain fields suffice."""
 
     sent: int = 0
     received: dict[str, int] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def running_broker(folder: Path) -> Iterator[str]:
     command += ["--no-grpc"]
     command += ["--data", str(folder / "data"), "--ready-file", str(ready_file)]
     with log_file.open("wb") as log:
-        # A session of its own: Ctrl-C is for us, who then stop the broker in good order.
+        # A session of its own: Ctrl-C reaches only this process, which then stops the broker.
         broker = subprocess.Popen(command, stderr=log, start_new_session=True)
     try:
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -156,12 +156,12 @@ async def produce(client: ister.Client, tally: Tally) -> None:
             for _ in range(SENDS_AT_ONCE):
                 producer.send_nowait(PAYLOAD)
             tally.sent += SENDS_AT_ONCE
-            # Bounds what is under way, so that the pings beside it do not queue behind it.
+            # Limits the messages in flight, so that the pings do not queue behind them.
             await producer.flush()
 
 
 async def consume_each(client: ister.Client, name: str, tally: Tally) -> None:
-    """Take messages one by one."""
+    """Receive messages one by one."""
     tally.received[name] = 0
     async with client.subscribe(TOPIC, name) as sub:
         async for _ in sub:
@@ -169,7 +169,7 @@ async def consume_each(client: ister.Client, name: str, tally: Tally) -> None:
 
 
 async def consume_batches(client: ister.Client, name: str, tally: Tally) -> None:
-    """Take whole columnar batches."""
+    """Receive whole columnar batches."""
     tally.received[name] = 0
     async with client.subscribe(TOPIC, name) as sub:
         async for batch in sub.batches():
@@ -212,7 +212,7 @@ async def watch(
 
 
 def view(tally: Tally, rates: tuple[float, float]) -> Panel:
-    """Return the picture of this moment."""
+    """Return a panel with the current figures."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     table.add_column("messages", justify="right")
@@ -229,7 +229,7 @@ def view(tally: Tally, rates: tuple[float, float]) -> Panel:
 
 
 def summarise(tally: Tally, elapsed_s: float, dropped: int, console: Console) -> None:
-    """Print what is left to say at the end."""
+    """Print the final figures."""
     received = sum(tally.received.values())
     p50_us, p99_us = percentiles(tally)
     console.print(
@@ -257,7 +257,7 @@ def percentiles(tally: Tally) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class Totals:
-    """What the shop sent, and what Spark says of it so far, by region."""
+    """The orders that the shop sent, and the totals from Spark by region."""
 
     sent: int = 0
     worth: Decimal = Decimal(0)
@@ -266,7 +266,7 @@ class Totals:
 
     @property
     def counted(self) -> int:
-        """How many orders are in the totals."""
+        """Number of orders in the totals."""
         return sum(self.orders.values())
 
 
@@ -301,7 +301,7 @@ def running_pipeline(url: str, folder: Path) -> Iterator["Pipeline"]:
     words = folder / "pipeline"
     command = [sys.executable, "-m", "ister", "pipeline", "run", str(PIPELINE)]
     command += ["--checkpoint", str(folder / "checkpoint"), "--no-restart"]
-    # What it notes for `ister pipeline list` goes with the demo.
+    # The notes for `ister pipeline list` are removed with the folder of the demo.
     environment = os.environ | {"ISTER_URL": url, "XDG_STATE_HOME": str(folder / "state")}
     with words.open("wb") as file:
         process = subprocess.Popen(
@@ -319,27 +319,27 @@ def running_pipeline(url: str, folder: Path) -> Iterator["Pipeline"]:
         try:
             process.wait(PIPELINE_END_S)
         except subprocess.TimeoutExpired:
-            # With its Java, which is of the same group.
+            # Java is in the same process group and ends, too.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The process, and the file of what it says."""
+    """The process, and the file with its output."""
 
     process: subprocess.Popen[bytes]
     words: Path
 
     def last_words(self) -> str:
-        """Return the last line it said: an `ister` command ends with what is wrong in one."""
+        """Return the last line of output: a failed `ister` command ends with one line of error."""
         lines = [line.strip() for line in self.words.read_text(errors="replace").splitlines()]
         last = next((line for line in reversed(lines) if line), "it said nothing")
         return last.removeprefix("ister: ")
 
 
 async def run_shop(client: ister.Client, totals: Totals, closed: asyncio.Event) -> None:
-    """Send orders at an even pace until the shop is closed; then all of them are stored."""
+    """Send orders at an even pace until the shop is closed. All are stored when this returns."""
     chance = random.Random()
     async with client.producer(SHOP_TOPIC, name="shop") as producer:
         while not closed.is_set():
@@ -356,7 +356,7 @@ async def run_shop(client: ister.Client, totals: Totals, closed: asyncio.Event) 
 
 
 async def read_totals(client: ister.Client, totals: Totals) -> None:
-    """Take over what the pipeline publishes."""
+    """Copy the totals that the pipeline publishes."""
     async with client.subscribe(TOTALS_TOPIC, "demo", start="earliest") as sub:
         async for message in sub:
             row = json.loads(message.payload, parse_float=Decimal)
@@ -366,7 +366,7 @@ async def read_totals(client: ister.Client, totals: Totals) -> None:
 
 
 async def first_totals(totals: Totals, pipeline: Pipeline, console: Console) -> bool:
-    """Wait until Spark has its first totals; say why when there will be none."""
+    """Wait for the first totals from Spark; print the reason if there will be none."""
     began = time.monotonic()
     status = console.status("starting Spark") if console.is_terminal else None
     with status or contextlib.nullcontext():
@@ -419,7 +419,7 @@ async def catch_up(totals: Totals, reading: asyncio.Task[None]) -> None:
 
 
 def view_totals(totals: Totals) -> Panel:
-    """Return the totals of this moment."""
+    """Return a panel with the current totals."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("region")
     table.add_column("orders", justify="right")
@@ -446,7 +446,7 @@ def summarise_totals(totals: Totals, console: Console) -> None:
 
 
 def find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop where there is one."""
+    """Return uvloop's event loop if it is installed."""
     try:
         import uvloop
     except ImportError:

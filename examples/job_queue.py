@@ -1,11 +1,11 @@
-"""A job queue: three workers share the jobs, and a job that crashes them is set aside.
+"""A job queue: three workers share the jobs; a job that crashes them becomes a dead letter.
 
     ister serve &
     python examples/job_queue.py
 
-The bad job raises, which ends the subscription of its worker; a supervisor starts the worker again.
-After three attempts the job is a dead letter, with the exception as the reason. Once the bug is
-mended, the dead letter is sent back to the queue.
+The bad job raises an exception, which ends the subscription of its worker. A supervisor restarts
+the worker. After three attempts the job becomes a dead letter, with the exception as the reason.
+Once the bug is fixed, the dead letter is sent back to the queue.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ JOBS = 20
 
 
 class Workshop:
-    """Three workers, and what they have done."""
+    """Three workers, and the number of jobs each has done."""
 
     def __init__(self, client: ister.Client) -> None:
         self.client = client
         self.done: dict[str, int] = {}
-        self.mended = False
+        self.fixed = False
 
     async def supervise(self, worker: str) -> None:
-        """Run a worker, and start it again when it crashes."""
+        """Run a worker, and restart it when it crashes."""
         while True:
             try:
                 await self.work(worker)
@@ -33,20 +33,20 @@ class Workshop:
                 print(f"{worker} crashed: {error}")
 
     async def work(self, worker: str) -> None:
-        """Do jobs, until one raises."""
+        """Do jobs until one raises an exception."""
         async with self.client.subscribe(
             QUEUE, "workers", type="shared", start="earliest", max_deliveries=3, backoff=(0.1,)
         ) as jobs:
             async for job in jobs:
                 await asyncio.sleep(0.01)
-                if job.payload == b"job 7" and not self.mended:
+                if job.payload == b"job 7" and not self.fixed:
                     raise ValueError("7 is not a job")
                 await job.ack()
                 self.done[worker] = self.done.get(worker, 0) + 1
 
 
 async def main() -> None:
-    """Fill the queue, wait for the dead letter, mend the bug, and send the letter back."""
+    """Fill the queue, wait for the dead letter, fix the bug, and send the letter back."""
     async with ister.connect() as client:
         await client.create_topic(QUEUE, kind="stream", retention="workqueue")
         for number in range(JOBS):
@@ -58,7 +58,7 @@ async def main() -> None:
             letter = await letters.receive(timeout=30.0)
             print("dead letter:", letter.payload, letter.attributes["x-failure-reason"])
 
-        shop.mended = True
+        shop.fixed = True
         print("sent back:", await client.redrive(QUEUE, "workers"))
         while sum(shop.done.values()) < JOBS:
             await asyncio.sleep(0.01)

@@ -1,23 +1,35 @@
 #!/usr/bin/env bash
-# A broker with TLS and tokens, and what its operator does with it. Needs openssl.
+# A broker with TLS and tokens, and common tasks of its operator: settings, tokens, backup and
+# restore. Needs openssl.
 #
 #     bash examples/operations.sh
 set -euo pipefail
 umask 077
 cd "$(mktemp -d)"
-trap 'kill "$broker"; wait "$broker"' EXIT
+trap stop EXIT
 
-# Certificate and tokens. Clients trust the certificate and show a token.
+# Start a broker with a data folder, and wait until it is ready.
+start() {
+    rm -f ready.json
+    ister serve --quiet --port 0 --http-port 0 --no-grpc --data "$1" --ready-file ready.json \
+        --tls-cert broker.pem --tls-key broker.key --tokens tokens.txt 2> broker.log &
+    broker=$!
+    until [ -e ready.json ]; do sleep 0.05; done
+    ISTER_URL=$(python -c 'import json; print(json.load(open("ready.json"))["url"])')
+    export ISTER_URL
+}
+
+stop() {
+    kill "$broker"
+    wait "$broker"
+}
+
+# Certificate and tokens. Clients trust the certificate and present a token.
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 \
     -keyout broker.key -out broker.pem -subj "/CN=broker" -addext "subjectAltName=IP:127.0.0.1" 2> /dev/null
 openssl rand -hex 32 > ops.token
 echo "ops $(cat ops.token)" > tokens.txt
-ister serve --quiet --port 0 --http-port 0 --no-grpc --data data --ready-file ready.json \
-    --tls-cert broker.pem --tls-key broker.key --tokens tokens.txt 2> broker.log &
-broker=$!
-until [ -e ready.json ]; do sleep 0.05; done
-ISTER_URL=$(python -c 'import json; print(json.load(open("ready.json"))["url"])')
-export ISTER_URL
+start data
 
 echo "== without the certificate and a token"
 ister topics list || echo "exit code $?"
@@ -36,8 +48,19 @@ ister topics update orders --max-age 30d
 ister subs update orders billing --ack-timeout 5m --max-deliveries 3
 ister subs describe orders billing
 
-echo "== a token is taken back, and a new one counts"
+echo "== a token is revoked, and a new one is valid"
 openssl rand -hex 32 > new.token
 echo "ops $(cat new.token)" > tokens.new && mv tokens.new tokens.txt
 until ISTER_TOKEN_FILE=new.token ister topics list; do sleep 0.1; done
 ister topics list || echo "exit code $?"
+export ISTER_TOKEN_FILE=new.token
+
+echo "== a backup while it runs, and a new broker from it"
+seq 6 8 | ister produce orders
+ister storage backup backup --data data
+ister produce orders "published after the backup"
+stop
+ister storage restore backup --data restored
+start restored
+ister topics describe orders
+ister consume orders --subscription billing --count 6

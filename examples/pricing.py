@@ -1,4 +1,4 @@
-"""A pricing service with three replicas, of which one is slow: the others take its work.
+"""A pricing service with three replicas. One is slow, so its requests go to the others.
 
 ister serve &
 python examples/pricing.py
@@ -25,7 +25,7 @@ async def replica(delay: float) -> None:
 
 
 async def ask(client: ister.Client, sku: int) -> bool:
-    """Return whether there was an answer in time."""
+    """Return whether an answer came in time."""
     try:
         answer = await client.request(PRICES, b"sku-%d" % sku, timeout=2.0)
     except RequestTimeoutError:

@@ -1,12 +1,12 @@
-"""A saga: orders are reserved, then paid, each step exactly once, whatever is killed meanwhile.
+"""A saga: orders are reserved, then paid, each step exactly once, even if processes are killed.
 
     ister serve &
     python examples/saga.py work &    # several of them; kill -9 any, and the broker
     python examples/saga.py order 20
     python examples/saga.py report
 
-Each step takes a message, and in one transaction sends what follows and acknowledges what it took.
-An order that cannot be paid is compensated: what was reserved is released.
+Each step receives a message, and in one transaction sends the next message and acknowledges the
+received one. An order that cannot be paid is compensated: its reservation is released.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ Order = dict[str, Any]
 
 
 async def work(client: ister.Client) -> None:
-    """Run both steps until somebody ends this process."""
+    """Run both steps until this process is ended."""
     await asyncio.gather(step(client, ORDERS, reserve), step(client, RESERVED, pay))
 
 
 def reserve(order: Order) -> tuple[str, Order]:
-    """Reserve what was ordered."""
+    """Reserve the ordered items."""
     return RESERVED, {**order, "state": "reserved"}
 
 
 def pay(order: Order) -> tuple[str, Order]:
-    """Take the money, or release what was reserved."""
+    """Charge the customer, or release the reservation."""
     refused = str(order["id"]).endswith("3")
     return DONE, {**order, "state": "released" if refused else "paid"}
 
 
 async def step(client: ister.Client, topic: str, act: Callable[[Order], tuple[str, Order]]) -> None:
-    """Turn each message of a topic into one of the next."""
+    """Turn each message of a topic into a message of the next topic."""
     async with client.subscribe(
         topic, "workers", type="shared", start="earliest", ack_timeout=2.0, max_deliveries=0
     ) as sub:
@@ -49,11 +49,11 @@ async def step(client: ister.Client, topic: str, act: Callable[[Order], tuple[st
                     tx.send(target, json.dumps(order).encode(), key=msg.key)
                     tx.ack(msg)
             except ister.ConflictError:
-                continue  # Another worker has it by now.
+                continue  # Its lease expired: another worker has the message.
 
 
 async def order(client: ister.Client, count: int) -> None:
-    """Place orders; each is placed once, however often this is repeated."""
+    """Place orders. Each is placed once, even if this is repeated."""
     for number in range(count):
         body = json.dumps({"id": number}).encode()
         await client.publish(ORDERS, body, key=str(number), id=f"order-{number}")
@@ -68,7 +68,7 @@ async def report(client: ister.Client) -> None:
 
 
 async def main(command: str, count: str = "0") -> None:
-    """Make the topics, and do what was asked for."""
+    """Create the topics, and run the given command."""
     async with ister.connect() as client:
         for topic in (ORDERS, RESERVED, DONE):
             await client.create_topic(topic, kind="stream")

@@ -1,10 +1,9 @@
-"""Values instead of bytes: a schema that grows, and a topic that takes nothing else.
+"""Values instead of bytes: a schema that grows, and a topic that refuses other messages.
 
     ister serve &
     python examples/schemas.py
 
-The subscription wants the second version of the order and gets it, also of what was written
-before there was one.
+The subscription reads the second version of the order, also from messages written with the first.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ SUBJECT = "default.examples.orders-value"
 
 @dataclass
 class FirstOrder:
-    """An order, as the shop began with it."""
+    """The first version of an order."""
 
     id: int
     item: str
@@ -27,7 +26,7 @@ class FirstOrder:
 
 @dataclass
 class Order:
-    """The same later. What is new has a default, so that old orders can still be read."""
+    """The second version. The new field has a default, so that old orders can still be read."""
 
     id: int
     item: str

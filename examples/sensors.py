@@ -10,7 +10,7 @@ START = datetime(2026, 11, 16, 23, 0, tzinfo=UTC)
 
 
 async def main() -> None:
-    """Publish two hours of readings, one a minute of each sensor."""
+    """Publish two hours of readings, one a minute for each sensor."""
     async with ister.connect() as client:
         await client.create_topic("sensors.readings", kind="stream")
         async with client.producer("sensors.readings") as producer:

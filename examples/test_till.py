@@ -1,4 +1,4 @@
-"""Tests of a program that blocks: `ister_url` is a broker on a free port, for each test its own."""
+"""Tests of a blocking program: `ister_url` is a broker on a free port, one for each test."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -3,7 +3,7 @@
     ister serve &
     python examples/till.py
 
-`examples/test_till.py` tests it with pytest and the fixtures that Ister brings.
+`examples/test_till.py` tests it with pytest and the fixtures of Ister.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -14,19 +14,19 @@ SALES = "examples.sales"
 
 
 class Till:
-    """Sells from any thread: a client may be shared by all of them."""
+    """Sells from any thread: threads may share a client."""
 
     def __init__(self, client: ister.sync.Client) -> None:
         self.client = client
         client.create_topic(SALES, kind="stream")
 
     def sell(self, item: str, price: int) -> None:
-        """Book a sale; it is on the disk when this returns."""
+        """Book a sale; it is stored on disk when this returns."""
         self.client.publish(SALES, b"%d" % price, key=item)
 
 
 def take_in(client: ister.sync.Client, count: int, timeout: float = 10.0) -> int:
-    """Add up `count` sales that nobody has added up yet, and acknowledge them."""
+    """Add up `count` sales that are not added up yet, and acknowledge them."""
     total = 0
     with client.subscribe(SALES, "books", start="earliest") as sub:
         for _ in range(count):

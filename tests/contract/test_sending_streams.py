@@ -243,6 +243,18 @@ async def test_a_message_with_a_time_to_live_says_so(stream: ister.Client) -> No
         ]
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_a_live_topic_takes_no_time_to_live(client: ister.Client, partitions: int) -> None:
+    await client.create_topic(TOPIC, partitions=partitions)
+    async with client.producer(TOPIC) as producer:
+        with pytest.raises(WrongKindError, match="takes a ttl"):
+            await producer.send(b"x", ttl=60.0)
+        with pytest.raises(WrongKindError, match="takes a ttl"):
+            producer.send_nowait(b"x", ttl=60.0)
+    with pytest.raises(WrongKindError, match="takes a ttl"):
+        await client.publish(TOPIC, b"x", ttl=60.0)
+
+
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), "1"], ids=str)
 async def test_a_time_to_live_is_above_zero_and_ends(stream: ister.Client, ttl: object) -> None:
     async with stream.producer(TOPIC) as producer:

@@ -23,8 +23,8 @@ from ister.log import (
     Rewrite,
     plan_compaction,
 )
-from ister.log.manifest import decode_document, decode_manifest
-from ister.log.segment import number_of, snapshot_name
+from ister.log.files.manifest import decode_document, decode_manifest
+from ister.log.files.segment import number_of, snapshot_name
 from ister.objects import LocalStore
 from ister.testing import Fault, FaultyDisk
 from ister.testing.disk import Action

@@ -30,8 +30,8 @@ from ister.log import (
     open_log,
     plan_compaction,
 )
-from ister.log.manifest import Manifest, decode_document, decode_manifest
-from ister.log.segment import chunk_name, manifest_name, number_of, snapshot_name
+from ister.log.files.manifest import Manifest, decode_document, decode_manifest
+from ister.log.files.segment import chunk_name, manifest_name, number_of, snapshot_name
 
 TOPIC = 1
 READ_BYTES = 1_000

@@ -10,8 +10,8 @@ from tests.crash.workload import live, log_options
 
 from ister.base.errors import CorruptedError, EncryptionKeyError
 from ister.log import check_folder
-from ister.log.entry import JOURNAL_KINDS
-from ister.log.scan import Scan
+from ister.log.files.entry import JOURNAL_KINDS
+from ister.log.files.scan import Scan
 from ister.objects import FileKeyring
 from ister.testing import FaultyDisk
 

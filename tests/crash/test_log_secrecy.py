@@ -18,7 +18,7 @@ from tests.crash.workload import live, log_options
 from ister.base.errors import CorruptedError
 from ister.codec import Batch, encode
 from ister.log import Keyring, check_folder
-from ister.log.entry import (
+from ister.log.files.entry import (
     BATCH_KINDS,
     ENCRYPTED,
     Header,
@@ -30,9 +30,9 @@ from ister.log.entry import (
     padding,
     parse_transaction,
 )
-from ister.log.envelope import Envelope
-from ister.log.ports import Buffer, Cipher
-from ister.log.scan import Scan, read_file_header
+from ister.log.files.envelope import Envelope
+from ister.log.files.ports import Buffer, Cipher
+from ister.log.files.scan import Scan, read_file_header
 from ister.objects import FileKeyring
 from ister.testing import Crash, Fault, FaultyDisk
 

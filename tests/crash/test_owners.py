@@ -9,8 +9,8 @@ from tests.crash.owners import ALL, Unreliable, World
 from tests.crash.turns import run_reads_in_turns
 
 from ister.log import LogOptions
-from ister.log.chunks import FAR_FENCE_DISTANCES
-from ister.log.fetching import fetch_in_order
+from ister.log.journal.chunks import FAR_FENCE_DISTANCES
+from ister.log.journal.fetching import fetch_in_order
 
 OPTIONS = LogOptions(segment_bytes=256, extent_bytes=256, now_ms=lambda: 1_700_000_000_000)
 
@@ -48,12 +48,12 @@ NEAR_DISTANCES = (2, 4, 16, 64, 256)
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make rewrites write several objects, and every request wait for its turn."""
-    monkeypatch.setattr("ister.log.chunks.FAR_FENCE_DISTANCES", NEAR_DISTANCES)
+    monkeypatch.setattr("ister.log.journal.chunks.FAR_FENCE_DISTANCES", NEAR_DISTANCES)
     run_reads_in_turns(monkeypatch)
     fetch = partial(fetch_in_order, sleep=lambda _: None)
-    monkeypatch.setattr("ister.log.chunks.fetch_in_order", fetch)
-    monkeypatch.setattr("ister.log.rewriting.STEP_BYTES", 128)
-    monkeypatch.setattr("ister.log.rewriting.OBJECT_BYTES", 256)
+    monkeypatch.setattr("ister.log.journal.chunks.fetch_in_order", fetch)
+    monkeypatch.setattr("ister.log.upkeep.rewriting.STEP_BYTES", 128)
+    monkeypatch.setattr("ister.log.upkeep.rewriting.OBJECT_BYTES", 256)
 
 
 def requests_of(script: Sequence[str]) -> int:
@@ -164,7 +164,7 @@ def test_a_parallel_start_paused_before_any_request_loses_nothing(life: str) -> 
 def test_an_owner_that_never_pauses_is_taken_over_within_bounded_requests(
     monkeypatch: pytest.MonkeyPatch, life: Sequence[str], faster: int, distances: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr("ister.log.chunks.FAR_FENCE_DISTANCES", distances)
+    monkeypatch.setattr("ister.log.journal.chunks.FAR_FENCE_DISTANCES", distances)
     for begun in range(6, 30, 7):
         with reproduced_by(f"{begun} requests before"):
             world = World(OPTIONS)

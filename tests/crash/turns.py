@@ -1,8 +1,8 @@
 """Threads of one owner, of which one runs at a time, in an order that is drawn by chance.
 
-A thread waits before every request to a store, and where `ister.log.fetching` has it wait for
-another thread. So a run is reproducible, also of an owner that reads in several threads, and the
-owner can be paused before any request of any of them.
+A thread waits before every request to a store, and where `ister.log.journal.fetching` makes it
+wait for another thread. So a run is reproducible, also of an owner that reads in several threads,
+and the owner can be paused before any request of any of them.
 """
 
 import random
@@ -159,5 +159,7 @@ class Queue(Generic[_T]):
 
 def run_reads_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the threads that read chunks in parallel take turns with all others."""
-    monkeypatch.setattr("ister.log.fetching.threading", SimpleNamespace(Thread=Thread, Event=Event))
-    monkeypatch.setattr("ister.log.fetching.SimpleQueue", Queue)
+    monkeypatch.setattr(
+        "ister.log.journal.fetching.threading", SimpleNamespace(Thread=Thread, Event=Event)
+    )
+    monkeypatch.setattr("ister.log.journal.fetching.SimpleQueue", Queue)

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +18,7 @@ from ister.base.errors import (
     BadRequestError,
     ClosedError,
     NotConnectedError,
+    OffsetMismatchError,
     ProducerFullError,
     RequestTimeoutError,
     SchemaViolationError,
@@ -261,6 +263,27 @@ def test_sends_that_the_broker_refuses_are_freed(ister_url: str) -> None:
 
             # A few may still be held by the last turn of the loop.
             assert batches() <= before + 3
+
+
+def test_a_refused_send_is_freed_without_the_garbage_collector(ister_url: str) -> None:
+    def errors() -> int:
+        return sum(isinstance(found, OffsetMismatchError) for found in gc.get_objects())
+
+    with sync.connect(ister_url) as client:
+        client.create_topic("/default/orders", kind="stream")
+        with client.producer("/default/orders") as producer:
+            gc.collect()
+            gc.disable()
+            try:
+                before = errors()
+                for _ in range(10):
+                    with suppress(OffsetMismatchError):
+                        producer.send(b"x", expected_offset=7)
+
+                # The last one may still be held by the last turn of the loop.
+                assert errors() <= before + 1
+            finally:
+                gc.enable()
 
 
 def test_a_message_whose_handler_raises_counts_as_an_attempt(ister_url: str) -> None:

@@ -1,6 +1,6 @@
 """The rule: three payments below 5, then one of 500 or more, all within ten minutes.
 
-Thieves try a card out with small sums, which nobody notices, before they empty it.
+Thieves try a card out with small, unnoticed sums before they empty it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ def suspicious(payments: DataFrame) -> DataFrame:
         key="card",
         state="small_s array<double>",
         returns="card string, payment_id string, amount decimal(10,2), at timestamp",
-        # What a card did ten minutes ago cannot matter any more: forget it then.
+        # Payments older than ten minutes do not matter any more: drop the state then.
         timeout="10 minutes",
         time="at",
     )

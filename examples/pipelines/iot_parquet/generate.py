@@ -25,7 +25,7 @@ def waves(seed: int = 7) -> list[list[str]]:
         [reading(chance, device, after_s) for device in DEVICES for after_s in range(*span, 5)]
         for span in ((0, FIRST_S), (FIRST_S, SECOND_S))
     )
-    # A gateway was offline for a while and sends what it kept.
+    # A gateway was offline for a while and sends its stored readings.
     kept = chance.sample([line for line in first if "roof" in line], 60)
     late_s = range(FIRST_S - DELAY_S - 240, FIRST_S, 20)
     late = [reading(chance, "garden", after_s) for after_s in late_s]

@@ -17,20 +17,20 @@ from ister.spark import pipeline
             "topic": "/default/clicks",
             "format": "json",
             "schema": "visitor string, page string, at timestamp",
-            # A visit is over when clicks came that are two minutes younger than its end.
+            # A visit is over when clicks two minutes younger than its end have arrived.
             "watermark": {"column": "at", "delay": "2 minutes"},
         }
     },
     sinks=[{"topic": "/default/visits", "key": "visitor"}],
 )
 def sessions(clicks: DataFrame) -> DataFrame:
-    """Return each visit that is over: when, how many clicks, where it began and where it ended."""
+    """Return the finished visits: time, number of clicks, first and last page."""
     visits = clicks.groupBy("visitor", sql.session_window("at", "5 minutes").alias("visit")).agg(
         sql.count("*").alias("clicks"),
         sql.min_by("page", "at").alias("entry"),
         sql.max_by("page", "at").alias("exit"),
     )
-    # `ended` is five minutes after the last click: until then nobody knew that it was the last.
+    # `ended` is five minutes after the last click, when the session window closes.
     return visits.select(
         "visitor",
         sql.col("visit.start").alias("began"),

@@ -16,6 +16,7 @@ from ister.broker.state.state import Budgets, State
 from ister.broker.storage.commit_figures import CommitFigures
 from ister.broker.storage.opening import open_storage
 from ister.broker.storage.relocation import Relocated, relocate
+from ister.broker.storage.salvage import SalvagedStreams, carry_out, plan_salvage
 from ister.broker.storage.stopped_log import StoppedLog
 from ister.broker.storage.storage import Storage, Workers
 from ister.broker.streams.reader import Reader, ReaderSink, open_reader
@@ -63,6 +64,7 @@ __all__ = [
     "Reject",
     "Relocated",
     "ReplySink",
+    "SalvagedStreams",
     "Sink",
     "Spool",
     "Spooling",
@@ -85,10 +87,12 @@ __all__ = [
     "WithStore",
     "Worker",
     "Workers",
+    "carry_out",
     "check_commit",
     "default_dead_letter_topic",
     "locate",
     "open_reader",
     "open_storage",
+    "plan_salvage",
     "relocate",
 ]

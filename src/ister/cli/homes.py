@@ -1,5 +1,6 @@
 """Where streams are, for commands that work on what a stopped broker has stored."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from ister.base import without_secrets
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, StorageTakenError
 
 if TYPE_CHECKING:
     from ister.log import ChunkBackend, FileBackend
@@ -74,3 +75,20 @@ def owned(home: "Home") -> Iterator[None]:
         yield
     finally:
         home.unlock()
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep brokers away from a folder while it is looked at, without writing anything."""
+    try:
+        file = (folder / "lock").open("rb")
+    except FileNotFoundError:
+        yield  # A copy, most likely.
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = file.read(32).decode("ascii", "replace").strip()
+            raise StorageTakenError(str(folder), f"process {owner}") from None
+        yield

@@ -1,7 +1,6 @@
 """`ister storage`: verify, back up and restore what a broker keeps."""
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ister.base import rounded_size, without_secrets
-from ister.base.errors import BadRequestError, BrokenError, StorageTakenError
+from ister.base.errors import BadRequestError, BrokenError
 from ister.cli.backup import backup, restore
+from ister.cli.homes import held
 from ister.cli.move import move
 from ister.cli.progress import show_progress
 from ister.cli.reencrypt import list_used_keys, reencrypt_place
+from ister.cli.salvage import salvage
 from ister.cli.terminal import JsonOption, counted, say, write, write_json
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ storage.command("restore")(restore)
 storage.command("keys")(list_used_keys)
 storage.command("reencrypt")(reencrypt_place)
 storage.command("move")(move)
+storage.command("salvage")(salvage)
 
 KeyFileOption = Annotated[
     Path | None,
@@ -117,27 +119,10 @@ def _opened(
             f"{told} is not a data folder: it has no folder `segments` and no file `{FILE_NAME}`"
         )
     check_restored(folder)
-    with _held(folder):
+    with held(folder):
         files = [path for path in folder.rglob("*") if path.is_file()]
         size_bytes = sum(path.stat().st_size for path in files)
         yield FileBackend(LocalDisk(folder)) if has_streams else None, size_bytes
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keep brokers away from a folder while it is looked at, without writing anything."""
-    try:
-        file = (folder / "lock").open("rb")
-    except FileNotFoundError:
-        yield  # A copy, most likely.
-        return
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = file.read(32).decode("ascii", "replace").strip()
-            raise StorageTakenError(str(folder), f"process {owner}") from None
-        yield
 
 
 def _check_metadata(folder: Path, report: "CheckReport") -> int:

@@ -81,8 +81,7 @@ class NativeConfig:
         default=HEARTBEAT_MS,
         metadata=setting(
             "--heartbeat TIME",
-            "Probe a peer that has been silent for this long; close the connection if it stays "
-            "silent.",
+            "Silence after which the broker pings a peer.",
             key="heartbeat",
             parse=duration_ms(0.1, 3600),
         ),
@@ -91,7 +90,8 @@ class NativeConfig:
         default=BUSY_POLL_US,
         metadata=setting(
             "--busy-poll MICROSECONDS",
-            "How long to poll before sleeping while small messages come thick; 0 never polls.",
+            "Microseconds to stay awake for the next message while small messages arrive in quick "
+            "succession; 0 never.",
             parse=count(0, 10_000),
         ),
     )
@@ -104,7 +104,7 @@ class HttpConfig:
     host: str = field(
         default="",
         metadata=setting(
-            "--http-host HOST", "Address of the HTTP door.", shown="--host", parse=host_name
+            "--http-host HOST", "Address of the HTTP port.", shown="--host", parse=host_name
         ),
     )
     port: int = field(
@@ -134,15 +134,15 @@ class GrpcConfig:
         default="auto",
         metadata=setting(
             "--grpc",
-            "Open the doors for Danube's clients and admin tool: on, off (--no-grpc), or auto: if "
-            "the extra grpc is installed.",
+            "Ports for Danube's clients and admin tool: on, off (--no-grpc), or auto: on if the "
+            "extra grpc is installed.",
             parse=choice("auto", "on", "off"),
         ),
     )
     host: str = field(
         default="",
         metadata=setting(
-            "--grpc-host HOST", "Address of the gRPC doors.", shown="--host", parse=host_name
+            "--grpc-host HOST", "Address of the gRPC ports.", shown="--host", parse=host_name
         ),
     )
     port: int | None = field(
@@ -167,7 +167,7 @@ class GrpcConfig:
         default="",
         metadata=setting(
             "--advertise HOST",
-            "Host, or whole URL, that Danube's clients are told to connect to.",
+            "Host or whole URL to which Danube's clients connect.",
             shown="--host",
             parse=text,
         ),
@@ -193,7 +193,7 @@ class SecurityConfig:
         default=None,
         metadata=setting(
             "--tls-cert FILE",
-            "Certificate of the broker and those above it, PEM. All doors then speak TLS only.",
+            "Certificate of the broker and those above it, PEM. All ports then speak only TLS.",
             parse=folder,
         ),
     )
@@ -207,7 +207,7 @@ class SecurityConfig:
         default=None,
         metadata=setting(
             "--tls-client-ca FILE",
-            "Authorities, PEM. Every client must show a certificate that one of them signed.",
+            "Authorities, PEM. Every client must present a certificate signed by one of them.",
             parse=folder,
         ),
     )
@@ -215,7 +215,7 @@ class SecurityConfig:
         default=None,
         metadata=setting(
             "--tokens FILE",
-            "File with lines of NAME TOKEN. Every door then asks for one of the tokens.",
+            "File with lines of NAME TOKEN. Every connection must then present one of the tokens.",
             parse=folder,
         ),
     )
@@ -238,7 +238,7 @@ class StorageConfig:
         default=128 * MIB,
         metadata=setting(
             "--segment-size SIZE",
-            "Size of a journal file: what a start replays, and what is freed at once.",
+            "Size of a journal file: how much a start replays, and how much is freed at once.",
             key="segment",
             parse=size(1 * MIB, 4096 * MIB),
         ),
@@ -256,7 +256,7 @@ class StorageConfig:
         default="",
         metadata=setting(
             "--tier URL",
-            "Store that sealed segments of --data are moved to.",
+            "Store to which sealed segments of --data are moved.",
             parse=store_url,
             secret=True,
         ),
@@ -280,7 +280,7 @@ class StorageConfig:
         default=False,
         metadata=setting(
             "--accept-unencrypted",
-            "Start with --key-file although what is stored was written without keys.",
+            "Accept data that was written without keys when --key-file is given, once.",
             parse=switch,
         ),
     )
@@ -327,7 +327,7 @@ class ShutdownConfig:
         default=10_000,
         metadata=setting(
             "--shutdown-deadline TIME",
-            "Time for queued messages to leave at the end; below the 30 s that Kubernetes waits.",
+            "Time for queues to empty at shutdown; less than the 30 s that Kubernetes waits.",
             key="deadline",
             parse=duration_ms(0, 3600),
         ),
@@ -342,7 +342,7 @@ class ServerConfig:
         default="",
         metadata=setting(
             "--name NAME",
-            "What the broker calls itself to clients.",
+            "Name of the broker in reports and logs.",
             shown="host name",
             parse=_plain_name,
         ),
@@ -351,7 +351,7 @@ class ServerConfig:
         default=None,
         metadata=setting(
             "--data DIR",
-            "Folder that streams and timelines are kept in.",
+            "Folder in which streams and timelines are stored.",
             shown=f"./{DEFAULT_DATA}",
             parse=folder,
         ),
@@ -360,7 +360,7 @@ class ServerConfig:
         default=None,
         metadata=setting(
             "--ready-file FILE",
-            "Write the pid and the addresses here as JSON once every door is open.",
+            "Write the pid and the addresses here as JSON when the broker is ready.",
             parse=folder,
         ),
     )
@@ -368,8 +368,8 @@ class ServerConfig:
         default="live",
         metadata=setting(
             "--auto-create WORD",
-            "What a missing topic becomes when it is used: live, stream or off; of some namespaces "
-            "as in live,shop=off.",
+            "How a missing topic is created on first use: live, stream or off; by namespace as in "
+            "live,prod=off.",
             parse=auto_create,
         ),
     )

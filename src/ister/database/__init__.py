@@ -11,14 +11,17 @@ from ister.database.file import (
     transaction,
     translated,
 )
+from ister.database.salvage import Rows, is_intact
 
 __all__ = [
     "SETTINGS",
     "Format",
+    "Rows",
     "check_format",
     "connect",
     "copied",
     "copy_to",
+    "is_intact",
     "make_file",
     "transaction",
     "translated",

@@ -16,26 +16,26 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ister.base.limits import MIB
-from ister.log import figures
-from ister.log.backend import Backend, FileBackend
-from ister.log.checkpoint import Checkpoint, Rewritten, State
-from ister.log.chunks import ChunkJournal
-from ister.log.compacted import Compacted, find_compacted
-from ister.log.copying import FilePart, files_of
-from ister.log.entry import HEADER_BYTES, Kind, encode_transaction
-from ister.log.extents import FIRST_OFFSET, Extents
-from ister.log.group import Group, SeriesPart
-from ister.log.index import Index, window_of_spans
-from ister.log.journal import FileJournal, Recovered
-from ister.log.manifest import Manifest
-from ister.log.numbers import Numbers
-from ister.log.options import LogOptions
-from ister.log.ports import Buffer
-from ister.log.reading import Reader, ReadPlan, find_time_in, rows_of_span
-from ister.log.recovery import RecoveryReport
-from ister.log.rewriting import Rewrite
-from ister.log.segment import Place, Segment, Span, first_number
-from ister.log.space import Space
+from ister.log.files.entry import HEADER_BYTES, Kind, encode_transaction
+from ister.log.files.extents import FIRST_OFFSET, Extents
+from ister.log.files.manifest import Manifest
+from ister.log.files.numbers import Numbers
+from ister.log.files.options import LogOptions
+from ister.log.files.ports import Buffer
+from ister.log.files.segment import Place, Segment, Span, first_number
+from ister.log.index import figures
+from ister.log.index.compacted import Compacted, find_compacted
+from ister.log.index.copying import FilePart, files_of
+from ister.log.index.index import Index, window_of_spans
+from ister.log.journal.backend import Backend, FileBackend
+from ister.log.journal.chunks import ChunkJournal
+from ister.log.journal.group import Group, SeriesPart
+from ister.log.journal.journal import FileJournal, Recovered
+from ister.log.journal.recovery import RecoveryReport
+from ister.log.journal.space import Space
+from ister.log.reading.reading import Reader, ReadPlan, find_time_in, rows_of_span
+from ister.log.upkeep.checkpoint import Checkpoint, Rewritten, State
+from ister.log.upkeep.rewriting import Rewrite
 
 # Chunks between two checkpoints: each is an object to read at the next start. Of large ones fewer,
 # so that a start reads about a second at 64 MiB/s.

@@ -5,14 +5,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from ister.base.errors import CorruptedError, ObjectExistsError, StorageTakenError
-from ister.log.backend import Backend, ChunkBackend, FileBackend
-from ister.log.checkpoint import highest_manifest
-from ister.log.chunks import ChunkReplay
-from ister.log.entry import Kind
-from ister.log.index import Index
-from ister.log.journal import FileJournal
-from ister.log.log import Log, Parts
-from ister.log.manifest import (
+from ister.log.files.entry import Kind
+from ister.log.files.manifest import (
     Manifest,
     decode_document,
     decode_manifest,
@@ -20,12 +14,10 @@ from ister.log.manifest import (
     encode_manifest,
     is_encrypted,
 )
-from ister.log.numbers import Numbers
-from ister.log.options import LogOptions
-from ister.log.ports import Keyring
-from ister.log.reading import Reader
-from ister.log.recovery import Apply, RecoveryReport, replay_files
-from ister.log.segment import (
+from ister.log.files.numbers import Numbers
+from ister.log.files.options import LogOptions
+from ister.log.files.ports import Keyring
+from ister.log.files.segment import (
     EPOCHS,
     epoch_name,
     first_number,
@@ -33,6 +25,14 @@ from ister.log.segment import (
     number_of,
     snapshot_name,
 )
+from ister.log.index.index import Index
+from ister.log.journal.backend import Backend, ChunkBackend, FileBackend
+from ister.log.journal.chunks import ChunkReplay
+from ister.log.journal.journal import FileJournal
+from ister.log.journal.recovery import Apply, RecoveryReport, replay_files
+from ister.log.log import Log, Parts
+from ister.log.reading.reading import Reader
+from ister.log.upkeep.checkpoint import highest_manifest
 
 # Times that the log of an owner which still runs is read anew, because a checkpoint of that owner
 # has removed what was being read. Then it is kept from making any more.

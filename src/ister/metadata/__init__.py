@@ -6,6 +6,7 @@ Not for messages, nor for anything that changes with them: those are the journal
 from ister.metadata.check import FactsReport, check_facts, copied
 from ister.metadata.facts import Change, Delete, Fact, Metadata, Put, facts_below
 from ister.metadata.memory import MemoryMetadata
+from ister.metadata.salvage import SalvagedFacts, salvage_facts, write_facts
 from ister.metadata.sqlite import FILE_NAME, SqliteMetadata
 
 __all__ = [
@@ -17,8 +18,11 @@ __all__ = [
     "MemoryMetadata",
     "Metadata",
     "Put",
+    "SalvagedFacts",
     "SqliteMetadata",
     "check_facts",
     "copied",
     "facts_below",
+    "salvage_facts",
+    "write_facts",
 ]

@@ -1,6 +1,6 @@
 """Facts in a file of SQLite, in the data folder of a broker.
 
-The work is done by one thread of its own (`lane`), on the table of one file (`table`).
+The work is done by one thread of its own (`executor`), on the table of one file (`table`).
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from ister.metadata.facts import (
     check_page,
     check_prefix,
 )
-from ister.metadata.lane import Lane
+from ister.metadata.serial_executor import SerialExecutor
 from ister.metadata.table import FactTable
 
 FILE_NAME = "metadata.db"
@@ -31,26 +31,26 @@ class SqliteMetadata:
 
         `busy_timeout_s`: how long to wait for another process that writes.
         """
-        self._lane = Lane("metadata")
+        self._executor = SerialExecutor("metadata")
         self._table = FactTable(folder / FILE_NAME, busy_timeout_s=busy_timeout_s)
 
     async def get(self, key: str) -> Fact | None:
         """See `Metadata`."""
         check_key(key)
-        return await self._lane.run(lambda: self._table.get(key))
+        return await self._executor.run(lambda: self._table.get(key))
 
     async def list(self, prefix: str, *, after: str = "", limit: int = FACTS_PER_PAGE_MAX) -> Facts:
         """See `Metadata`."""
         check_prefix(prefix)
         check_prefix(after)
         check_page(limit)
-        return await self._lane.run(lambda: self._table.list(prefix, after, limit))
+        return await self._executor.run(lambda: self._table.list(prefix, after, limit))
 
     async def write(self, *changes: Change) -> int:
         """See `Metadata`. On the disk when this returns."""
         check_changes(changes)
-        return await self._lane.run(lambda: self._table.write(changes))
+        return await self._executor.run(lambda: self._table.write(changes))
 
     async def close(self) -> None:
         """See `Metadata`."""
-        await self._lane.close(self._table.close)
+        await self._executor.close(self._table.close)

@@ -4,9 +4,10 @@ Stands on `ister.schemas`, which knows what schemas mean, and `ister.metadata`, 
 """
 
 from ister.registry.guard import Guard, Tally
-from ister.registry.holdings import RegistryLimits
 from ister.registry.records import Binding, Registered, SubjectReport, SubjectVersion
 from ister.registry.registry import Registry
+from ister.registry.salvage import repair_registry
+from ister.registry.subject_store import RegistryLimits
 
 __all__ = [
     "Binding",
@@ -17,4 +18,5 @@ __all__ = [
     "SubjectReport",
     "SubjectVersion",
     "Tally",
+    "repair_registry",
 ]

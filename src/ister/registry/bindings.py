@@ -7,7 +7,7 @@ from ister.base import find_partition
 from ister.base.errors import SchemaBindingNotFoundError, SchemaMismatchError
 from ister.registry.guard import Guard, Tally
 from ister.registry.records import Binding
-from ister.registry.shelf import Shelf
+from ister.registry.subject import Subject
 from ister.schemas import Policy
 
 
@@ -17,13 +17,13 @@ class Bound:
 
     binding: Binding
     revision: int
-    shelf: Shelf
+    entry: Subject
     # None under the policy `none`.
     guard: Guard | None
 
 
 class Bindings:
-    """All bindings. A shelf knows the topics that are bound to it."""
+    """All bindings. A subject knows the topics that are bound to it."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -62,18 +62,18 @@ class Bindings:
         """Return what was counted, by topic."""
         return dict(self._tallies)
 
-    def set(self, binding: Binding, revision: int, shelf: Shelf) -> None:
+    def set(self, binding: Binding, revision: int, entry: Subject) -> None:
         """Bind a topic, instead of what it was bound to."""
         topic = binding.topic
         bound = self._bound.get(topic)
-        if bound is not None and bound.shelf is not shelf:
+        if bound is not None and bound.entry is not entry:
             release(bound)
         guard = None
         if binding.policy is not Policy.NONE:
             tally = self._tallies.setdefault(topic, Tally())
-            guard = Guard(binding, shelf, tally, self._now_ms)
-        self._bound[topic] = Bound(binding, revision, shelf, guard)
-        shelf.topics.add(topic)
+            guard = Guard(binding, entry, tally, self._now_ms)
+        self._bound[topic] = Bound(binding, revision, entry, guard)
+        entry.topics.add(topic)
 
     def drop(self, topic: str) -> None:
         """Unbind a topic, and forget what was counted of it."""
@@ -82,19 +82,19 @@ class Bindings:
             release(bound)
         self._tallies.pop(topic, None)
 
-    def check_spares(self, shelf: Shelf, numbers: Collection[int]) -> None:
+    def check_spares(self, entry: Subject, numbers: Collection[int]) -> None:
         """Raise `SchemaMismatchError` for a topic that cannot do without these versions."""
-        remaining = [one for one in shelf.contents.record.versions if one not in numbers]
-        for topic in sorted(shelf.topics):
+        remaining = [one for one in entry.contents.record.versions if one not in numbers]
+        for topic in sorted(entry.topics):
             if not is_satisfiable(self._bound[topic].binding, remaining):
-                raise SchemaMismatchError(topic, shelf.contents.record.subject)
+                raise SchemaMismatchError(topic, entry.contents.record.subject)
 
 
 def release(bound: Bound) -> None:
     """Have a subject know that a topic is not bound to it any more."""
-    bound.shelf.topics.discard(bound.binding.topic)
-    if not bound.shelf.topics:
-        bound.shelf.forget_schemas()
+    bound.entry.topics.discard(bound.binding.topic)
+    if not bound.entry.topics:
+        bound.entry.forget_schemas()
 
 
 def is_satisfiable(binding: Binding, versions: list[int]) -> bool:

@@ -37,7 +37,7 @@ from ister.base.errors import (
 from ister.base.limits import CHECK_BYTES_MAX, CHECK_COUNT_MAX, CHECK_WORK_MAX
 from ister.codec import Batch
 from ister.registry.records import Binding
-from ister.registry.shelf import Contents, Shelf
+from ister.registry.subject import Contents, Subject
 from ister.schemas import Policy
 
 # A producer with a wrong schema makes a fault with every batch: one line tells as much as all.
@@ -83,13 +83,13 @@ class Tally:
 class Guard:
     """The guard of one topic and of its partitions."""
 
-    __slots__ = ("_binding", "_logger", "_now_ms", "_shelf", "_tally")
+    __slots__ = ("_binding", "_entry", "_logger", "_now_ms", "_tally")
 
     def __init__(
-        self, binding: Binding, shelf: Shelf, tally: Tally, now_ms: Callable[[], int]
+        self, binding: Binding, entry: Subject, tally: Tally, now_ms: Callable[[], int]
     ) -> None:
         self._binding = binding
-        self._shelf = shelf
+        self._entry = entry
         self._tally = tally
         self._now_ms = now_ms
         self._logger: Any = structlog.get_logger("schemas")
@@ -122,14 +122,14 @@ class Guard:
 
     def weight(self, batch: Batch) -> int:
         """Tell how much work each byte of a batch is: 0 when its payloads are not looked at."""
-        binding, contents = self._binding, self._shelf.contents
+        binding, contents = self._binding, self._entry.contents
         if not binding.validate_payload:
             return 0
         number = batch.schema[1] if batch.schema is not None else 0
         number = number or binding.version or contents.latest
         if number not in contents.versions:
             return 0
-        schema = self._shelf.find_parsed(number)
+        schema = self._entry.find_parsed(number)
         if schema is None or schema.weight is None:
             return UNREADY_WEIGHT
         size_bytes = max(batch.size_bytes, batch.columns_bytes)
@@ -140,7 +140,7 @@ class Guard:
         return schema.weight
 
     def _find_fault(self, batch: Batch) -> str | None:
-        binding, contents = self._binding, self._shelf.contents
+        binding, contents = self._binding, self._entry.contents
         named = batch.schema
         if named is None:
             if not binding.validate_payload:
@@ -163,7 +163,7 @@ class Guard:
     def _find_bad_payload(self, batch: Batch, contents: Contents, number: int) -> str | None:
         try:
             version = contents.get(number)
-            faults = self._shelf.schema(version).validator().check(batch.payloads)
+            faults = self._entry.schema(version).validator().check(batch.payloads)
         except (
             BadSchemaError,
             ExtraMissingError,

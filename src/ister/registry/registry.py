@@ -27,10 +27,9 @@ from ister.base.errors import (
     StorageFailedError,
 )
 from ister.metadata import Metadata
-from ister.registry.archive import Archive
 from ister.registry.bindings import is_satisfiable
+from ister.registry.executor import SchemaExecutor, breaks, prepare, warm, warm_in_background
 from ister.registry.guard import Guard, Tally
-from ister.registry.holdings import Holdings, RegistryLimits, retried
 from ister.registry.records import (
     Binding,
     Registered,
@@ -39,8 +38,9 @@ from ister.registry.records import (
     SubjectVersion,
     check_words,
 )
-from ister.registry.shelf import Contents, Shelf
-from ister.registry.work import Aside, breaks, prepare, warm, warm_in_background
+from ister.registry.repository import SchemaRepository
+from ister.registry.subject import Contents, Subject
+from ister.registry.subject_store import RegistryLimits, SubjectStore, retried
 from ister.schemas import (
     Mode,
     Policy,
@@ -62,10 +62,10 @@ class Registry:
     has changed that anybody sees.
     """
 
-    def __init__(self, holdings: Holdings, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, subjects: SubjectStore, *, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._holdings = holdings
-        self._aside = Aside()
+        self._subjects = subjects
+        self._executor = SchemaExecutor()
 
     @classmethod
     async def open(
@@ -79,42 +79,44 @@ class Registry:
 
         Raises `CorruptedError` and `StorageFailedError`.
         """
-        holdings = Holdings(Archive(metadata), now_ms=now_ms, limits=limits or RegistryLimits())
-        await retried(holdings.load)
-        warm_in_background([shelf for shelf in holdings.shelves.values() if shelf.topics])
-        return cls(holdings, now_ms=now_ms)
+        subjects = SubjectStore(
+            SchemaRepository(metadata), now_ms=now_ms, limits=limits or RegistryLimits()
+        )
+        await retried(subjects.load)
+        warm_in_background([entry for entry in subjects.entries.values() if entry.topics])
+        return cls(subjects, now_ms=now_ms)
 
     @property
     def on_bound(self) -> list[Callable[[str], object]]:
         """Called with a topic's name after its binding, or a schema it uses, has changed."""
-        return self._holdings.on_bound
+        return self._subjects.on_bound
 
     # Reading subjects.
 
     def get(self, schema_id: int, version: int = 0) -> SubjectVersion:
         """Return a version, 0 for the latest, by the id of its subject."""
-        shelf = self._holdings.by_id.get(schema_id)
-        if shelf is None:
+        entry = self._subjects.by_id.get(schema_id)
+        if entry is None:
             raise SchemaNotFoundError(str(schema_id), version)
-        return shelf.contents.get(version)
+        return entry.contents.get(version)
 
     def version(self, subject: str, version: int = 0) -> SubjectVersion:
         """Return a version of a subject, 0 for the latest."""
-        return self._holdings.get(subject).contents.get(version)
+        return self._subjects.get(subject).contents.get(version)
 
     def versions(self, subject: str) -> list[SubjectVersion]:
         """Return every version of a subject, oldest first."""
-        return list(self._holdings.get(subject).contents.versions.values())
+        return list(self._subjects.get(subject).contents.versions.values())
 
     def subject(self, subject: str) -> SubjectReport:
         """Tell about a subject."""
-        return self._holdings.get(subject).report()
+        return self._subjects.get(subject).report()
 
     def subjects(self, *, after: str = "", limit: int | None = None) -> list[SubjectReport]:
         """Tell about every subject, by name; or about some of those behind `after`."""
-        shelves = self._holdings.shelves
-        names = sorted(name for name in shelves if name > after)
-        return [shelves[name].report() for name in names[:limit]]
+        entries = self._subjects.entries
+        names = sorted(name for name in entries if name > after)
+        return [entries[name].report() for name in names[:limit]]
 
     async def check(
         self,
@@ -133,11 +135,11 @@ class Registry:
         schema = await self._parse(parse_type(type), definition)
 
         async def step() -> list[str]:
-            shelf = self._holdings.get(subject)
-            asked = wanted or shelf.contents.record.mode
-            return await self._breaks(shelf, schema, asked, keep_required=keep_required)
+            entry = self._subjects.get(subject)
+            asked = wanted or entry.contents.record.mode
+            return await self._breaks(entry, schema, asked, keep_required=keep_required)
 
-        return await self._holdings.change(subject, step)
+        return await self._subjects.change(subject, step)
 
     # Changing subjects.
 
@@ -179,15 +181,15 @@ class Registry:
             tags=list(tags),
             created_ms=self._now_ms(),
         )
-        return await self._holdings.change(
+        return await self._subjects.change(
             subject, lambda: self._register(draft, schema, wanted, keep_required=keep_required)
         )
 
     async def set_mode(self, subject: str, mode: str) -> None:
         """Set which readers the next versions of a subject must not break."""
         wanted = parse_mode(mode)
-        await self._holdings.change(
-            subject, lambda: self._set_mode(self._holdings.get(subject), wanted)
+        await self._subjects.change(
+            subject, lambda: self._set_mode(self._subjects.get(subject), wanted)
         )
 
     async def delete_version(self, subject: str, version: int) -> None:
@@ -195,40 +197,40 @@ class Registry:
 
         Raises `SchemaMismatchError` when a topic is bound so that it needs that version.
         """
-        await self._holdings.change(subject, lambda: self._delete_version(subject, version))
+        await self._subjects.change(subject, lambda: self._delete_version(subject, version))
 
     async def delete_subject(self, subject: str) -> None:
         """Remove a subject with all its versions; its id is not given again.
 
         Raises `SchemaMismatchError` when a topic is bound to it.
         """
-        await self._holdings.change(subject, lambda: self._delete_subject(subject))
+        await self._subjects.change(subject, lambda: self._delete_subject(subject))
 
     # Topics that are bound.
 
     def binding(self, topic: str) -> Binding:
         """Return the binding of a topic, or of the topic it is a partition of."""
-        return self._holdings.bindings.get(topic).binding
+        return self._subjects.bindings.get(topic).binding
 
     def find_binding(self, topic: str) -> Binding | None:
         """Return the binding of a topic itself, not that of which it is a partition, if any."""
-        bound = self._holdings.bindings.find(topic)
+        bound = self._subjects.bindings.find(topic)
         return bound.binding if bound is not None else None
 
     def bindings(self) -> list[Binding]:
         """Return every binding, by topic."""
-        return self._holdings.bindings.all()
+        return self._subjects.bindings.all()
 
     def guard(self, topic: str) -> Guard | None:
         """Return what checks the batches of a topic or a partition; `None` when nothing is to be.
 
         Ask again after `on_bound` was called for the topic.
         """
-        return self._holdings.bindings.guard(topic)
+        return self._subjects.bindings.guard(topic)
 
     def tallies(self) -> dict[str, Tally]:
         """Return what the guards have counted since the start, by bound topic."""
-        return self._holdings.bindings.tallies()
+        return self._subjects.bindings.tallies()
 
     async def bind(
         self,
@@ -255,7 +257,7 @@ class Registry:
             raise BadRequestError("give one of `version` and `min_version`, 0 or more")
 
         async def step() -> Binding:
-            shelf = self._holdings.get(subject)
+            entry = self._subjects.get(subject)
             binding = Binding(
                 topic=name,
                 subject=subject,
@@ -263,14 +265,14 @@ class Registry:
                 validate_payload=validate_payload,
                 version=version,
                 min_version=min_version,
-                schema_id=shelf.contents.record.schema_id,
+                schema_id=entry.contents.record.schema_id,
             )
             if replace or self.find_binding(name) is None:
-                await self._prepare(shelf, binding)
-            async with self._holdings.bindings_lock:
-                return await self._bind(binding, shelf, replace=replace)
+                await self._prepare(entry, binding)
+            async with self._subjects.bindings_lock:
+                return await self._bind(binding, entry, replace=replace)
 
-        return await self._holdings.change(subject, step)
+        return await self._subjects.change(subject, step)
 
     async def set_policy(self, topic: str, policy: str, *, validate_payload: bool) -> Binding:
         """Change what happens to messages that do not follow the subject of a topic.
@@ -282,17 +284,17 @@ class Registry:
         subject = self.binding(topic).subject
 
         async def step() -> Binding:
-            shelf = self._holdings.get(subject)
+            entry = self._subjects.get(subject)
             await self._prepare(
-                shelf, self._with_policy(topic, subject, wanted, validate_payload=validate_payload)
+                entry, self._with_policy(topic, subject, wanted, validate_payload=validate_payload)
             )
-            async with self._holdings.bindings_lock:
+            async with self._subjects.bindings_lock:
                 binding = self._with_policy(
                     topic, subject, wanted, validate_payload=validate_payload
                 )
-                return await self._bind(binding, shelf, replace=True)
+                return await self._bind(binding, entry, replace=True)
 
-        return await self._holdings.change(subject, step)
+        return await self._subjects.change(subject, step)
 
     def _with_policy(
         self, topic: str, subject: str, policy: Policy, *, validate_payload: bool
@@ -327,49 +329,49 @@ class Registry:
 
     async def _remove(self, binding: Binding, *, only_if_same: bool) -> None:
         async def step() -> None:
-            async with self._holdings.bindings_lock:
+            async with self._subjects.bindings_lock:
                 if only_if_same and self.find_binding(binding.topic) != binding:
                     raise SchemaBindingNotFoundError(binding.topic)
-                await self._unbind(binding.topic, self._holdings.get(binding.subject))
+                await self._unbind(binding.topic, self._subjects.get(binding.subject))
 
-        await self._holdings.change(binding.subject, step)
+        await self._subjects.change(binding.subject, step)
 
     def _find_same(
         self, subject: str, type: SchemaType, definition: bytes
     ) -> SubjectVersion | None:
         """Return the version with this very text: producers that start say it over and over."""
-        shelf = self._holdings.shelves.get(subject)
-        if shelf is None or shelf.contents.record.type is not type:
+        entry = self._subjects.entries.get(subject)
+        if entry is None or entry.contents.record.type is not type:
             return None
-        versions = shelf.contents.versions.values()
+        versions = entry.contents.versions.values()
         return next((one for one in versions if one.definition == definition), None)
 
     async def _parse(self, type: SchemaType, definition: bytes) -> Schema:
-        return await self._aside.run(
+        return await self._executor.run(
             lambda steps: parse_schema(type, definition, steps), size_bytes=len(definition)
         )
 
     async def _breaks(
-        self, shelf: Shelf, schema: Schema, mode: Mode, *, keep_required: bool
+        self, entry: Subject, schema: Schema, mode: Mode, *, keep_required: bool
     ) -> list[str]:
-        contents = shelf.contents
-        return await self._aside.run(
-            lambda steps: breaks(shelf, contents, schema, mode, steps, keep_required=keep_required),
+        contents = entry.contents
+        return await self._executor.run(
+            lambda steps: breaks(entry, contents, schema, mode, steps, keep_required=keep_required),
             size_bytes=len(schema.definition),
         )
 
-    async def _prepare(self, shelf: Shelf, binding: Binding) -> None:
+    async def _prepare(self, entry: Subject, binding: Binding) -> None:
         """Have the payloads of a topic ready to be checked: who binds it hears if they cannot be.
 
         Not with the lock of the bindings held, for which everybody would wait.
         """
         if binding.policy is Policy.NONE or not binding.validate_payload:
             return
-        if not is_satisfiable(binding, shelf.contents.record.versions):
+        if not is_satisfiable(binding, entry.contents.record.versions):
             raise SchemaNotFoundError(binding.subject, binding.version or binding.min_version)
-        version = shelf.contents.get(binding.version)
-        await self._aside.run(
-            lambda steps: prepare(shelf, version, steps), size_bytes=len(version.definition)
+        version = entry.contents.get(binding.version)
+        await self._executor.run(
+            lambda steps: prepare(entry, version, steps), size_bytes=len(version.definition)
         )
 
     # How subjects change. These are called with the subject's lock held.
@@ -377,29 +379,29 @@ class Registry:
     async def _register(
         self, draft: SubjectVersion, schema: Schema, mode: Mode | None, *, keep_required: bool
     ) -> Registered:
-        shelf = self._holdings.shelves.get(draft.subject)
-        if shelf is None:
-            async with self._holdings.ids_lock:
+        entry = self._subjects.entries.get(draft.subject)
+        if entry is None:
+            async with self._subjects.ids_lock:
                 return await self._add_subject(draft, mode or Mode.BACKWARD)
-        record = shelf.contents.record
-        found = shelf.contents.find(draft.type, draft.fingerprint)
+        record = entry.contents.record
+        found = entry.contents.find(draft.type, draft.fingerprint)
         if found is not None:
-            await self._set_mode(shelf, mode or record.mode)
+            await self._set_mode(entry, mode or record.mode)
             return registered(found, is_new=False)
         wanted = mode or record.mode
-        reasons = await self._breaks(shelf, schema, wanted, keep_required=keep_required)
+        reasons = await self._breaks(entry, schema, wanted, keep_required=keep_required)
         if reasons:
             raise SchemaIncompatibleError(draft.subject, wanted.value, reasons)
-        if shelf.topics:
-            await self._aside.run(lambda _: warm(schema), size_bytes=len(draft.definition))
-        return await self._add_version(shelf, draft, schema, wanted)
+        if entry.topics:
+            await self._executor.run(lambda _: warm(schema), size_bytes=len(draft.definition))
+        return await self._add_version(entry, draft, schema, wanted)
 
     async def _add_subject(self, draft: SubjectVersion, mode: Mode) -> Registered:
-        self._holdings.check_room(len(draft.definition))
-        subjects_max = self._holdings.limits.subjects_max
-        if len(self._holdings.shelves) >= subjects_max:
+        self._subjects.check_room(len(draft.definition))
+        subjects_max = self._subjects.limits.subjects_max
+        if len(self._subjects.entries) >= subjects_max:
             raise LimitReachedError("schemas", subjects_max)
-        version = msgspec.structs.replace(draft, schema_id=self._holdings.last_id + 1, version=1)
+        version = msgspec.structs.replace(draft, schema_id=self._subjects.last_id + 1, version=1)
         record = SubjectRecord(
             subject=version.subject,
             schema_id=version.schema_id,
@@ -410,23 +412,23 @@ class Registry:
         )
 
         def on_written(revision: int) -> None:
-            self._holdings.last_id, self._holdings.id_revision = record.schema_id, revision
-            self._holdings.place(Contents(record, revision, {1: version}))
+            self._subjects.last_id, self._subjects.id_revision = record.schema_id, revision
+            self._subjects.place(Contents(record, revision, {1: version}))
 
-        await self._holdings.commit(
-            self._holdings.archive.add_subject(
-                version, record, id_revision=self._holdings.id_revision
+        await self._subjects.commit(
+            self._subjects.repository.add_subject(
+                version, record, id_revision=self._subjects.id_revision
             ),
             on_written,
         )
         return registered(version, is_new=True)
 
     async def _add_version(
-        self, shelf: Shelf, draft: SubjectVersion, schema: Schema, mode: Mode
+        self, entry: Subject, draft: SubjectVersion, schema: Schema, mode: Mode
     ) -> Registered:
-        contents = shelf.contents
-        self._holdings.check_room(len(draft.definition))
-        versions_max = self._holdings.limits.versions_max
+        contents = entry.contents
+        self._subjects.check_room(len(draft.definition))
+        versions_max = self._subjects.limits.versions_max
         if len(contents.versions) >= versions_max:
             raise LimitReachedError("versions of a schema", versions_max)
         number = contents.record.last_version + 1
@@ -441,33 +443,33 @@ class Registry:
         )
 
         def on_written(revision: int) -> None:
-            if shelf.topics:
-                shelf.keep(number, schema)
-            self._holdings.place(Contents(record, revision, {**contents.versions, number: version}))
-            self._holdings.tell(shelf.topics)
+            if entry.topics:
+                entry.keep(number, schema)
+            self._subjects.place(Contents(record, revision, {**contents.versions, number: version}))
+            self._subjects.tell(entry.topics)
 
-        await self._holdings.commit(
-            self._holdings.archive.add_version(version, record, revision=contents.revision),
+        await self._subjects.commit(
+            self._subjects.repository.add_version(version, record, revision=contents.revision),
             on_written,
         )
         return registered(version, is_new=True)
 
-    async def _set_mode(self, shelf: Shelf, mode: Mode) -> None:
-        contents = shelf.contents
+    async def _set_mode(self, entry: Subject, mode: Mode) -> None:
+        contents = entry.contents
         if contents.record.mode is mode:
             return
         record = msgspec.structs.replace(contents.record, mode=mode)
-        await self._holdings.commit(
-            self._holdings.archive.set_subject(record, revision=contents.revision),
-            lambda revision: self._holdings.place(Contents(record, revision, contents.versions)),
+        await self._subjects.commit(
+            self._subjects.repository.set_subject(record, revision=contents.revision),
+            lambda revision: self._subjects.place(Contents(record, revision, contents.versions)),
         )
 
     async def _delete_version(self, subject: str, number: int) -> None:
-        shelf = self._holdings.get(subject)
-        contents = shelf.contents
+        entry = self._subjects.get(subject)
+        contents = entry.contents
         if number not in contents.versions:
             raise SchemaNotFoundError(subject, number)
-        await self._check_spares(shelf, number)
+        await self._check_spares(entry, number)
         if len(contents.versions) == 1:
             await self._delete_subject(subject)
             return
@@ -475,37 +477,37 @@ class Registry:
         record = msgspec.structs.replace(contents.record, versions=list(versions))
 
         def on_written(revision: int) -> None:
-            self._holdings.place(Contents(record, revision, versions))
-            self._holdings.tell(shelf.topics)
+            self._subjects.place(Contents(record, revision, versions))
+            self._subjects.tell(entry.topics)
 
-        await self._holdings.commit(
-            self._holdings.archive.delete_version(record, number, revision=contents.revision),
+        await self._subjects.commit(
+            self._subjects.repository.delete_version(record, number, revision=contents.revision),
             on_written,
         )
 
     async def _delete_subject(self, subject: str) -> None:
-        shelf = self._holdings.get(subject)
-        await self._check_spares(shelf, *shelf.contents.versions)
-        contents = shelf.contents
-        await self._holdings.commit(
-            self._holdings.archive.delete_subject(contents.record, revision=contents.revision),
-            lambda _: self._holdings.remove(subject),
+        entry = self._subjects.get(subject)
+        await self._check_spares(entry, *entry.contents.versions)
+        contents = entry.contents
+        await self._subjects.commit(
+            self._subjects.repository.delete_subject(contents.record, revision=contents.revision),
+            lambda _: self._subjects.remove(subject),
         )
         with suppress(StorageFailedError):
-            await self._holdings.archive.remove_versions(contents.versions.values())
+            await self._subjects.repository.remove_versions(contents.versions.values())
 
-    async def _check_spares(self, shelf: Shelf, *numbers: int) -> None:
+    async def _check_spares(self, entry: Subject, *numbers: int) -> None:
         """Raise `SchemaMismatchError` for a topic that cannot do without these versions."""
-        if shelf.topics:
+        if entry.topics:
             # Another broker may have bound them to something else since.
-            await self._holdings.reload_bindings()
-            self._holdings.bindings.check_spares(shelf, numbers)
+            await self._subjects.reload_bindings()
+            self._subjects.bindings.check_spares(entry, numbers)
 
     # How bindings change. Called with the locks of the subject and of the bindings held.
 
-    async def _bind(self, binding: Binding, shelf: Shelf, *, replace: bool) -> Binding:
-        contents, topic = shelf.contents, binding.topic
-        bound = self._holdings.bindings.find(topic)
+    async def _bind(self, binding: Binding, entry: Subject, *, replace: bool) -> Binding:
+        contents, topic = entry.contents, binding.topic
+        bound = self._subjects.bindings.find(topic)
         if bound is not None and not replace:
             if bound.binding.subject != binding.subject:
                 raise SchemaMismatchError(topic, bound.binding.subject)
@@ -514,17 +516,17 @@ class Registry:
             return binding
         if not is_satisfiable(binding, contents.record.versions):
             raise SchemaNotFoundError(binding.subject, binding.version or binding.min_version)
-        bindings_max = self._holdings.limits.bindings_max
-        if bound is None and len(self._holdings.bindings) >= bindings_max:
+        bindings_max = self._subjects.limits.bindings_max
+        if bound is None and len(self._subjects.bindings) >= bindings_max:
             raise LimitReachedError("topics bound to schemas", bindings_max)
 
         def on_written(revision: int) -> None:
-            self._holdings.place(Contents(contents.record, revision, contents.versions))
-            self._holdings.bindings.set(binding, revision, shelf)
-            self._holdings.tell([topic])
+            self._subjects.place(Contents(contents.record, revision, contents.versions))
+            self._subjects.bindings.set(binding, revision, entry)
+            self._subjects.tell([topic])
 
-        await self._holdings.commit(
-            self._holdings.archive.bind(
+        await self._subjects.commit(
+            self._subjects.repository.bind(
                 binding,
                 contents.record,
                 binding_revision=bound.revision if bound else 0,
@@ -534,19 +536,19 @@ class Registry:
         )
         return binding
 
-    async def _unbind(self, topic: str, shelf: Shelf) -> None:
-        contents, bound = shelf.contents, self._holdings.bindings.find(topic)
-        if bound is None or bound.shelf is not shelf:
+    async def _unbind(self, topic: str, entry: Subject) -> None:
+        contents, bound = entry.contents, self._subjects.bindings.find(topic)
+        if bound is None or bound.entry is not entry:
             # Somebody was faster: what was to be removed is not there any more.
             raise SchemaBindingNotFoundError(topic)
 
         def on_written(revision: int) -> None:
-            self._holdings.place(Contents(contents.record, revision, contents.versions))
-            self._holdings.bindings.drop(topic)
-            self._holdings.tell([topic])
+            self._subjects.place(Contents(contents.record, revision, contents.versions))
+            self._subjects.bindings.drop(topic)
+            self._subjects.tell([topic])
 
-        await self._holdings.commit(
-            self._holdings.archive.unbind(
+        await self._subjects.commit(
+            self._subjects.repository.unbind(
                 topic,
                 contents.record,
                 binding_revision=bound.revision,

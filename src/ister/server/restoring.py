@@ -6,12 +6,19 @@ from pathlib import Path
 from ister.base.errors import BadRequestError, ConfigError
 from ister.objects import Contents, LocalDisk, load_contents, make_folder, restore
 
+# Made before the first file of a salvage is written, and removed after the last one.
+SALVAGE_MARKER = "salvaging"
 # Made before the first file of a backup is restored, and removed after the last one.
 MARKER = "restoring"
 
 
 def check_restored(folder: Path) -> None:
-    """Raise `ConfigError` for a folder whose restore was cut short."""
+    """Raise `ConfigError` for a folder whose restore or salvage was cut short."""
+    if (folder / SALVAGE_MARKER).exists():
+        mistake = (
+            f"--data {folder}: its salvage was not finished: run `ister storage salvage` again"
+        )
+        raise ConfigError([mistake])
     if (folder / MARKER).exists():
         mistake = f"--data {folder}: its restore was not finished: remove the folder, restore again"
         raise ConfigError([mistake])

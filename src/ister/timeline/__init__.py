@@ -66,6 +66,7 @@ from ister.timeline.model import (
 )
 from ister.timeline.port import Outcome, Outcomes, Store, TopicRow
 from ister.timeline.postgres import postgres_timelines
+from ister.timeline.salvage import SalvagedTimelines, salvage_timelines
 from ister.timeline.scan import FAR, FIRST_KEY, LAST_KEY, Key, Scan, before, key_of, run_scans
 from ister.timeline.sqlite import FILE_NAME, SqliteStore
 from ister.timeline.topics import RULES_KIND, create_topics, delete_topics, find_rules, rules_name
@@ -108,6 +109,7 @@ __all__ = [
     "Release",
     "Row",
     "RuleRow",
+    "SalvagedTimelines",
     "Scan",
     "Slot",
     "SqliteStore",
@@ -151,6 +153,7 @@ __all__ = [
     "revise",
     "rules_name",
     "run_scans",
+    "salvage_timelines",
     "start_state",
     "take_back",
     "tell_one",

@@ -51,7 +51,7 @@ def check_timelines(
     Raises `StorageTakenError` while a broker has it, and `StorageFailedError`.
     """
     check = _Check(file, on_progress)
-    with _held(file), _readable(file) as (copy, mode):
+    with held(file), _readable(file) as (copy, mode):
         try:
             with translated(file):
                 check.run(copy, mode)
@@ -142,7 +142,7 @@ def _parts(file: Path) -> list[Path]:
 
 
 @contextmanager
-def _held(file: Path) -> Iterator[None]:
+def held(file: Path) -> Iterator[None]:
     """Keep brokers away from a file while it is looked at, without writing anything."""
     with translated(file), file.open("rb") as lock:
         try:

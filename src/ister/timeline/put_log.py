@@ -41,6 +41,7 @@ FOLD_BYTES = 256 * KIB
 LOG_BYTES = 1 * MIB
 
 MAGIC = b"isterput"
+MARK_BYTES = 8
 # Magic, mark, checksum of both.
 HEADER = struct.Struct("<8s8sI4x")
 # Mark, version, bytes of the put, checksum of the last two and the put.
@@ -152,6 +153,34 @@ def _records(data: bytes, mark: bytes, name: str, after: int) -> Iterator[Logged
         found = _find_record(data, mark, position)
         if found is not None and found[0].version > after:
             raise CorruptedError(name, broken, "a put that was logged is not what was written")
+
+
+def salvage_puts(data: bytes, after: int) -> tuple[list[Logged], bool]:
+    """Return the puts of a damaged log; and whether none is missing of those above `after`."""
+    found: list[Logged] = []
+    if not any(data):
+        return found, True
+    # The first record has the mark as well, if the header is not intact.
+    mark = data[HEADER.size : HEADER.size + MARK_BYTES]
+    with suppress(struct.error):
+        magic, in_header, checksum = HEADER.unpack_from(data)
+        if magic == MAGIC and crc32(magic + in_header) == checksum:
+            mark = in_header
+    if len(mark) < MARK_BYTES or not any(mark):
+        return found, False
+    is_whole = True
+    position = HEADER.size
+    while True:
+        record = _find_record(data, mark, position)
+        if record is None:
+            position = _find_next(data, mark, position)
+            if position < 0:
+                return found, is_whole
+            record = _find_record(data, mark, position)
+            is_whole = is_whole and record is not None and record[0].version <= after
+        if record is not None:
+            found.append(record[0])
+            position = record[1]
 
 
 def _find_next(data: bytes, mark: bytes, position: int) -> int:

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ister.base.errors import StorageTakenError
-from ister.log.ports import Buffer, Disk
+from ister.log.files.ports import Buffer, Disk
 from ister.metadata import Put, SqliteMetadata
 from ister.objects import FileKeyring, LocalDisk, MemoryDisk, make_folder
 from ister.testing import FaultyDisk, SmallDisk

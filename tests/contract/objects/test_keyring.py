@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ister.base.errors import ConfigError, EncryptionKeyError, ExtraMissingError
-from ister.log.ports import Keyring
+from ister.log.files.ports import Keyring
 from ister.objects import FileKeyring
 
 NONCE = bytes(12)

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.objects.conftest import S3Server
 
 from ister.base.errors import ConfigError, ObjectExistsError
-from ister.log.ports import Store
+from ister.log.files.ports import Store
 from ister.objects import LocalDisk, LocalStore, MemoryDisk, open_store, verify_store
 from ister.objects.remote import Client, RemoteStore
 from ister.testing import FaultyDisk

@@ -130,7 +130,7 @@ def test_threads_sell_and_the_books_add_up(
     assert run_program(shared_broker.url, "till.py") == ["taken in: 4950"]
 
 
-def test_an_operator_sets_up_and_changes_a_broker_with_tls_and_tokens() -> None:
+def test_an_operator_sets_up_changes_and_restores_a_broker_with_tls_and_tokens() -> None:
     done = subprocess.run(
         ["bash", str(EXAMPLES / "operations.sh")],
         env=environment("ister://127.0.0.1:1"),
@@ -142,7 +142,7 @@ def test_an_operator_sets_up_and_changes_a_broker_with_tls_and_tokens() -> None:
 
     assert done.returncode == 0, done.stderr
     parts = re.split(r"^== .*\n", done.stdout, flags=re.MULTILINE)
-    _, strangers, behind, changes, tokens = parts
+    _, strangers, behind, changes, tokens, restored = parts
     assert strangers.split("\n")[:-1] == ["exit code 64", "exit code 77"]
     assert "certificate is not to be trusted" in done.stderr
     assert "no token was given" in done.stderr
@@ -151,3 +151,7 @@ def test_an_operator_sets_up_and_changes_a_broker_with_tls_and_tokens() -> None:
     assert re.search(r"^ack timeout +5.0m\nmax deliveries +3$", changes, re.MULTILINE)
     assert "/default/orders" in tokens
     assert tokens.endswith("exit code 77\n")
+    # What was published and acknowledged before the backup, and its settings: nothing after it.
+    assert re.search(r"^/default/orders +0 +8 +", restored, re.MULTILINE)
+    assert re.search(r"^fsync +limits +30.0d ", restored, re.MULTILINE)
+    assert restored.endswith("\n3\n4\n5\n6\n7\n8\n")

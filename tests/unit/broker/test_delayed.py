@@ -21,7 +21,7 @@ from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB
 from ister.broker.delayed.envelope import Envelope, pack
 from ister.broker.live.topic import SUBSCRIPTIONS_AT_ONCE
 from ister.broker.timelines.pace import ROUND_COUNT_MAX
-from ister.client.session.delayed import ATTRIBUTE_BYTES, ENVELOPE_BYTES
+from ister.client.session.producing.delayed import ATTRIBUTE_BYTES, ENVELOPE_BYTES
 from ister.testing import Fault, Keep
 from ister.timeline import Put, Work
 

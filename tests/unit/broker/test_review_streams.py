@@ -1,5 +1,6 @@
 """What a stream keeps to when a disk fails, a topic is empty, or a batch as large as can be."""
 
+from dataclasses import replace
 from time import process_time
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from ister.base.limits import BATCH_IDS_MAX
 from ister.broker import Broker, Reader, open_reader
 from ister.broker.streams.read_ahead import READ_AHEAD_BYTES, READ_BYTES_MIN
 from ister.codec import Batch
+from ister.log import Form
 from ister.testing.disk import Fault
 
 HOUR_MS = 3_600_000
@@ -37,13 +39,15 @@ class ReaderSink:
         self.ended.append(error)
 
 
-def read_all(bench: StreamBench, *, credit: int = 1_000_000) -> ReaderSink:
-    """Read a topic from its start to its present end."""
+def read_all(
+    bench: StreamBench, *, credit: int = 1_000_000, start: int | str = "earliest"
+) -> ReaderSink:
+    """Read a topic from its start, or another place, to its present end."""
     sink = ReaderSink()
     opened: list[Reader | IsterError] = []
     open_reader(
         bench.topic(),
-        _position("earliest"),
+        _position(start),
         _position("latest"),
         opened.append,
         durables=bench.broker.durables,
@@ -110,6 +114,66 @@ def test_reader_passes_over_the_holes_of_a_compacted_stream() -> None:
 
     assert sink.offsets == [*range(6), *range(15, 30)]
     assert sink.ended == [None]
+
+
+def mark_holes(bench: StreamBench, *firsts: int) -> None:
+    """Have the segments that begin with these messages say that there are holes around them."""
+    number = bench.topic().record.topic
+    index = bench.storage.log.index
+    index.replace(
+        number,
+        [
+            span._replace(segment=replace(span.segment, form=Form.KEYED))
+            if span.first_offset in firsts
+            else span
+            for span in index.spans(number)
+        ],
+    )
+
+
+def test_reader_and_consumer_pass_over_the_holes_that_segments_tell_of() -> None:
+    bench = holed_bench()
+    lose(bench, 6, 15)
+    mark_holes(bench, 15)
+    sink = read_all(bench)
+
+    assert sink.offsets == [*range(6), *range(15, 30)]
+    assert sink.ended == [None]
+    assert bench.consume().offsets == [*range(6), *range(15, 30)]
+
+
+@pytest.mark.parametrize("start", [6, 20])
+def test_reader_and_consumer_pass_over_a_hole_at_the_end(start: int) -> None:
+    bench = holed_bench()
+    lose(bench, 6, None)
+    mark_holes(bench, 3)
+    assert read_all(bench).offsets == list(range(6))
+    bench.publish(b"new")
+
+    assert read_all(bench).offsets == [*range(6), 30]
+    assert read_all(bench, start=start).offsets == [30]
+    assert bench.consume().offsets == [*range(6), 30]
+
+
+def test_a_hole_behind_what_is_told_of_is_an_error() -> None:
+    bench = holed_bench()
+    mark_holes(bench, 3)
+    lose(bench, 9, 15)
+    sink = read_all(bench)
+
+    assert sink.offsets == list(range(9))
+    assert isinstance(sink.ended[0], MessagesMissingError)
+
+
+def test_a_stream_that_is_trimmed_into_a_hole_begins_behind_it() -> None:
+    bench = holed_bench()
+    lose(bench, 6, 15)
+    mark_holes(bench, 15)
+    topic = bench.topic()
+    bench.broker.streams.trim(topic, 9, lambda _: None)
+    bench.settle()
+
+    assert topic.first_offset == 15
 
 
 def test_a_batch_of_as_many_ids_as_fit_does_not_stop_the_broker(bench: StreamBench) -> None:

@@ -495,7 +495,7 @@ def test_a_crash_leaves_all_of_a_publish_or_nothing_and_a_repetition_ends_it_onc
     slice_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stops at every change of the disk, in the middle of a run of publishes."""
-    monkeypatch.setattr("ister.log.group.SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr("ister.log.journal.group.SLICE_BYTES", slice_bytes)
 
     def made() -> StreamBench:
         # So small that a publish goes over files.

@@ -21,6 +21,7 @@ INNER = {
     "Client": {"answers", "link", "open"},
     "Producer": {
         "check", "closed", "due", "encodes", "send_delayed", "send_encoded", "send_request",
+        "with_ttl",
     },
     "Schemas": {"learn", "reference", "writer"},
     "Subscription": {"bring", "drop_with", "handed_out", "leave"},

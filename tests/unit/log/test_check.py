@@ -7,7 +7,7 @@ from tests.unit.log.harness import SMALL, Bench, filler
 
 from ister.base.errors import EncryptionKeyError
 from ister.log import CheckReport, ChunkBackend, FileBackend, LogOptions, check_folder
-from ister.log.scan import Scan
+from ister.log.files.scan import Scan
 from ister.objects import LocalStore
 from ister.objects.keyring import FileKeyring
 from ister.testing import Crash, FaultyDisk

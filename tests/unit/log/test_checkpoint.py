@@ -8,8 +8,8 @@ from tests.unit.log.harness import SMALL, Bench, filler
 
 from ister.base.errors import CorruptedError, StorageTakenError
 from ister.log import ChunkBackend, FileBackend, Kind
-from ister.log.manifest import decode_document, decode_manifest
-from ister.log.segment import number_of, snapshot_name
+from ister.log.files.manifest import decode_document, decode_manifest
+from ister.log.files.segment import number_of, snapshot_name
 from ister.objects import LocalStore
 from ister.testing import Crash, Fault, FaultyDisk
 

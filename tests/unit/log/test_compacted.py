@@ -3,8 +3,8 @@
 import pytest
 
 from ister.log import Place, Span
-from ister.log.compacted import Compacted, find_compacted
-from ister.log.segment import Form, Segment
+from ister.log.files.segment import Form, Segment
+from ister.log.index.compacted import Compacted, find_compacted
 
 JOURNAL, SORTED, KEYED = Form.JOURNAL, Form.SORTED, Form.KEYED
 OPEN_FIRST = 100

@@ -19,7 +19,7 @@ from ister.log import (
     check_folder,
     plan_compaction,
 )
-from ister.log.segment import chunk_name
+from ister.log.files.segment import chunk_name
 from ister.objects import LocalStore
 from ister.testing import Crash, Fault, FaultyDisk
 from ister.testing.disk import Change

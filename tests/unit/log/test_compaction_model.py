@@ -8,7 +8,7 @@ from tests.unit.log.harness import SMALL, TIME_MS, Bench
 from tests.unit.log.test_compaction import Compacted
 
 from ister.log import CompactionPolicy, FileBackend, Place, Rewrite, plan_compaction
-from ister.log.segment import Segment
+from ister.log.files.segment import Segment
 from ister.objects import LocalStore, MemoryDisk
 from ister.testing import FaultyDisk
 

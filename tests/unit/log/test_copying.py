@@ -5,9 +5,9 @@ from tests.unit.log.harness import Bench, filler
 
 from ister.base.errors import BadRequestError
 from ister.log import FileBackend, FilePart, check_folder
-from ister.log.copying import files_of
-from ister.log.index import Index
-from ister.log.segment import Place, Segment
+from ister.log.files.segment import Place, Segment
+from ister.log.index.copying import files_of
+from ister.log.index.index import Index
 from ister.objects import MemoryDisk
 
 payload = filler(900)

@@ -5,7 +5,7 @@ from tests.unit.log.harness import SMALL, Bench, filler
 
 from ister.base.errors import CorruptedError
 from ister.log import FileBackend
-from ister.log.scan import Scan
+from ister.log.files.scan import Scan
 from ister.testing import FaultyDisk
 
 FIRST = "segments/00000000000000000001.seg"

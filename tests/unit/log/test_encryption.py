@@ -8,8 +8,8 @@ from tests.unit.log.harness import Bench, filler
 
 from ister.base.errors import CorruptedError, EncryptionKeyError, NotEncryptedError
 from ister.log import ChunkBackend, FileBackend, LogOptions
-from ister.log.entry import Kind
-from ister.log.envelope import NONCE_BYTES, Envelope
+from ister.log.files.entry import Kind
+from ister.log.files.envelope import NONCE_BYTES, Envelope
 from ister.objects import LocalStore
 from ister.objects.keyring import FileKeyring
 from ister.testing import FaultyDisk

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ister.base.errors import CorruptedError
 from ister.log import parse_transaction
-from ister.log.entry import (
+from ister.log.files.entry import (
     HEADER_BYTES,
     Kind,
     decode_file_header,
@@ -15,7 +15,7 @@ from ister.log.entry import (
     pack_header,
     parse_header,
 )
-from ister.log.extents import STRIDE, Extents, decode_extents, find_offset, rows_of, window
+from ister.log.files.extents import STRIDE, Extents, decode_extents, find_offset, rows_of, window
 
 
 def test_a_header_says_what_was_packed() -> None:

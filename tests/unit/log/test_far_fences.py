@@ -9,10 +9,10 @@ from tests.unit.log.harness import SMALL, Bench
 
 from ister.base.errors import CorruptedError, StorageTakenError
 from ister.log import Buffer, ChunkBackend, LogOptions
-from ister.log.chunks import FAR_FENCE_DISTANCES, ChunkJournal
-from ister.log.fences import FENCE_ROLE, encode_far_fence
-from ister.log.scan import header_of
-from ister.log.segment import chunk_name, number_of
+from ister.log.files.fences import FENCE_ROLE, encode_far_fence
+from ister.log.files.scan import header_of
+from ister.log.files.segment import chunk_name, number_of
+from ister.log.journal.chunks import FAR_FENCE_DISTANCES, ChunkJournal
 from ister.objects import FileKeyring, LocalStore
 from ister.testing import FaultyDisk
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.log.harness import Bench
 
 from ister.log import ChunkBackend
-from ister.log.fetching import AT_ONCE, PART_BYTES, fetch_in_order
+from ister.log.journal.fetching import AT_ONCE, PART_BYTES, fetch_in_order
 from ister.log.log import CHUNK_BYTES_PER_CHECKPOINT
 from ister.objects import LocalStore, MemoryDisk
 

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from ister.log.figures import offset_within, segment_count, time_of, total_bytes
-from ister.log.index import Index
-from ister.log.segment import Place, Segment, Span
+from ister.log.files.segment import Place, Segment, Span
+from ister.log.index.figures import offset_within, segment_count, time_of, total_bytes
+from ister.log.index.index import Index
 
 TOPIC = 7
 FIRST, SECOND = Segment(1, Place.LOCAL), Segment(2, Place.LOCAL)

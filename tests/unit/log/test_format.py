@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-from ister.log.beginning import header_entry
-from ister.log.entry import FileHeader, Kind
-from ister.log.envelope import Envelope
-from ister.log.extents import Extents
-from ister.log.group import lay_out
-from ister.log.journal import footer_entries
+from ister.log.files.entry import FileHeader, Kind
+from ister.log.files.envelope import Envelope
+from ister.log.files.extents import Extents
+from ister.log.files.header import header_entry
+from ister.log.journal.group import lay_out
+from ister.log.journal.journal import footer_entries
 
 PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "journal-format.md"
 MARK = 0x1234ABCD

@@ -8,7 +8,7 @@ from tests.unit.log.harness import SMALL, Bench, filler
 
 from ister.base.limits import MIB
 from ister.log import FileBackend, LogOptions
-from ister.log.space import is_disk_full
+from ister.log.journal.space import is_disk_full
 from ister.testing import Fault, FaultyDisk, SmallDisk
 
 FIRST = "segments/00000000000000000001.seg"

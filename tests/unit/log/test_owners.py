@@ -17,10 +17,10 @@ from ister.log import (
     open_log,
     plan_compaction,
 )
-from ister.log.chunks import ChunkJournal
-from ister.log.manifest import decode_manifest
+from ister.log.files.manifest import decode_manifest
+from ister.log.files.segment import chunk_name
+from ister.log.journal.chunks import ChunkJournal
 from ister.log.opening import UNDISTURBED_ATTEMPTS_MAX
-from ister.log.segment import chunk_name
 from ister.objects import FileKeyring, LocalStore, MemoryDisk
 from ister.testing import FaultyDisk
 

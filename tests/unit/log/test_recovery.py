@@ -7,8 +7,8 @@ from tests.unit.log.harness import SMALL, Bench, filler, make_batch
 
 from ister.base.errors import CorruptedError
 from ister.log import FileBackend, Kind, LogOptions
-from ister.log.entry import HEADER, HEADER_BYTES, pack_header
-from ister.log.scan import Scan
+from ister.log.files.entry import HEADER, HEADER_BYTES, pack_header
+from ister.log.files.scan import Scan
 from ister.testing import Fault, FaultyDisk, Keep
 
 FIRST = "segments/00000000000000000001.seg"

@@ -7,7 +7,7 @@ from tests.unit.log.harness import SMALL, TIME_MS, Bench
 
 from ister.base.errors import StorageTakenError
 from ister.log import ChunkBackend, Entry, open_log
-from ister.log.fences import FENCE_KEPT_MS
+from ister.log.files.fences import FENCE_KEPT_MS
 from ister.objects import LocalStore
 from ister.testing import FaultyDisk
 

@@ -18,8 +18,8 @@ from ister.log import (
     check_folder,
     plan_compaction,
 )
-from ister.log.entry import HEADER, HEADER_BYTES, pack_header
-from ister.log.scan import Scan
+from ister.log.files.entry import HEADER, HEADER_BYTES, pack_header
+from ister.log.files.scan import Scan
 from ister.objects import FileKeyring, LocalStore, open_store
 from ister.testing import FaultyDisk
 from ister.testing.disk import FaultyFile
@@ -233,7 +233,7 @@ def test_a_series_larger_than_a_file_has_one_of_its_own() -> None:
 def test_a_log_of_large_series_is_opened_a_piece_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("scan", "recovery"):
+    for module in ("files.scan", "journal.recovery"):
         monkeypatch.setattr(f"ister.log.{module}.PIECE_BYTES", 4_096)
     disk = FaultyDisk()
     bench = make_bench(disk)
@@ -297,7 +297,7 @@ def test_an_encrypted_series_is_found_again(tmp_path: Path) -> None:
 def test_a_series_is_read_and_written_a_few_batches_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ister.log.group.SLICE_BYTES", 2_000)
+    monkeypatch.setattr("ister.log.journal.group.SLICE_BYTES", 2_000)
     disk = FaultyDisk()
     bench = make_bench(disk, LogOptions())
     bench.publish(1, b"before")

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from ister.log.ports import File
-from ister.log.space import FILE_BYTES_MIN, PIECES, RESERVE_BYTES, RESERVE_BYTES_MIN, Space
+from ister.log.files.ports import File
+from ister.log.journal.space import FILE_BYTES_MIN, PIECES, RESERVE_BYTES, RESERVE_BYTES_MIN, Space
 from ister.testing import Crash, Fault, FaultyDisk, SmallDisk
 
 MIB = 1024 * 1024

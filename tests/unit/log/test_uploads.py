@@ -6,8 +6,8 @@ import pytest
 from tests.unit.log.harness import SMALL, TIME_MS, Bench, filler
 
 from ister.log import CompactionPolicy, FileBackend, Place, plan_compaction
-from ister.log.manifest import KEPT_COUNT
-from ister.log.segment import (
+from ister.log.files.manifest import KEPT_COUNT
+from ister.log.files.segment import (
     MANIFESTS,
     SNAPSHOTS,
     UPLOADS,

@@ -153,7 +153,7 @@ async def test_a_guard_knows_versions_that_are_registered_later(registry: Regist
 
 async def test_what_cannot_be_checked_is_not_good(registry: Registry) -> None:
     guard = await guard_of(registry)
-    registry._holdings.get("orders").keep(3, cast(Schema, Unusable()))
+    registry._subjects.get("orders").keep(3, cast(Schema, Unusable()))
 
     assert "pip install 'ister[schemas]'" in fault(guard, batch())
     assert fault(guard, batch(schema=(1, 1))) == ""

@@ -18,7 +18,7 @@ from ister.base.errors import (
 )
 from ister.metadata import Delete, MemoryMetadata, Put
 from ister.registry import Registry
-from ister.registry.holdings import ATTEMPTS
+from ister.registry.subject_store import ATTEMPTS
 from ister.schemas import Policy
 
 TOPIC = "/default/orders"

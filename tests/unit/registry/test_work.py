@@ -9,7 +9,7 @@ from tests.unit.registry.definitions import V1, V2, record
 
 from ister.base.errors import SchemaTooComplexError
 from ister.registry import Registry
-from ister.registry.work import THREADS, Aside
+from ister.registry.executor import THREADS, SchemaExecutor
 from ister.schemas import Schema, SchemaType, Steps, parse_schema
 
 
@@ -36,18 +36,18 @@ async def wait_for(event: threading.Event) -> None:
 
 
 async def test_long_work_does_not_hold_up_other_work() -> None:
-    aside, stuck = Aside(), Stuck()
-    long = asyncio.create_task(aside.run(stuck, size_bytes=10))
+    executor, stuck = SchemaExecutor(), Stuck()
+    long = asyncio.create_task(executor.run(stuck, size_bytes=10))
     await wait_for(stuck.started)
 
-    assert await aside.run(lambda _: 5, size_bytes=10) == 5
+    assert await executor.run(lambda _: 5, size_bytes=10) == 5
     stuck.free.set()
     assert await long == "done"
 
 
 async def test_work_stops_when_nobody_waits_for_it_any_more() -> None:
-    aside, stuck = Aside(), Stuck()
-    task = asyncio.create_task(aside.run(stuck, size_bytes=10))
+    executor, stuck = SchemaExecutor(), Stuck()
+    task = asyncio.create_task(executor.run(stuck, size_bytes=10))
     await wait_for(stuck.started)
     task.cancel()
     await wait_for(stuck.ended)
@@ -57,15 +57,15 @@ async def test_work_stops_when_nobody_waits_for_it_any_more() -> None:
 
 
 async def test_the_smallest_definition_goes_first() -> None:
-    aside, stuck, order = Aside(), [Stuck() for _ in range(THREADS)], []
-    busy = [asyncio.create_task(aside.run(one, size_bytes=1)) for one in stuck]
+    executor, stuck, order = SchemaExecutor(), [Stuck() for _ in range(THREADS)], []
+    busy = [asyncio.create_task(executor.run(one, size_bytes=1)) for one in stuck]
     for one in stuck:
         await wait_for(one.started)
 
     def record(size: int) -> Callable[[Steps], None]:
         return lambda _: order.append(size)
 
-    waiting = [asyncio.create_task(aside.run(record(n), size_bytes=n)) for n in (9, 5, 7, 1)]
+    waiting = [asyncio.create_task(executor.run(record(n), size_bytes=n)) for n in (9, 5, 7, 1)]
     await asyncio.sleep(0)
     stuck[0].free.set()
     await asyncio.gather(*waiting)
@@ -76,19 +76,19 @@ async def test_the_smallest_definition_goes_first() -> None:
 
 
 async def test_cancelled_work_gives_its_turn_to_the_next() -> None:
-    aside, stuck = Aside(), [Stuck() for _ in range(THREADS)]
-    busy = [asyncio.create_task(aside.run(one, size_bytes=1)) for one in stuck]
+    executor, stuck = SchemaExecutor(), [Stuck() for _ in range(THREADS)]
+    busy = [asyncio.create_task(executor.run(one, size_bytes=1)) for one in stuck]
     for one in stuck:
         await wait_for(one.started)
-    given_up = asyncio.create_task(aside.run(lambda _: 1, size_bytes=1))
-    next_ = asyncio.create_task(aside.run(lambda _: 2, size_bytes=2))
+    given_up = asyncio.create_task(executor.run(lambda _: 1, size_bytes=1))
+    next_ = asyncio.create_task(executor.run(lambda _: 2, size_bytes=2))
     await asyncio.sleep(0)
     given_up.cancel()
     for task in busy:
         task.cancel()
 
     assert await next_ == 2
-    assert await aside.run(lambda _: 3, size_bytes=3) == 3
+    assert await executor.run(lambda _: 3, size_bytes=3) == 3
 
 
 async def test_a_long_registration_does_not_hold_up_others(
@@ -124,7 +124,7 @@ async def test_a_binding_that_takes_long_does_not_hold_up_others(
             stuck(steps)
         return parse_schema(type, definition, steps)
 
-    monkeypatch.setattr("ister.registry.shelf.parse_schema", parse)
+    monkeypatch.setattr("ister.registry.subject.parse_schema", parse)
     slow = asyncio.create_task(registry.bind("/default/slow", "slow"))
     await wait_for(stuck.started)
 

@@ -5,6 +5,7 @@ import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,9 @@ async def test_what_is_pinned_stays_as_long_as_the_connection(folder: Path) -> N
 
     assert [name for name, _ in answer["files"]] == ["metadata.db"]
     assert answer["folder"] == str(folder)
-    rows = sqlite3.connect(pinned / "metadata.db").execute("SELECT key, value FROM facts")
-    assert rows.fetchall() == [("a", b"1")]
+    with closing(sqlite3.connect(pinned / "metadata.db")) as connection:
+        rows = connection.execute("SELECT key, value FROM facts")
+        assert rows.fetchall() == [("a", b"1")]
     await asking.close()
     await gone(pinned)
 

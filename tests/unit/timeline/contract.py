@@ -61,7 +61,9 @@ class StoreContract(LeasingContract):
         made = [store.create_topic(name, "priority", b"\x00\xff") for name in ("/a/b", "/a/a")]
         store.close()
 
-        assert sorted(open_store().topics()) == sorted(made)
+        again = open_store()
+        assert sorted(again.topics()) == sorted(made)
+        again.close()
         assert made[0][1:] == ("/a/b", "priority", b"\x00\xff")
 
     def test_a_topic_of_the_same_name_is_refused(self, store: Store) -> None:

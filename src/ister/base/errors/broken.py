@@ -29,7 +29,8 @@ class CorruptedError(BrokenError):
     def __str__(self) -> str:
         return (
             f"{self.file} is corrupt at byte {self.position} ({self.reason}): nothing was changed; "
-            "run `ister storage check`, then restore the file from a copy"
+            "run `ister storage check`, then restore the file from a copy, or salvage the rest "
+            "with `ister storage salvage`"
         )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from ister.base import Retention
 from ister.base.errors import ShardMovedError
 from ister.broker.durable.deadlines import NEVER_MS
 from ister.broker.durable.selection import Sieve
@@ -130,9 +129,9 @@ class Partition:
     def is_gone(self, purpose: Again | None = None) -> bool:
         """Whether what was asked for last, and not given, is not to be had: it is not stored.
 
-        Compaction alone does that: what other retention drops is below the start of the topic.
+        Compaction and salvage alone do that: what retention drops is below the start of the topic.
         """
-        if self.topic.record.settings.retention != Retention.COMPACT:
+        if not self.topic.holes_end:
             return False
         window = self._window if purpose is None else self._windows.get(purpose)
         return window is not None and not window.loading

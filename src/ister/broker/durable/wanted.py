@@ -67,11 +67,18 @@ class Wanted:
     def applied_to(self, created: SubscriptionCreated, *, consumers: int) -> SubscriptionCreated:
         """Return an existing subscription as it is with what was given.
 
-        Raises `SubscriptionMismatchError` when it cannot be of the type that was given.
+        Raises `SubscriptionMismatchError` when it cannot be of the type that was given, and when
+        it is durable and was not to be.
         """
         if self.given is None or "type" in self.given:
             check_type(created, self.type, consumers=consumers, may_change=self.given is not None)
         names, asked = self._names(), self.acks or AckSettings()
+        if "durable" in names and created.durable and not self.durable:
+            # It would end, with its place, when a passing consumer leaves.
+            way_out = "leave out durable=False, take another name, or delete the subscription first"
+            raise SubscriptionMismatchError(
+                created.pattern, created.name, f"a place to keep: {way_out}"
+            )
         acks = {name: getattr(asked, name) for name in ACK_SETTINGS.intersection(names)}
         own: dict[str, Any] = {
             "type": self.type.value,

@@ -42,6 +42,8 @@ Told = Callable[[IsterError | None, list[int] | None], object]
 TOLD_AT_ONCE = 64
 # One read of what is not in memory any more.
 READ_BYTES = 4 * 1024 * 1024
+# Above every offset.
+ALL_OFFSETS = 2**63 - 1
 
 
 class Follower(Protocol):
@@ -502,17 +504,17 @@ class StreamTopic:
         """Read the batch with the message at `offset`, or the next there is, and those after it.
 
         `done` is told in a later turn of the loop. Returns whether there is anything to read.
-        Only a compacted topic has holes: in any other, one is a `MessagesMissingError`, unless
-        what was asked for has been trimmed meanwhile.
+        Only where compaction or salvage have left holes they are passed over: any other is a
+        `MessagesMissingError`, unless what was asked for has been trimmed meanwhile.
         """
         plan = self.storage.log.plan(self.record.topic, offset, bytes_max)
-        has_holes = self.record.settings.retention == Retention.COMPACT
+        holes_end = self.holes_end
         is_stored = self.first_offset <= offset < self.next_offset
-        if plan is None and (has_holes or not is_stored):
+        if plan is None and (offset < holes_end or not is_stored):
             return False
 
         def on_read(result: list[Batch] | Exception) -> None:
-            done(result if has_holes else self._without_holes(offset, result))
+            done(self._without_holes(offset, result, holes_end))
 
         if plan is None:
             self.storage.reading.run(list, on_read)
@@ -520,13 +522,28 @@ class StreamTopic:
             self.storage.reading_of(plan.segment.place).run(plan.run, on_read)
         return True
 
+    @property
+    def holes_end(self) -> int:
+        """Below it, messages may be missing that compaction has dropped or salvage not found."""
+        if self.record.settings.retention == Retention.COMPACT:
+            return ALL_OFFSETS
+        end = self.storage.log.index.gaps_end(self.record.topic)
+        return ALL_OFFSETS if end is None else end
+
+    def first_stored(self, offset: int) -> int:
+        """Return where to go on instead of an offset that is in such a hole."""
+        if self.record.settings.retention == Retention.COMPACT or offset >= self.holes_end:
+            return offset
+        found = self.storage.log.index.find_from(self.record.topic, offset)
+        return self.next_offset if found is None else found
+
     def _without_holes(
-        self, offset: int, result: list[Batch] | Exception
+        self, offset: int, result: list[Batch] | Exception, holes_end: int
     ) -> list[Batch] | Exception:
         """Return what was read from `offset` on up to the first hole, or the error for it."""
         if isinstance(result, Exception) or self.deleted:
             return result
-        expected = max(offset, self.first_offset)
+        expected = max(offset, self.first_offset, holes_end)
         for slot, batch in enumerate(result):
             offsets = batch.offsets
             if offsets[0] > expected:

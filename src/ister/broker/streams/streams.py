@@ -246,7 +246,8 @@ class Streams:
     def trim(self, topic: StreamTopic, first_offset: int, done: Done) -> None:
         """Drop the messages of a topic below an offset."""
         record = topic.record
-        first_offset = min(first_offset, record.next_offset)
+        # A hole at the start of a stream is nobody's to explain once what was before it is gone.
+        first_offset = topic.first_stored(min(first_offset, record.next_offset))
         if first_offset <= record.first_offset:
             done(None)
             return

@@ -190,7 +190,7 @@ class Producer(Generic[ValueT]):
         `await producer.ready()` between sends keeps clear of that.
         """
         if ttl is not None:
-            attributes = with_ttl(attributes, ttl)
+            attributes = self.with_ttl(attributes, ttl)
         if deliver_at is not None or deliver_after is not None:
             due = self.due(deliver_at, deliver_after)
             return self.send_delayed(self.encode(payload), key, attributes, id, due)
@@ -230,6 +230,10 @@ class Producer(Generic[ValueT]):
     def due(self, deliver_at: DeliverAt | None, deliver_after: DeliverAfter | None) -> Due:
         """Return when a message is due, as `send_delayed` takes it; one of the two is given."""
         return due_of(deliver_at, deliver_after, self._link.session.now_ms())
+
+    def with_ttl(self, attributes: Attributes | None, ttl: float) -> Attributes:
+        """Return the attributes of a message that is not delivered after `ttl` seconds."""
+        return with_ttl(attributes, ttl, self.topic, stream=all(c.stream for c in self._channels))
 
     def send_encoded(
         self,
@@ -288,7 +292,7 @@ class Producer(Generic[ValueT]):
         no offset yet (`MessageId.delayed`).
         """
         if ttl is not None:
-            attributes = with_ttl(attributes, ttl)
+            attributes = self.with_ttl(attributes, ttl)
         expected = expected_offset_of(expected_offset, expected_key_offset, key)
         if deliver_at is not None or deliver_after is not None:
             if expected is not None:
@@ -480,8 +484,7 @@ class Producer(Generic[ValueT]):
             check_expected_of_partitions(self.topic, self._partitions().partitions, expected)
             channel = self._route(key)
         if not channel.stream:
-            reason = "only a stream keeps its messages and takes an expected offset"
-            raise WrongKindError(self.topic, "live", reason)
+            raise WrongKindError(self.topic, "live", "only a stream takes an expected offset")
         while channel.full:
             await self._progress(channel)
         sent = channel.send_expecting(payload, key, attributes, id, expected, SendFuture)

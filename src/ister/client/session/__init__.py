@@ -20,10 +20,15 @@ from ister.client.session.checks import (
     reason_of,
     with_ttl,
 )
-from ister.client.session.delayed import DeliverAfter, DeliverAt, Due, due_of
-from ister.client.session.inbox import Inbox
-from ister.client.session.leases import MAX_RENEWAL_MS, Lease, LeasedBatch
-from ister.client.session.message import Answer, BaseMessage, Delivery, MessageId
+from ister.client.session.consuming.inbox import Inbox
+from ister.client.session.consuming.leases import Lease, LeasedBatch
+from ister.client.session.consuming.message import BaseMessage, Delivery
+from ister.client.session.consuming.reader import ReaderChannel
+from ister.client.session.consuming.subscription import SubscriptionChannel
+from ister.client.session.due import When, due_ms_of
+from ister.client.session.events import Event, Promoted, Resumed, SlowConsumer
+from ister.client.session.futures import Future, error_to_raise
+from ister.client.session.ids import MessageId, MessageIds, Stored, places_of
 from ister.client.session.options import (
     CompressionName,
     DurabilityName,
@@ -45,37 +50,32 @@ from ister.client.session.options import (
     time_ms,
     topic_command,
 )
-from ister.client.session.pending import Future, PendingBatch, Sent, error_to_raise
-from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, ProducerChannel, cut_batches
-from ister.client.session.reader import ReaderChannel
-from ister.client.session.requests import ERROR_ATTRIBUTE
-from ister.client.session.results import MessageIds, Stored, places_of
-from ister.client.session.session import Link, Session
-from ister.client.session.subscription import (
-    Event,
-    Promoted,
-    Resumed,
-    SlowConsumer,
-    SubscriptionChannel,
+from ister.client.session.producing.delayed import DeliverAfter, DeliverAt, Due, due_of
+from ister.client.session.producing.pending import PendingBatch, Sent
+from ister.client.session.producing.producer import (
+    MESSAGE_OVERHEAD_BYTES,
+    ProducerChannel,
+    cut_batches,
 )
-from ister.client.session.timeline import Held, TimelineChannel
-from ister.client.session.timeline_changes import (
+from ister.client.session.renewal import MAX_RENEWAL_MS
+from ister.client.session.requests import ERROR_ATTRIBUTE, Answer
+from ister.client.session.session import Link, Session
+from ister.client.session.timelines.changes import (
     Change,
     ChangeBox,
-    When,
     atomic_command,
     check_when,
     cut_changes,
     delete_change,
-    due_ms_of,
     move_change,
     outcomes_for,
     put_change,
     unpacked_attributes,
     update_change,
 )
-from ister.client.session.timeline_clock import ClockOffset, Lateness
-from ister.client.session.timeline_cron import (
+from ister.client.session.timelines.clock import ClockOffset, Lateness
+from ister.client.session.timelines.consumer import Held, TimelineChannel
+from ister.client.session.timelines.cron import (
     check_no_rule,
     cron_of,
     pausing_command,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from ister.base import full_name, span_hint, span_text
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, WrongKindError
 from ister.base.limits import (
     ATTRIBUTE_BYTES_MAX,
     ATTRIBUTES_COUNT_MAX,
@@ -75,8 +75,15 @@ def check_count(count: object, what: str, *, least: int = 0, most: int = COUNT_M
     raise BadRequestError(f"{what} is a whole number {bounds}, not {count!r}")
 
 
-def with_ttl(attributes: Attributes | None, ttl: object) -> Attributes:
-    """Return `attributes` of a message that is not to be delivered after `ttl` seconds."""
+def with_ttl(
+    attributes: Attributes | None, ttl: object, topic: str = "", *, stream: bool = True
+) -> Attributes:
+    """Return `attributes` of a message that is not to be delivered after `ttl` seconds.
+
+    Raises `WrongKindError` when its topic is not a stream: a live one keeps no messages.
+    """
+    if not stream:
+        raise WrongKindError(topic, "live", "only a stream takes a ttl")
     if not isinstance(ttl, int | float) or not (0 < ttl <= TTL_S_MAX):
         raise BadRequestError(
             f"a ttl is seconds above 0 and at most {span_text(TTL_S_MAX * 1000)}, "

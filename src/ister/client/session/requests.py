@@ -15,12 +15,29 @@ from ister.base.errors import (
     ResponderFailedError,
 )
 from ister.base.limits import REQUESTS_MAX
-from ister.client.session.message import Answer
-from ister.client.session.pending import Future
-from ister.codec import Batch, Column
+from ister.client.session.futures import Future
+from ister.codec import Attributes, Batch, Column
 
 # The attribute of an answer that says why there is none: see `Client.service`.
 ERROR_ATTRIBUTE = "x-service-error"
+
+
+class Answer(bytes):
+    """The answer to a request: the payload itself, with its attributes beside it."""
+
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes of the answer."""
+        return getattr(self, "_attributes", {})
+
+    @attributes.setter
+    def attributes(self, attributes: Attributes) -> None:
+        self._attributes = attributes
+
+    @property
+    def payload(self) -> bytes:
+        """The payload, under the name that messages use."""
+        return self
 
 
 class _Asked(NamedTuple):

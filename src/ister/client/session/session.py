@@ -33,12 +33,13 @@ from ister.base.errors import (
 )
 from ister.base.limits import HEARTBEAT_MS, MIB, PRODUCER_BATCH_BYTES, TOPIC_ALIASES_MAX
 from ister.client.session.calls import CALL_HINT, COMES_BACK, Calls, OnReply, ignore
-from ister.client.session.pending import Future
-from ister.client.session.producer import ProducerChannel
-from ister.client.session.receivers import Receivers
+from ister.client.session.consuming.receivers import Receivers
+from ister.client.session.events import Event
+from ister.client.session.futures import Future
+from ister.client.session.port import Sender
+from ister.client.session.producing.producer import ProducerChannel
 from ister.client.session.requests import Requests
-from ister.client.session.subscription import Event
-from ister.client.session.timelines import Timelines
+from ister.client.session.timelines.timelines import Timelines
 from ister.client.session.values import SchemaRegistration
 from ister.codec import NO_SCHEMA, Batch, Codec, SchemaRef, available
 from ister.wire import (
@@ -139,7 +140,7 @@ class Session:
         )
         self.on_dirty = on_dirty
         self._timeout_ms = timeout_ms
-        self._dirty: list[ProducerChannel] = []
+        self._dirty: list[Sender] = []
         self._topics: dict[int, str] = {}
         self._channel = 0
 
@@ -245,7 +246,7 @@ class Session:
         # A broker that leaves still passes answers on, and no later connection can.
         self.can_answer = link in (Link.OPEN, Link.LEAVING)
 
-    def mark_dirty(self, producer: ProducerChannel) -> None:
+    def mark_dirty(self, producer: Sender) -> None:
         """Have `flush` look at a producer."""
         if not self._dirty:
             self.on_dirty()
@@ -307,6 +308,7 @@ class Session:
             partitions=partitions,
             schema=schema,
             registration=registration,
+            close=self.close_producer,
         )
         self._open(producer, on_reply)
         return producer

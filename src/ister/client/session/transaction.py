@@ -35,14 +35,14 @@ from ister.client.session.checks import (
     expected_offset_of,
     no_lease_in_transaction,
 )
-from ister.client.session.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
-from ister.client.session.results import MessageIds, Stored, places_of
+from ister.client.session.ids import MessageIds, Stored, places_of
+from ister.client.session.producing.producer import MESSAGE_OVERHEAD_BYTES, cut_batches
 from ister.codec import NO_SCHEMA, Attributes, SchemaRef, encode
 from ister.topics import Router
 from ister.wire import Opcode, expecting, publish_frame
 
 if TYPE_CHECKING:
-    from ister.client.session.leases import Lease, Leases
+    from ister.client.session.consuming.leases import Lease, Leases
 
 # The channel of a consumer, and a run of messages that it has leased: lease, first offset, end.
 AckRun = tuple[int, int, int, int]

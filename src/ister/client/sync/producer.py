@@ -25,7 +25,6 @@ from ister.client.session import (
     MessageIds,
     check_timeout,
     error_to_raise,
-    with_ttl,
 )
 from ister.client.sync.blocking import Blocking, blocking, wrapping
 from ister.client.sync.outbox import Outbox, Run
@@ -186,7 +185,7 @@ class Producer(Blocking[aio.Producer[Any]]):
         `producer.ready()` between sends keeps clear of that.
         """
         if ttl is not None:
-            attributes = with_ttl(attributes, ttl)
+            attributes = self._inner.with_ttl(attributes, ttl)
         due = None
         if deliver_at is not None or deliver_after is not None:
             due = self._inner.due(deliver_at, deliver_after)

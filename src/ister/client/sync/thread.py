@@ -144,12 +144,14 @@ class _Call(Generic[_R]):
 
     def outcome(self) -> _R:
         """Return or raise what came of it."""
-        if self._error is not None:
+        error, self._error = self._error, None
+        if error is not None:
             try:
-                raise self._error
+                raise error
             finally:
-                # Else the error would keep this frame, and the frame the error.
-                del self
+                # Else the error would keep this frame, and the frame the error. Its other frames
+                # keep this call, which has forgotten it above.
+                del error
         return cast("_R", self._result)
 
     async def _carry(self) -> None:

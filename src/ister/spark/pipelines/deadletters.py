@@ -10,7 +10,8 @@ Always true:
   both, and each side has it exactly once;
 - the attributes have the names the broker gives its own dead letters (docs/guide.md).
 
-The dead letters of a source or step are a query of their own, which reads the source once more.
+The dead letters of a source or step are a query of their own, which reads the source once more
+(ADR 15 has what one query would cost).
 A step behind an aggregation would aggregate twice: say `_failed` before, not after.
 """
 

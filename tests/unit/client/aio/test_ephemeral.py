@@ -6,7 +6,7 @@ import pytest
 from msgspec import UNSET
 
 import ister
-from ister.base.errors import BadRequestError
+from ister.base.errors import BadRequestError, SubscriptionMismatchError
 from ister.testing import MemoryBroker, VirtualClock, settle
 
 ORDERS = "/default/orders"
@@ -118,3 +118,11 @@ async def test_it_has_dead_letters_when_they_are_asked_for(client: ister.Client)
 
     found = {row.topic for row in await client.topics()} - {ORDERS}
     assert found == {"/default/orders-s-dlq", "/default/broken"}
+
+
+async def test_a_durable_subscription_does_not_become_ephemeral(client: ister.Client) -> None:
+    async with client.subscribe(ORDERS, "billing"):
+        with pytest.raises(SubscriptionMismatchError, match="leave out durable=False"):
+            await client.subscribe(ORDERS, "billing", durable=False).open()
+
+    assert await names(client) == ["billing"]

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 import ister
-from ister.client.session.sharing_window import PATIENCE_MS
+from ister.client.session.consuming.sharing_window import PATIENCE_MS
 from ister.testing import MemoryBroker, VirtualClock, settle
 
 Type = Literal["exclusive", "shared", "failover", "key_shared"]

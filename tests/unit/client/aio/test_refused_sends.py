@@ -1,13 +1,13 @@
 """A send that the broker refuses leaves nothing in memory, whatever its error is used for."""
 
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
 import ister
-from ister.base.errors import IsterError, SchemaViolationError
+from ister.base.errors import IsterError, OffsetMismatchError, SchemaViolationError
 from ister.client.session import PendingBatch
 from ister.testing import MemoryBroker
 
@@ -51,6 +51,29 @@ def batches() -> int:
     """Count the batches in memory."""
     gc.collect()
     return sum(isinstance(found, PendingBatch) for found in gc.get_objects())
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Have Python free only what nothing refers to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_a_refused_send_is_freed_without_the_garbage_collector() -> None:
+    async with MemoryBroker() as broker, broker.connect() as client:
+        await client.create_topic(TOPIC, kind="stream")
+        async with client.producer(TOPIC) as producer:
+            for _ in range(COUNT):
+                with suppress(OffsetMismatchError):
+                    await send(producer)
+
+            left = [found for found in gc.get_objects() if isinstance(found, OffsetMismatchError)]
+
+    assert left == []
 
 
 @pytest.mark.parametrize("act", [send, await_future, raise_exception, flush])

@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.client.session.wire_end import Waiter, WireEnd
 
-from ister.client.session.sharing_window import PATIENCE_MS
-from ister.client.session.subscription import SubscriptionChannel
+from ister.client.session.consuming.sharing_window import PATIENCE_MS
+from ister.client.session.consuming.subscription import SubscriptionChannel
 from ister.wire import Done, NackMessages
 
 WINDOW = 8

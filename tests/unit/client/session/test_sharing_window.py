@@ -4,7 +4,7 @@ import pytest
 from tests.unit.client.session.wire_end import Waiter, WireEnd
 
 from ister.base.limits import CREDIT_COUNT
-from ister.client.session.sharing_window import (
+from ister.client.session.consuming.sharing_window import (
     FIRST,
     LONG_MS,
     QUICK_PER_MS,

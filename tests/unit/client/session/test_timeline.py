@@ -14,7 +14,7 @@ from ister.base.errors import (
     TimelineLeaseLostError,
 )
 from ister.client.session import TimelineChannel
-from ister.client.session import timeline as timeline_module
+from ister.client.session.timelines import consumer as timeline_module
 from ister.wire import (
     DONE,
     EXTEND,
@@ -420,7 +420,7 @@ def test_columns_of_different_lengths_end_the_connection(end: TimelineEnd) -> No
 def test_a_broker_that_sends_without_end_is_stopped(
     end: TimelineEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ister.client.session.timeline.BEYOND_CREDIT_MAX", 0)
+    monkeypatch.setattr("ister.client.session.timelines.consumer.BEYOND_CREDIT_MAX", 0)
     end.due(*(f"m-{n}" for n in range(CREDIT)))
 
     with pytest.raises(ProtocolError, match="credit"):

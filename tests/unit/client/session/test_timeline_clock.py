@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ister.base.limits import DRIFT_US_MAX
 from ister.client.session import ClockOffset, Lateness
-from ister.client.session.timeline_clock import JUMP_US, SAMPLES
+from ister.client.session.timelines.clock import JUMP_US, SAMPLES
 
 
 def test_nothing_is_known_before_the_first_answer() -> None:

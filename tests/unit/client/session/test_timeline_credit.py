@@ -4,7 +4,7 @@ import pytest
 from tests.unit.client.session.timeline_end import DUE_MS, TimelineEnd
 from tests.unit.client.session.wire_end import Waiter
 
-from ister.client.session.timeline_credit import FIRST, PATIENCE_MS, SOON_MS, Credit, is_left
+from ister.client.session.timelines.credit import FIRST, PATIENCE_MS, SOON_MS, Credit, is_left
 from ister.wire import (
     DONE,
     EXTEND,

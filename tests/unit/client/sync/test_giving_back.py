@@ -2,7 +2,7 @@
 
 import ister
 import ister.sync
-from ister.client.session.sharing_window import PATIENCE_MS
+from ister.client.session.consuming.sharing_window import PATIENCE_MS
 from ister.testing import ThreadedBroker
 
 TOPIC = "/default/jobs"

@@ -1,0 +1,1 @@
+"""The gRPC door against a bare grpcio server, both through Danube's client."""

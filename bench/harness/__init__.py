@@ -1,0 +1,1 @@
+"""What all benchmarks share: processes, counters, rounds, thresholds and the report."""

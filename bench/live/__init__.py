@@ -1,0 +1,1 @@
+"""Live topics against nats-server and a plain TCP relay."""

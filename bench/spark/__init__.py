@@ -1,0 +1,1 @@
+"""Spark over topics against Spark over its own Parquet."""

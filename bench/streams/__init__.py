@@ -1,0 +1,1 @@
+"""Stream topics against JetStream and the plain disk."""

@@ -1,0 +1,1 @@
+"""Timelines against NATS's scheduled messages, an event loop and SQLite."""

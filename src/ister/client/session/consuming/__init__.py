@@ -1,0 +1,1 @@
+"""The receiving half: what was delivered, what was leased, and what is said about it."""

@@ -1,0 +1,1 @@
+"""What the files of a log are: names, bytes, entries, encryption, and the ports behind them."""

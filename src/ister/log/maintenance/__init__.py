@@ -1,0 +1,1 @@
+"""Work on whole logs: when to compact, verification, relocation, re-encryption, salvage."""

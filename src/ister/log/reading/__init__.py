@@ -1,0 +1,1 @@
+"""Reading batches back, each entry verified."""

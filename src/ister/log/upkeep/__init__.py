@@ -1,0 +1,1 @@
+"""Checkpoints and rewrites: what keeps a log short and quick to open."""
