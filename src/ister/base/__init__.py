@@ -2,6 +2,15 @@
 
 from ister.base.autocreate import OFF, AutoCreate
 from ister.base.clock import Clock, Timer, housekeeping, is_housekeeping
+from ister.base.dead_letters import (
+    ATTEMPT_ATTRIBUTE,
+    DEAD_LETTER_ATTRIBUTES,
+    OFFSET_ATTRIBUTE,
+    ORIGIN_ATTRIBUTE,
+    OWNER_ATTRIBUTE,
+    PRODUCER_ATTRIBUTE,
+    REASON_ATTRIBUTE,
+)
 from ister.base.hosts import is_loopback
 from ister.base.names import (
     DEFAULT_NAMESPACE,
@@ -46,6 +55,7 @@ from ister.base.streams import (
 )
 from ister.base.text import (
     NO_SECRETS,
+    did_you_mean,
     hide_secrets,
     printable,
     printable_json,
@@ -89,6 +99,8 @@ from ister.base.variables import (
 
 __all__ = [
     "ADMIN_PORT",
+    "ATTEMPT_ATTRIBUTE",
+    "DEAD_LETTER_ATTRIBUTES",
     "DEFAULT_NAMESPACE",
     "DEFAULT_URL",
     "EARLIEST",
@@ -99,6 +111,11 @@ __all__ = [
     "NATIVE_PORT",
     "NO_SECRETS",
     "OFF",
+    "OFFSET_ATTRIBUTE",
+    "ORIGIN_ATTRIBUTE",
+    "OWNER_ATTRIBUTE",
+    "PRODUCER_ATTRIBUTE",
+    "REASON_ATTRIBUTE",
     "SYSTEM_NAMESPACE",
     "TLS_CA_VARIABLE",
     "TLS_CERT_VARIABLE",
@@ -141,6 +158,7 @@ __all__ = [
     "check_not_reserved",
     "compile_pattern",
     "delay_us",
+    "did_you_mean",
     "epoch_us",
     "find_partition",
     "full_name",

@@ -99,6 +99,12 @@ FILTERS_BYTES_MAX = 64 * KIB
 GLOB_STARS_MAX = 4
 GLOB_LOOSE_MAX = 16
 
+# Levels of priority topics: 0, which goes first, to 31.
+LEVELS = 32
+# Milliseconds since 1970 up to the year 9999, the last that Python knows. Below 2**53, so that any
+# language can have it.
+TIME_MS_MAX = 253_402_300_800_000
+
 # Silence after which a peer is asked for a sign of life.
 HEARTBEAT_MS = 10_000
 # How long to poll for the next small message: the turn of a client between two messages of a

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
+from ister.base import did_you_mean
 from ister.base.errors import ConfigError
 from ister.base.limits import Limits
 from ister.config.config import LIMIT_VARIABLE, PARTS, ServerConfig, all_settings
@@ -157,7 +158,4 @@ def _limit_names() -> list[str]:
 
 
 def _nearest(word: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(word.strip(), known, n=1, cutoff=0.6)
-    return f", did you mean `{near[0]}`?" if near else f": there are {', '.join(known)}"
+    return did_you_mean(word.strip(), known) or f": there are {', '.join(known)}"

@@ -291,7 +291,12 @@ class Redriven(Struct):
 
 
 @SUBSCRIPTIONS(
-    Right.CONSUME, f"POST {_ONE}/redrive", BadNameError, StorageFailedError, StorageUncertainError
+    Right.CONSUME,
+    f"POST {_ONE}/redrive",
+    BadNameError,
+    SubscriptionNotFoundError,
+    StorageFailedError,
+    StorageUncertainError,
 )
 class RedriveSubscription(Operation[Redriven], frozen=True):
     """Move dead letters of a subscription back to the topics they came from.

@@ -23,6 +23,7 @@ from ister.base.errors import (
     TimelineLeaseLostError,
     TopicNotFoundError,
 )
+from ister.base.limits import LEVELS
 from ister.timeline.letters import letter_attributes, original_attributes
 from ister.timeline.model import (
     Bury,
@@ -43,8 +44,6 @@ from ister.timeline.model import (
 )
 from ister.timeline.port import Outcome, Outcomes
 
-# 0 to 31.
-LEVELS = 32
 # Times and numbers that every database has room for.
 NUMBER_MAX = 2**62
 

@@ -12,7 +12,8 @@ from zlib import crc32
 
 import msgspec
 
-from ister.timeline.deciding import LEVELS, NUMBER_MAX, is_text
+from ister.base.limits import LEVELS
+from ister.timeline.deciding import NUMBER_MAX, is_text
 from ister.timeline.model import Changed, Done, Lease, Put, Row, Work
 from ister.timeline.port import Outcomes
 

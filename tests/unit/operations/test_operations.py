@@ -38,7 +38,6 @@ NOT_NATIVE = {
     "list_topics_of_namespace",
     "peek_messages",
     "publish_message",
-    "redrive_subscription",
 }
 # Commands about what is open on a connection: it was allowed when it was opened.
 ON_A_CHANNEL = {

@@ -138,6 +138,12 @@ CONTROLS: dict[type[wire.Command], Control] = {
     wire.PauseSubscription: Control(_pause, _done),
     wire.SaveCursor: Control(_same(operations.SaveCursor, name="cursor"), _done),
     wire.DropCursor: Control(_same(operations.DropCursor, name="cursor"), _done),
+    wire.RedriveSubscription: Control(
+        lambda asked: operations.RedriveSubscription(
+            asked.topic, asked.subscription, asked.count or None
+        ),
+        lambda answer: wire.SubscriptionRedriven(messages=answer.messages),
+    ),
     wire.RegisterSchema: Control(_without_mode(operations.RegisterSchema), _registered),
     wire.CheckSchema: Control(
         _without_mode(operations.CheckSchema),

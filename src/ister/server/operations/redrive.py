@@ -9,7 +9,10 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from ister.base import (
+    DEAD_LETTER_ATTRIBUTES,
     EARLIEST,
+    ORIGIN_ATTRIBUTE,
+    OWNER_ATTRIBUTE,
     AckSettings,
     Pattern,
     TopicName,
@@ -42,34 +45,21 @@ LETTERS_BYTES = 8 * MIB
 # Letters that are there are sent at once, or when the disk has read them.
 WAIT_S = 10.0
 
-_ORIGIN = "x-original-topic"
-_OWNER = "x-original-subscription"
-# What a message gets when it becomes a dead letter.
-_ADDED = frozenset(
-    (
-        _ORIGIN,
-        _OWNER,
-        "x-original-topic-offset",
-        "x-original-producer",
-        "x-original-producer-id",
-        "x-original-broker-addr",
-        "x-delivery-attempt",
-        "x-failure-reason",
-        "x-poison-policy",
-    )
-)
-
 
 async def redrive(broker: Broker, topic: str, subscription: str, count: int | None) -> int:
     """Move up to `count` dead letters of a subscription back; return how many it were.
 
-    All that are there now, when `count` is `None`.
+    All that are there now, when `count` is `None`. Raises `SubscriptionNotFoundError` when there is
+    neither the subscription nor a topic of its dead letters.
     """
     if count is not None and count < 1:
         raise BadRequestError(f"count is a number above 0, or none for all, not {count}")
     letters = _letters_topic(broker, parse_pattern(topic), subscription)
     if not any(isinstance(t, StreamTopic) for t in broker.catalog.find(Pattern(letters))):
-        return 0  # None was ever needed.
+        # None was ever needed, or one of the names is wrong.
+        if broker.subscribers.find_live(topic, subscription) is None:
+            broker.durables.get(topic, subscription)
+        return 0
     inbox = Inbox()
     options = SubscribeOptions(
         topic=letters,
@@ -130,7 +120,7 @@ def _own_letters(taken: Taken, topic: str, subscription: str) -> list[_Letter]:
     found = [
         _Letter(taken, slot, _origin(row, topic))
         for slot, row in enumerate(rows)
-        if row.get(_OWNER, subscription) == subscription
+        if row.get(OWNER_ATTRIBUTE, subscription) == subscription
     ]
     return [letter for letter in found if letter.origin and matches(topic, letter.origin)]
 
@@ -138,7 +128,7 @@ def _own_letters(taken: Taken, topic: str, subscription: str) -> list[_Letter]:
 def _origin(row: Attributes, topic: str) -> str:
     """Return where a letter came from; empty when what is written there is no topic."""
     try:
-        return parse_topic(row.get(_ORIGIN, topic))
+        return parse_topic(row.get(ORIGIN_ATTRIBUTE, topic))
     except IsterError:
         return ""
 
@@ -175,7 +165,8 @@ def _originals(batch: Batch, slots: list[int]) -> Batch:
         [payloads[s] for s in slots],
         keys=None if keys is None else [keys[s] for s in slots],
         attributes=[
-            {name: text for name, text in rows[s].items() if name not in _ADDED} for s in slots
+            {name: text for name, text in rows[s].items() if name not in DEAD_LETTER_ATTRIBUTES}
+            for s in slots
         ],
         # Without its id: the stream knows that one, and would not store it again.
         producer=batch.producer_bytes,

@@ -18,6 +18,7 @@ from ister.base.errors import (
     ProtocolError,
 )
 from ister.base.limits import (
+    LEVELS,
     MESSAGE_ID_BYTES_MAX,
     TIMELINE_BYTES,
     TIMELINE_CHANGES_MAX,
@@ -40,7 +41,6 @@ from ister.wire import (
 if TYPE_CHECKING:
     from ister.client.session.port import SessionPort
 
-LEVELS = 32
 # A change without its id, payload and attributes.
 CHANGE_OVERHEAD_BYTES = 64
 VERSION_MAX = 2**63 - 1
