@@ -4,6 +4,6 @@ One such module that cannot be imported hides all the others, so this one needs 
 PySpark, and loads the rest when somebody reads or writes.
 """
 
-from ister.spark.source import IsterSource as DefaultSource
+from ister.spark.data_source import IsterSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -91,7 +91,7 @@ async def left(_counters: Counters, job: Job, ready: Ready) -> Figures:
     """Count what stands in the timeline before what was put for its own sake."""
     async with ister.connect(job.address) as client:
         ready()
-        return {"left": await client.timeline(job.topic).count(end=AHEAD_S / 2)}
+        return {"left": await client.timeline(job.topic).count(end=timedelta(seconds=AHEAD_S / 2))}
 
 
 async def put(counters: Counters, job: Job, ready: Ready) -> Figures:
@@ -100,7 +100,7 @@ async def put(counters: Counters, job: Job, ready: Ready) -> Figures:
     `natural`: with ids that the application made, in no order; else the client makes them.
     """
     payloads = job.payloads
-    times = [AHEAD_S + random.random() * SPAN_S for _ in payloads]
+    times = [timedelta(seconds=AHEAD_S + random.random() * SPAN_S) for _ in payloads]
     count = 0
     async with ister.connect(job.address) as client:
         timeline = client.timeline(job.topic)

@@ -450,7 +450,7 @@ class Customer:
                 tell(None)
                 return
             before[:] = [(s, set(s.fresh)) for some in self.promises.stands.values() for s in some]
-            self.life.storage.confirm(tell)
+            self.life.broker.durables.confirm(self.life.storage, tell)
 
         def kept(_: object) -> None:
             for stand, acked in before:
@@ -490,7 +490,7 @@ class Customer:
             last = attached.last(topic, offset)
             if last.attempt == 1:
                 attached.membership.nack([(last.lease, offset, offset + 1, 0)], BACKOFF_DELAY)
-            self.life.storage.confirm(tell)
+            self.life.broker.durables.confirm(self.life.storage, tell)
 
         def kept(_: object) -> None:
             self.promises.failures[key, topic, offset] = 1

@@ -19,11 +19,10 @@ from ister.broker import (
     Broker,
     InlineWorker,
     Membership,
-    RecentBudget,
+    SourceTopic,
     Storage,
     StreamTopic,
     SubscribeOptions,
-    Topic,
     Workers,
     open_reader,
     open_storage,
@@ -71,13 +70,13 @@ class Inbox:
         self.batches: list[Batch] = []
         self.ended: list[IsterError | None] = []
 
-    def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         self.batches.append(batch)
 
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,
@@ -216,7 +215,6 @@ class Life:
             options,
             workers=lambda: workers,
             clock=self.clock,
-            budget=RecentBudget(1_000_000),
             call_soon=self._call_soon,
         )
 
@@ -234,6 +232,7 @@ class Life:
     def settle(self) -> None:
         """Run until nothing is put off any more."""
         for _ in range(TURNS_MAX):
+            self.broker.end_of_turn.run()
             if not self._soon:
                 return
             self.turn()
@@ -256,7 +255,7 @@ class Life:
     def close(self) -> None:
         """End in good order, as a broker process does."""
         committer = self.storage.committer
-        committer.kick()
+        committer.wake()
         self.settle()
         self.tidy()
         if committer.error is None:
@@ -307,7 +306,8 @@ class Life:
                 Position(origin=Origin.EARLIEST),
                 Position(origin=Origin.LATEST),
                 tell,
-                durables=self.broker.durables,
+                turns=self.broker.turns,
+                shared=self.broker.durables.shared,
                 sink=inbox,
                 channel=0,
             )

@@ -19,8 +19,8 @@ from tests.crash.life import Life
 from tests.crash.machine import OpenBackend, in_store, on_disk
 from tests.crash.promises import Promises, check, look
 
+from ister.broker.durable.ack_journal import LAZY_S
 from ister.broker.storage.committer import AT_ONCE_BYTES
-from ister.broker.storage.storage import LAZY_S
 from ister.testing import Crash, FaultyDisk, Keep
 
 

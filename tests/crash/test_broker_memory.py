@@ -55,15 +55,15 @@ def requests(customer: Customer) -> dict[str, Ask]:
 
     def ack(tell: Callable[..., None]) -> None:
         one.membership.ack([(lease, 1, 2)])
-        life.storage.confirm(tell)
+        life.broker.durables.confirm(life.storage, tell)
 
     def nack(tell: Callable[..., None]) -> None:
         one.membership.nack([(lease, 2, 3, 0)], BACKOFF_DELAY)
-        life.storage.confirm(tell)
+        life.broker.durables.confirm(life.storage, tell)
 
     def ack_in_all(tell: Callable[..., None]) -> None:
         every.membership.ack([(lease_of_all, 0, 1)])
-        life.storage.confirm(tell)
+        life.broker.durables.confirm(life.storage, tell)
 
     return {
         "delete": lambda tell: broker.delete_topic(A, tell),

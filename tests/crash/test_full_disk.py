@@ -95,7 +95,7 @@ class Business:
         runs = [(d.lease, d.offset, d.offset + 1) for d in self._inbox.deliveries]
         self._inbox.deliveries.clear()
         self._membership.ack(runs)
-        answer = self.ask(self.life.storage.confirm)
+        answer = self.ask(self._membership.confirm)
         if answer.value is None and runs:
             self.confirmed = max(self.confirmed, *(end for _, _, end in runs))
 
@@ -240,7 +240,7 @@ def test_a_disk_full_of_other_files_refuses_only_messages() -> None:
         assert not business.send()
         business.pass_one_second()
     assert broker.streams.error.startswith("no space left for messages")
-    trimmed = business.ask(lambda tell: broker.streams.trim(topic, topic.next_offset - 1, tell))
+    trimmed = business.ask(lambda tell: topic.trim(topic.next_offset - 1, tell))
     deleted = business.ask(lambda tell: broker.delete_topic(RARE, tell))
 
     assert trimmed.value is None

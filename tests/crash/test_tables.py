@@ -15,13 +15,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ister.base.errors import BadRequestError, TableBusyError
-from ister.spark.tables import Batch, Column, Folder, Manifest, Written, apply, compact, dataset
-from ister.spark.tables.disk import Disk
+from ister.spark.tables import (
+    TableBatch,
+    TableColumn,
+    TableFolder,
+    TableManifest,
+    WrittenBatch,
+    apply,
+    compact,
+    dataset,
+)
+from ister.spark.tables.disk import TableDisk
 from ister.spark.tables.manifest import names_of
-from ister.spark.tables.rules import Fitted
+from ister.spark.tables.rules import FittedColumns
 
-COLUMNS = (Column("id", "bigint"), Column("total", "bigint"), Column("day", "string"))
-ADDED = Column("note", "string")
+COLUMNS = (
+    TableColumn("id", "bigint"),
+    TableColumn("total", "bigint"),
+    TableColumn("day", "string"),
+)
+ADDED = TableColumn("note", "string")
 TYPES = {"id": pa.int64(), "total": pa.int64(), "note": pa.string()}
 DAYS = ("2026-11-15", "2026-11-16")
 # Longer than any test takes, and over at once.
@@ -34,7 +47,7 @@ class Stopped(BaseException):
     """The process ends here. No clean-up of ours may rely on it being caught."""
 
 
-class QuickDisk(Disk):
+class QuickDisk(TableDisk):
     """Nothing is synced: that a process is stopped loses no write of before."""
 
     def sync(self, path: Path) -> None:
@@ -83,12 +96,12 @@ class Step:
     mode: str = "append"
     has_note: bool = False
 
-    def batch(self, number: int, *, between: Callable[[], None] = lambda: None) -> Batch:
+    def batch(self, number: int, *, between: Callable[[], None] = lambda: None) -> TableBatch:
         rows = self.rows
         assert rows is not None
         columns = (*COLUMNS, ADDED) if self.has_note else COLUMNS
 
-        def write(fitted: Fitted, path: Path) -> int:
+        def write(fitted: FittedColumns, path: Path) -> int:
             names = [one.name for one in fitted.columns if one.name != "day"]
             for day in sorted({row[2] for row in rows}):
                 between()
@@ -103,7 +116,7 @@ class Step:
                 pq.write_table(pa.table(arrays, names), folder / "part-0.zstd.parquet")
             return len(rows)
 
-        return Batch(
+        return TableBatch(
             query="q",
             number=number,
             columns=columns,
@@ -132,7 +145,7 @@ class Reference:
         self.rows += step.rows
 
 
-def perform(folder: Folder, step: Step, number: int, grace_ms: int) -> None:
+def perform(folder: TableFolder, step: Step, number: int, grace_ms: int) -> None:
     if step.rows is None:
         compact(folder, grace_ms=grace_ms)
     else:
@@ -141,7 +154,7 @@ def perform(folder: Folder, step: Step, number: int, grace_ms: int) -> None:
 
 def exact_rows(path: Path) -> Counter[Row]:
     """The rows by the list of the newest manifest."""
-    if Folder(path).find() is None:
+    if TableFolder(path).find() is None:
         return Counter()
     return counted(dataset(path))
 
@@ -166,7 +179,7 @@ def run(path: Path, steps: list[Step], stops: list[int], *, grace_ms: int) -> No
     """Do all steps, each again after a stop; `stops` are counted from the last restart."""
     reference = Reference()
     left = list(stops)
-    folder = Folder(path, StoppingDisk(left.pop(0) if left else None))
+    folder = TableFolder(path, StoppingDisk(left.pop(0) if left else None))
     for number, step in enumerate(steps):
         before = Counter(reference.rows)
         reference.follow(step)
@@ -177,7 +190,7 @@ def run(path: Path, steps: list[Step], stops: list[int], *, grace_ms: int) -> No
                 break
             except Stopped:
                 assert_before_or_after(path, before, after)
-                folder = Folder(path, StoppingDisk(left.pop(0) if left else None))
+                folder = TableFolder(path, StoppingDisk(left.pop(0) if left else None))
         assert exact_rows(path) == after
         assert folder_rows(path) == after
     assert_tidy(path)
@@ -185,16 +198,16 @@ def run(path: Path, steps: list[Step], stops: list[int], *, grace_ms: int) -> No
 
 def assert_tidy(path: Path) -> None:
     """Nothing is left of what did not happen."""
-    with Folder(path, QuickDisk()).locked():
+    with TableFolder(path, QuickDisk()).lock():
         pass
-    manifest = Folder(path).find()
+    manifest = TableFolder(path).find()
     live, retired = names_of(manifest)
     stored = {
         one.relative_to(path / "_ister" / "files").as_posix().removesuffix(".data")
         for one in (path / "_ister" / "files").rglob("*.data")
     }
     assert stored == live | retired
-    assert not Folder(path).staging.exists()
+    assert not TableFolder(path).staging.exists()
     assert not list((path / "_ister" / "manifests").glob(".*"))
 
 
@@ -227,16 +240,16 @@ def test_a_writer_that_is_stopped_before_any_step_loses_and_doubles_nothing(
         path.parent.mkdir(exist_ok=True)
         shutil.copytree(path.parent, copy.parent)
         disk = StoppingDisk()
-        perform(Folder(path, disk), step, number, NONE_MS)
+        perform(TableFolder(path, disk), step, number, NONE_MS)
         assert exact_rows(path) == folder_rows(path) == after
         # One step after the first is like the other, until a merge follows.
         for stop in range(disk.steps if number not in range(1, 7) else 0):
             stopped = tmp_path / f"{number}-{stop}" / "t"
             shutil.copytree(copy.parent, stopped.parent)
             with pytest.raises(Stopped):
-                perform(Folder(stopped, StoppingDisk(stop)), step, number, NONE_MS)
+                perform(TableFolder(stopped, StoppingDisk(stop)), step, number, NONE_MS)
             assert_before_or_after(stopped, before, after)
-            perform(Folder(stopped, QuickDisk()), step, number, NONE_MS)
+            perform(TableFolder(stopped, QuickDisk()), step, number, NONE_MS)
             assert exact_rows(stopped) == folder_rows(stopped) == after
             assert_tidy(stopped)
             shutil.rmtree(stopped.parent)
@@ -285,12 +298,12 @@ def test_any_life_with_any_stops_ends_with_the_rows_of_a_plain_list(
         run(Path(place) / "t", [first, *others], stops, grace_ms=grace_ms)
 
 
-def write(path: Path, step: Step, number: int, *, grace_ms: int = LONG_MS) -> Written:
-    return apply(Folder(path), step.batch(number), grace_ms=grace_ms)
+def write(path: Path, step: Step, number: int, *, grace_ms: int = LONG_MS) -> WrittenBatch:
+    return apply(TableFolder(path), step.batch(number), grace_ms=grace_ms)
 
 
-def manifest_of(path: Path) -> Manifest:
-    found = Folder(path).find()
+def manifest_of(path: Path) -> TableManifest:
+    found = TableFolder(path).find()
     assert found is not None
     return found
 
@@ -313,8 +326,8 @@ def test_a_writer_that_ends_between_two_files_leaves_nothing_behind(tmp_path: Pa
             raise Stopped
 
     with pytest.raises(Stopped):
-        apply(Folder(tmp_path / "t"), Step(rows(0, 4)).batch(0, between=between))
-    assert Folder(tmp_path / "t").find() is None
+        apply(TableFolder(tmp_path / "t"), Step(rows(0, 4)).batch(0, between=between))
+    assert TableFolder(tmp_path / "t").find() is None
 
     write(tmp_path / "t", Step(rows(0, 4)), 0)
     assert exact_rows(tmp_path / "t") == folder_rows(tmp_path / "t") == Counter(rows(0, 4))
@@ -323,7 +336,7 @@ def test_a_writer_that_ends_between_two_files_leaves_nothing_behind(tmp_path: Pa
 
 def test_a_manifest_that_was_not_finished_is_removed(tmp_path: Path) -> None:
     write(tmp_path / "t", Step(rows(0, 4)), 0)
-    folder = Folder(tmp_path / "t")
+    folder = TableFolder(tmp_path / "t")
     folder.begin()
     (folder.manifests / ".new-0123").write_bytes(b"{")
 
@@ -333,7 +346,7 @@ def test_a_manifest_that_was_not_finished_is_removed(tmp_path: Path) -> None:
 
 def test_rows_that_went_elsewhere_are_noticed_and_nothing_is_committed(tmp_path: Path) -> None:
     batch = Step(rows(0, 4)).batch(0)
-    lost = Batch(
+    lost = TableBatch(
         query="q",
         number=0,
         columns=batch.columns,
@@ -342,8 +355,8 @@ def test_rows_that_went_elsewhere_are_noticed_and_nothing_is_committed(tmp_path:
     )
 
     with pytest.raises(BadRequestError, match="1 of 5 rows"):
-        apply(Folder(tmp_path / "t"), lost)
-    assert Folder(tmp_path / "t").find() is None
+        apply(TableFolder(tmp_path / "t"), lost)
+    assert TableFolder(tmp_path / "t").find() is None
 
 
 def test_a_list_of_files_stays_readable_while_files_are_merged_until_its_grace_time_ends(
@@ -352,7 +365,7 @@ def test_a_list_of_files_stays_readable_while_files_are_merged_until_its_grace_t
     for number in range(3):
         write(tmp_path / "t", Step(rows(10 * number, 4)), number)
     listed = dataset(tmp_path / "t")
-    done = compact(Folder(tmp_path / "t"), now_ms=lambda: 0, grace_ms=1_000)
+    done = compact(TableFolder(tmp_path / "t"), now_ms=lambda: 0, grace_ms=1_000)
     assert (done.before, done.after) == (6, 2)
 
     assert counted(listed) == exact_rows(tmp_path / "t") == folder_rows(tmp_path / "t")
@@ -397,8 +410,8 @@ def test_a_table_that_another_one_writes_is_busy(tmp_path: Path) -> None:
     write(tmp_path / "t", Step(rows(0, 1)), 0)
 
     with (
-        Folder(tmp_path / "t").locked(),
+        TableFolder(tmp_path / "t").lock(),
         pytest.raises(TableBusyError, match="is being written by process"),
-        Folder(tmp_path / "t").locked(timeout_s=0.0),
+        TableFolder(tmp_path / "t").lock(timeout_s=0.0),
     ):
         pass

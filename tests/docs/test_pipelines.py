@@ -11,12 +11,13 @@ import typer
 
 from ister.cli.app import make_app
 from ister.spark.pipelines import TEMPLATES, Pipeline
-from ister.spark.pipelines.loading import PIPELINE_KEYS, read_file
-from ister.spark.pipelines.metrics import METRICS
-from ister.spark.pipelines.outlets import SINK_KEYS
-from ister.spark.pipelines.parts import DEDUPLICATE_KEYS, WATERMARK_KEYS
-from ister.spark.pipelines.sources import SOURCE_KEYS, TABLE_KEYS
-from ister.spark.pipelines.steps import STEP_KEYS
+from ister.spark.pipelines.config.elements import DEDUPLICATE_KEYS, WATERMARK_KEYS
+from ister.spark.pipelines.config.pipeline import PIPELINE_KEYS
+from ister.spark.pipelines.config.sinks import SINK_KEYS
+from ister.spark.pipelines.config.sources import SOURCE_KEYS, TABLE_KEYS
+from ister.spark.pipelines.config.steps import STEP_KEYS
+from ister.spark.pipelines.loading import read_file
+from ister.spark.pipelines.runtime.metrics import METRICS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 PARTS = {

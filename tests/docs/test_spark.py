@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from ister.spark.layouts import COLUMNS, ERROR_COLUMN
 from ister.spark.options import READ_NAMES, STORE_PREFIX
+from ister.spark.source.layouts import COLUMNS, ERROR_COLUMN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 

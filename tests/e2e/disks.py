@@ -42,7 +42,8 @@ def small_disk(folder: Path, kind: str, size_mib: int) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True, timeout=COMMAND_TIMEOUT_S)
+        # The process beside a broker that was killed may have a file open for a moment more.
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=COMMAND_TIMEOUT_S)
 
 
 def _run_or_skip(command: list[str]) -> None:

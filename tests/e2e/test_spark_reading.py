@@ -14,11 +14,11 @@ from tests.e2e.conftest import BrokerProcess, StartBroker
 import ister.sync
 from ister.base.errors import MessagesLostError
 from ister.objects import FileKeyring
-from ister.spark.layouts import layout_of, schema_of
-from ister.spark.offsets import Range
+from ister.spark.offsets import OffsetRange
 from ister.spark.options import read_options
-from ister.spark.pieces import Piece
-from ister.spark.reading import Reading
+from ister.spark.source.input_partition import RangePartition
+from ister.spark.source.layouts import layout_of, schema_of
+from ister.spark.source.reading import RangeReader
 
 pytestmark = pytest.mark.e2e
 
@@ -39,13 +39,13 @@ def publish(client: Client, payloads: list[bytes]) -> None:
             producer.send_batch(payloads[at : at + 100])
 
 
-def piece(client: Client) -> Piece:
+def piece(client: Client) -> RangePartition:
     """All that is there now."""
     [head] = client.heads([TOPIC])
-    return Piece(Range(TOPIC, head.number, head.first_offset, head.next_offset))
+    return RangePartition(OffsetRange(TOPIC, head.number, head.first_offset, head.next_offset))
 
 
-def reading(url: str, schema: StructType | None = None, **options: str) -> Reading:
+def reading(url: str, schema: StructType | None = None, **options: str) -> RangeReader:
     found = read_options({"url": url, "topic": TOPIC, **options})
 
     def connect() -> Any:
@@ -53,7 +53,7 @@ def reading(url: str, schema: StructType | None = None, **options: str) -> Readi
 
     wanted = schema or schema_of(found, connect)
     assert isinstance(wanted, StructType)
-    return Reading(found, layout_of(found, wanted, connect))
+    return RangeReader(found, layout_of(found, wanted, connect))
 
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
@@ -84,7 +84,7 @@ def test_a_piece_has_the_same_rows_each_time_also_when_more_has_come(
 ) -> None:
     publish(client, [b"%d" % n for n in range(250)])
     [head] = client.heads([TOPIC])
-    some = Piece(Range(TOPIC, head.number, 30, 220))
+    some = RangePartition(OffsetRange(TOPIC, head.number, 30, 220))
 
     first = offsets(reading(broker.url).read(some))
     publish(client, [b"more"])

@@ -19,9 +19,9 @@ import ister.sync
 from ister.base.errors import OffsetGoneError, TopicNotFoundError, WrongKindError
 from ister.client import StreamLocated
 from ister.objects import FileKeyring
-from ister.spark.parts import Missing, Part
-from ister.spark.segments import Access, read_segments
-from ister.spark.tail import read_range, read_tail
+from ister.spark.source.segments import SegmentAccess, read_segments
+from ister.spark.source.slices import BatchSlice, MissingRange
+from ister.spark.source.tail import read_range, read_tail
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 
@@ -59,7 +59,7 @@ def publish(client: Client, count: int, *, start: int = 0, topic: str = TOPIC) -
     return payloads
 
 
-def rows_of(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
+def rows_of(parts: Sequence[BatchSlice]) -> list[tuple[int, bytes]]:
     return [
         (part.batch.offsets[slot], part.batch.payloads[slot])
         for part in parts
@@ -68,22 +68,31 @@ def rows_of(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
 
 
 def read_sealed(
-    located: StreamLocated, start: int, end: int, access: Access | None = None
-) -> tuple[list[Part], list[Missing]]:
+    located: StreamLocated, start: int, end: int, access: SegmentAccess | None = None
+) -> tuple[list[BatchSlice], list[MissingRange]]:
     """Return what is read from segments alone, and what is not to be had there."""
     found = list(
         read_segments(
-            located.number, located.stores, located.rows, start, end, access=access or Access()
+            located.number,
+            located.stores,
+            located.rows,
+            start,
+            end,
+            access=access or SegmentAccess(),
         )
     )
     return (
-        [one for one in found if isinstance(one, Part)],
-        [one for one in found if isinstance(one, Missing)],
+        [one for one in found if isinstance(one, BatchSlice)],
+        [one for one in found if isinstance(one, MissingRange)],
     )
 
 
 def read_both(
-    client: Client, located: StreamLocated, start: int, end: int, access: Access | None = None
+    client: Client,
+    located: StreamLocated,
+    start: int,
+    end: int,
+    access: SegmentAccess | None = None,
 ) -> list[tuple[int, bytes]]:
     parts = read_range(
         lambda: client,
@@ -418,7 +427,7 @@ def test_encrypted_segments_are_read_with_the_key_file_and_else_from_the_broker(
         sealed = located.rows[-1].end_offset
         assert located.encrypted
 
-        parts, _ = read_sealed(located, 0, sealed, Access(key_file=str(keys)))
+        parts, _ = read_sealed(located, 0, sealed, SegmentAccess(key_file=str(keys)))
         blind, missing = read_sealed(located, 0, sealed)
 
         assert rows_of(parts) == list(enumerate(payloads[:sealed]))
@@ -454,7 +463,7 @@ def test_segments_in_a_remote_tier_are_read_from_there(
     shutil.rmtree(data)
 
     by_environment, missing = read_sealed(located, 0, sealed)
-    by_options, _ = read_sealed(located, 0, sealed, Access(store_options=store.options))
+    by_options, _ = read_sealed(located, 0, sealed, SegmentAccess(store_options=store.options))
 
     assert located.stores == [url]
     assert missing == []
@@ -483,7 +492,7 @@ def test_a_store_that_does_not_let_us_in_is_asked_once(
     store: S3Server, start_broker: StartBroker
 ) -> None:
     broker = start_broker("--object-store", store.url("layouts-denied"))
-    wrong = Access(store_options=store.options | {"secret_access_key": "no"})
+    wrong = SegmentAccess(store_options=store.options | {"secret_access_key": "no"})
     with ister.sync.connect(broker.url) as client:
         client.create_topic(TOPIC, kind="stream", durability="object")
         payloads = publish(client, 1_000)

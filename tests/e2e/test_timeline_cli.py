@@ -203,6 +203,8 @@ def test_too_few_messages_are_told(shell: Shell, topic: str) -> None:
     ("words", "code", "error"),
     [
         (["put", "{topic}", "x", "--at", "soon"], 64, b"--at 'soon' is no time"),
+        (["put", "{topic}", "x", "--at", "60"], 64, b"or give a delay with --in"),
+        (["put", "{topic}", "x", "--in", "1700000000"], 64, b"give the unit, as in 20000d"),
         (["put", "{topic}", "x", "--in", "soon"], 64, b"--in 'soon' is no time span"),
         (["put", "{topic}", "x", "--in", "1s", "--at", "2999-01-01"], 2, b"one of them"),
         (["put", "{topic}", "x", "--in", "9999999d"], 64, b"year 9999"),

@@ -8,7 +8,7 @@ from tests.fuzz.timeline_dialogues import leasing, made_up, scheduling
 from tests.unit.codec.strategies import resealed
 
 from ister.base import EARLIEST, LATEST, Position, StreamSettings
-from ister.broker.durable.lease_numbers import COUNT_BITS, TRACK_BITS
+from ister.broker.durable.lease_numbers import COUNT_BITS, PARTITION_BITS
 from ister.codec import Codec, available, encode
 from ister.wire import (
     BACKOFF_DELAY,
@@ -138,8 +138,8 @@ def consuming(rng: random.Random) -> Dialogue:
 def runs(rng: random.Random) -> list[tuple[int, int, int]]:
     """Runs of leases that may or may not be there."""
     starts = [rng.choice([0, 0, 1, 5, 2**63 - 100]) for _ in range(rng.choice([1, 1, 2, 9]))]
-    first = 1 << COUNT_BITS << TRACK_BITS
-    lease = first + (rng.randint(0, 3) << TRACK_BITS) + rng.choice([0, 0, 1])
+    first = 1 << COUNT_BITS << PARTITION_BITS
+    lease = first + (rng.randint(0, 3) << PARTITION_BITS) + rng.choice([0, 0, 1])
     return [
         (rng.choice([lease, lease, 3]), start, start + rng.choice([1, 1, 2, 100]))
         for start in starts

@@ -127,6 +127,7 @@ class Ground:
             limits=Limits(),
             clock=self.clock,
             random_slot=lambda count: 0,
+            recent=RecentBudget(256 << 20),
             open_local=self._open_storage,
             spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
@@ -147,7 +148,6 @@ class Ground:
             LogOptions(now_ms=self.clock.now_ms),
             workers=lambda: Workers(writing=worker, reading=reading, housekeeping=worker),
             clock=self.clock,
-            budget=RecentBudget(256 << 20),
             call_soon=self._call_soon,
         )
 

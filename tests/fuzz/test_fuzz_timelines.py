@@ -28,7 +28,7 @@ from ister.base.errors import (
     ProtocolError,
 )
 from ister.base.limits import CONTROL_BYTES_MAX, MIB
-from ister.broker.timelines.timelines import decode_settings
+from ister.broker.timelines.settings import decode_settings
 from ister.timeline import TopicRow
 from ister.wire import (
     PUT,

@@ -117,6 +117,7 @@ class World:
             limits=LIMITS,
             clock=self.clock,
             random_slot=self.rng.randrange,
+            recent=RecentBudget(20_000),
             open_local=self._open_storage,
             spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
@@ -139,7 +140,6 @@ class World:
             LogOptions(now_ms=self.clock.now_ms, segment_bytes=1 << 20),
             workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
             clock=self.clock,
-            budget=RecentBudget(20_000),
             call_soon=self._call_soon,
         )
 

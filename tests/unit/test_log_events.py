@@ -35,9 +35,9 @@ NOT_AT_WILL = {
         *("reserve_not_made", "disk_full", "disk_has_room", "owner_not_known"),  # storage
         *("checkpoint_failed", "sweep_failed"),  # storage
     },
-    "broker/timelines/cron.py": {"cron_not_loaded"},  # storage
+    "broker/timelines/cron/rules.py": {"cron_not_loaded"},  # storage
     "broker/timelines/timelines.py": {"clock_set"},  # upkeep
-    "broker/timelines/committer.py": {
+    "broker/timelines/store/committer.py": {
         *("timelines_failed", "timelines_recovered", "timelines_full", "timelines_have_room"),
         "internal_error",  # bug
     },

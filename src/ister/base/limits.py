@@ -99,8 +99,6 @@ FILTERS_BYTES_MAX = 64 * KIB
 GLOB_STARS_MAX = 4
 GLOB_LOOSE_MAX = 16
 
-# Levels of priority topics: 0, which goes first, to 31.
-LEVELS = 32
 # Milliseconds since 1970 up to the year 9999, the last that Python knows. Below 2**53, so that any
 # language can have it.
 TIME_MS_MAX = 253_402_300_800_000
@@ -257,6 +255,8 @@ CHECK_SHORT_WORK_MAX = 8 * MIB
 # A message of a timeline, with id and attributes: half of a control frame, so that any one of them
 # fits into a delivery, a listing or a transaction.
 TIMELINE_MESSAGE_BYTES_MAX = MIB
+# Levels of a priority topic; any other has one.
+PRIORITY_LEVELS = 32
 # Changes of one command, messages of one delivery. Commands are cut at `TIMELINE_BYTES` as well.
 # An error has at most two names of 255 B in it: 1,000 of them are 0.6 MiB of an answer.
 TIMELINE_CHANGES_MAX = 1_000

@@ -1,29 +1,40 @@
 """The running broker without a network: owns state, asks the rules, acts."""
 
 from ister.broker.broker import Broker, Producer
-from ister.broker.catalog.memberships import Membership, SubscribeOptions
+from ister.broker.catalog import Membership, SubscribeOptions
 from ister.broker.connections import ConnectionCounts
-from ister.broker.consumers.consumer import Consumer, Sink
+from ister.broker.consumers import Consumer, Sink, SourceTopic
 from ister.broker.delayed import DelayedBatch
-from ister.broker.durable.dead_letters import default_dead_letter_topic
-from ister.broker.live.replies import ReplySink
-from ister.broker.live.subscription import Subscription
-from ister.broker.live.topic import Topic
-from ister.broker.scheduling.turns import Turns
-from ister.broker.scheduling.workers import InlineWorker, ThreadWorker, Worker
-from ister.broker.schema_checks import Check, Guard, GuardOf
-from ister.broker.state.state import Budgets, State
-from ister.broker.storage.commit_figures import CommitFigures
-from ister.broker.storage.opening import open_storage
-from ister.broker.storage.relocation import Relocated, relocate
-from ister.broker.storage.salvage import SalvagedStreams, carry_out, plan_salvage
-from ister.broker.storage.stopped_log import StoppedLog
-from ister.broker.storage.storage import Storage, Workers
-from ister.broker.streams.reader import Reader, ReaderSink, open_reader
-from ister.broker.streams.recent import RecentBudget
-from ister.broker.streams.segments import Located, Page, locate
-from ister.broker.streams.stream import StreamTopic
-from ister.broker.streams.watches import Head, Watch
+from ister.broker.durable import default_dead_letter_topic
+from ister.broker.live import ReplySink, Subscription, Topic
+from ister.broker.scheduling import InlineWorker, ThreadWorker, Turns, Worker
+from ister.broker.schema_checks import LongCheck, SchemaCheck, SchemaCheckOf
+from ister.broker.state import Budgets, State
+from ister.broker.storage import (
+    CommitFigures,
+    Relocated,
+    SalvagedStreams,
+    StoppedLog,
+    Storage,
+    Workers,
+    Write,
+    carry_out,
+    open_storage,
+    plan_salvage,
+    relocate,
+)
+from ister.broker.streams import (
+    Head,
+    Located,
+    Page,
+    Reader,
+    ReaderSink,
+    RecentBudget,
+    StreamTopic,
+    Watch,
+    locate,
+    open_reader,
+)
 from ister.broker.timelines import (
     Redriven,
     RedrivePage,
@@ -33,25 +44,21 @@ from ister.broker.timelines import (
     Timelines,
     TimelineSink,
     WithStore,
+    finish_leases,
 )
-from ister.broker.transactions.series import Published
-from ister.broker.transactions.spool import Spool
-from ister.broker.transactions.stages import Spooling, Stage
-from ister.broker.transactions.transactions import Transaction, check_commit
+from ister.broker.transactions import Published, Spool, Spooling, Stage, Transaction, check_commit
 
 __all__ = [
     "Broker",
     "Budgets",
-    "Check",
     "CommitFigures",
     "ConnectionCounts",
     "Consumer",
     "DelayedBatch",
-    "Guard",
-    "GuardOf",
     "Head",
     "InlineWorker",
     "Located",
+    "LongCheck",
     "Membership",
     "Page",
     "Producer",
@@ -65,7 +72,10 @@ __all__ = [
     "Relocated",
     "ReplySink",
     "SalvagedStreams",
+    "SchemaCheck",
+    "SchemaCheckOf",
     "Sink",
+    "SourceTopic",
     "Spool",
     "Spooling",
     "Stage",
@@ -87,9 +97,11 @@ __all__ = [
     "WithStore",
     "Worker",
     "Workers",
+    "Write",
     "carry_out",
     "check_commit",
     "default_dead_letter_topic",
+    "finish_leases",
     "locate",
     "open_reader",
     "open_storage",

@@ -4,8 +4,9 @@ Doors call it from one thread; nothing in here waits. Whoever may have to wait g
 is called once.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from importlib.metadata import version
 from itertools import count
@@ -41,37 +42,33 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import BATCH_REPLIES_MAX, Limits
-from ister.broker.catalog.catalog import Catalog
-from ister.broker.catalog.reports import (
+from ister.broker.catalog import (
+    Catalog,
     Steps,
+    Subscribers,
     Totals,
     run_through,
     subscription_page,
     timeline_report,
     topic_page,
 )
-from ister.broker.catalog.subscribers import Subscribers
 from ister.broker.connections import ConnectionCounts
-from ister.broker.consumers.consumer import QueueBudget
+from ister.broker.consumers import QueueBudget
 from ister.broker.delayed import DelayedBatch, Delays
-from ister.broker.durable.dead_letters import DeadLetters, OnTopic
-from ister.broker.durable.subscriptions import Durables
-from ister.broker.live.replies import Replies
-from ister.broker.live.subscription import RandomSlot
-from ister.broker.live.topic import AnyTopic, Pieces, Topic
-from ister.broker.scheduling.turns import Turns
-from ister.broker.schema_checks import Check, GuardOf, check, long_check
-from ister.broker.state.message_ids import check_ids
-from ister.broker.storage.committer import Done, ignore
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic, Told
-from ister.broker.streams.streams import Streams
-from ister.broker.streams.watches import Watching
+from ister.broker.durable import DeadLetters, OnTopic
+from ister.broker.live import AnyTopic, Pieces, RandomSlot, Replies, Topic
+from ister.broker.scheduling import Done, EndOfTurn, Turns, after_all, ignore
+from ister.broker.schema_checks import LongCheck, SchemaCheckOf, check, long_check
+from ister.broker.state import check_ids
+from ister.broker.storage import Storage
+from ister.broker.streams import OnStored, RecentBudget, Streams, StreamTopic, Watching
+from ister.broker.subscriptions import Durables
 from ister.broker.timelines import StoreWorker, Timelines
-from ister.broker.transactions.series import SeriesPublisher
-from ister.broker.transactions.stages import Spooling, Staging
-from ister.broker.transactions.transactions import (
+from ister.broker.transactions import (
     Offsets,
+    SeriesPublisher,
+    Spooling,
+    Staging,
     Transaction,
     TransactionAck,
     Transactions,
@@ -107,9 +104,11 @@ class Broker:
         limits: Limits,
         clock: Clock,
         random_slot: RandomSlot,
+        recent: RecentBudget | None = None,
         open_local: Callable[[], Storage] | None = None,
         spooling: Spooling | None = None,
         auto_create: AutoCreate | None = None,
+        call_soon: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -122,29 +121,33 @@ class Broker:
         self._producer_id = 0
         new_number = count(1).__next__
         # What handing out may take of each turn of the loop.
-        self.turns = Turns(
-            call_soon=lambda call: clock.call_later(0, call),
-            now_ns=lambda: clock.monotonic_ms() * 1_000_000,
-        )
+        after_this = partial(clock.call_later, 0)
+        self.turns = Turns(call_soon=after_this, now_ns=lambda: clock.monotonic_ms() * 1_000_000)
+        self.end_of_turn = EndOfTurn(call_soon or after_this)
         self.budget = QueueBudget(limits, self.turns)
         self.durables = Durables(
             clock=clock,
             turns=self.turns,
+            end_of_turn=self.end_of_turn,
             random_slot=random_slot,
-            undertaker=DeadLetters(name, self._find_stream),
+            dead_letter_sink=DeadLetters(name, self._find_stream),
             limits=limits,
-            check_letters=self._check_letters,
+            check_dead_letters=lambda names: self.catalog.check_dead_letters(names),  # noqa: PLW0108 - made below
         )
         self.streams = Streams(
             clock=clock,
             new_number=new_number,
-            durables=self.durables,
+            turns=self.turns,
+            recent=recent or RecentBudget(),
             open_local=open_local,
             on_opened=self.adopt,
         )
+        self.streams.after_commit.append(self.end_of_turn.run)
+        self.streams.upkeep.before_round.append(self.durables.expiry.maintain)
         self.catalog = Catalog(
             limits=limits,
             streams=self.streams,
+            durables=self.durables,
             new_number=new_number,
             auto_create=auto_create or AutoCreate(),
         )
@@ -155,19 +158,23 @@ class Broker:
             durables=self.durables,
             random_slot=random_slot,
         )
-        self.watching = Watching(self.catalog, clock)
+        self.watching = Watching(self.catalog.streams_of, clock)
+        self.catalog.on_partitions_added = self.watching.on_partitions_added
         self._transactions = Transactions(self.streams.storages, self.catalog.stream_to_write)
-        self.staging = Staging(
-            clock=clock,
-            spooling=spooling,
-            find_topic=self.catalog.stream_to_write,
-            check_batch=lambda batch: self._check_batch("(stage)", batch, None),
-        )
+        self.staging = self._new_staging(spooling)
         self.series = SeriesPublisher(self.staging, self.streams)
         # Of a broker that has a store for timelines.
         self.delays: Delays | None = None
         # How many batches were published, by connections: timelines give way to those.
         self._published = 0
+
+    def _new_staging(self, spooling: Spooling | None) -> Staging:
+        return Staging(
+            clock=self.clock,
+            spooling=spooling,
+            find_topic=self.catalog.stream_to_write,
+            check_batch=lambda batch: self._check_batch("(stage)", batch, None),
+        )
 
     def adopt(self, storage: Storage, *, is_object: bool = False) -> None:
         """Take over a storage: the namespaces, topics and subscriptions its state knows.
@@ -176,6 +183,7 @@ class Broker:
         """
         self.catalog.check_adoptable(storage.state)
         self.streams.adopt(storage, is_object=is_object)
+        self.durables.adopt(storage, self.streams.topics_of(storage))
         if not is_object:
             storage.committer.at_once = self._may_wait
         self.catalog.adopt(storage)
@@ -286,22 +294,11 @@ class Broker:
             raise BadRequestError(
                 f"{name} is partitioned: purge one of its partitions to an offset"
             )
-        left, purged = len(topics), 0
-        failed: list[IsterError] = []
-
-        def on_done(error: IsterError | None, count: int) -> None:
-            nonlocal left, purged
-            left -= 1
-            purged += count
-            if error is not None:
-                failed.append(error)
-            if left == 0:
-                done(failed[0] if failed else purged)
-
-        for topic in topics:
-            end = topic.next_offset if before < 0 else min(before, topic.next_offset)
-            count = max(end - topic.first_offset, 0)
-            self.streams.trim(topic, end, lambda error, count=count: on_done(error, count))  # type: ignore[misc]
+        ends = [t.next_offset if before < 0 else min(before, t.next_offset) for t in topics]
+        purged = sum(max(end - t.first_offset, 0) for t, end in zip(topics, ends, strict=True))
+        each = after_all(len(topics), lambda error: done(error or purged))
+        for topic, end in zip(topics, ends, strict=True):
+            topic.trim(end, each)
 
     # Producing
 
@@ -352,8 +349,8 @@ class Broker:
         assert isinstance(topic, Topic)
         if topic.deleted:
             raise TopicNotFoundError(topic.name)
-        if topic.guard is not None and not checked:
-            check(topic.guard, batch)
+        if topic.schema_check is not None and not checked:
+            check(topic.schema_check, batch)
         self._published += 1
         return topic
 
@@ -376,7 +373,7 @@ class Broker:
         self,
         producer: Producer,
         batch: Batch,
-        told: Told,
+        told: OnStored,
         *,
         checked: bool = False,
         **expected: Unpack[Expected],
@@ -396,8 +393,8 @@ class Broker:
             raise BadBatchError(f"sequence number {batch.first_sequence} is not below 2^62")
         check_ids(batch)
         self._published += 1
-        guard = None if checked else topic.guard
-        topic.publish(producer.name, batch, told, guard=guard, **expected)
+        schema_check = None if checked else topic.schema_check
+        topic.publish(producer.name, batch, told, schema_check=schema_check, **expected)
 
     def delay(
         self, producer: Producer, delayed: DelayedBatch, done: Done, *, checked: bool = False
@@ -413,23 +410,24 @@ class Broker:
         _check_may_publish(producer)
         if not checked:
             self._check_batch(topic.name, batch, producer)
-            if topic.guard is not None:
-                check(topic.guard, batch)
+            if topic.schema_check is not None:
+                check(topic.schema_check, batch)
         if batch.columns & Column.REPLY:
             raise BadRequestError("a request cannot be delayed: nobody would wait for the answer")
         self.delays.add(producer, delayed, done)
 
-    def long_check(self, producer: Producer, batch: Batch) -> Check | None:
+    def long_check(self, producer: Producer, batch: Batch) -> LongCheck | None:
         """Return what to do in a thread before this batch is published as `checked`.
 
         `None` when it need not be. Raises when the batch breaks another rule than its schema's.
         """
         topic, stream = producer.topic, producer.stream
-        check = long_check([(topic.guard, batch)]) if topic.guard is not None else None
+        schema_check = topic.schema_check
+        check = long_check([(schema_check, batch)]) if schema_check is not None else None
         if check is None:
             return None
         self._check_batch(topic.name, batch, producer)
-        if stream is not None and stream.is_repeated(producer.name, batch):
+        if stream is not None and stream.sent.is_repeated(producer.name, batch):
             return None
         return check
 
@@ -457,25 +455,27 @@ class Broker:
         """
         self._transactions.commit(transaction, topics, acks, done, checked=checked)
 
-    def long_commit_check(self, transaction: Transaction, topics: Sequence[str]) -> Check | None:
+    def long_commit_check(
+        self, transaction: Transaction, topics: Sequence[str]
+    ) -> LongCheck | None:
         """Return what to do in a thread before this is committed as `checked`, if anything."""
-        return long_check(self._transactions.guarded(transaction, topics))
+        return long_check(self._transactions.batches_to_check(transaction, topics))
 
     # Schemas
 
     @property
-    def guard_of(self) -> GuardOf:
-        """Tells who guards a topic: asked when that is made, and when its schema changes."""
-        return self.catalog.guard_of
+    def schema_check_of(self) -> SchemaCheckOf:
+        """The function that finds a topic's schema check, when it is made or its schema changes."""
+        return self.catalog.schema_check_of
 
-    @guard_of.setter
-    def guard_of(self, guard_of: GuardOf) -> None:
-        self.catalog.guard_of = guard_of
-        self.catalog.set_guards(self.catalog.topics.values())
+    @schema_check_of.setter
+    def schema_check_of(self, schema_check_of: SchemaCheckOf) -> None:
+        self.catalog.schema_check_of = schema_check_of
+        self.catalog.refresh_schema_checks(self.catalog.topics.values())
 
     def on_bound(self, topic: str) -> None:
         """The schema of a topic has changed, whether that is there or not."""
-        self.catalog.set_guards(self.catalog.find(Pattern(topic)))
+        self.catalog.refresh_schema_checks(self.catalog.find(Pattern(topic)))
 
     # Requests and replies
 
@@ -548,7 +548,7 @@ class Broker:
             queued_bytes=self.budget.queued_bytes,
             storage_error=self.streams.error,
             stored_bytes=sum(v.log.total_bytes for v in self.streams.storages),
-            tail_bytes=max((v.budget.size_bytes for v in self.streams.storages), default=0),
+            tail_bytes=self.streams.recent.size_bytes,
             delayed=self.delays.report() if self.delays is not None else DelayReport(),
         )
 
@@ -565,9 +565,6 @@ class Broker:
 
     def _find_stream(self, name: TopicName, settings: StreamSettings, done: OnTopic) -> None:
         self.catalog.find_stream(name, settings, done)
-
-    def _check_letters(self, names: Collection[str]) -> None:
-        self.catalog.check_letters(names)
 
     def _check_batch(self, topic: str, batch: Batch, producer: Producer | None) -> None:
         limits = self.limits

@@ -1,5 +1,6 @@
 """`ister keys`: the key file for encryption at rest."""
 
+from errno import ENOENT
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ def create(file: FileArgument) -> None:
             f"{file} exists, and keys are never replaced: `ister keys rotate` adds one"
         ) from None
     except FileNotFoundError:
-        raise BadRequestError(f"{file}: there is no folder {file.parent}") from None
+        raise FileNotFoundError(ENOENT, f"there is no folder {file.parent}", str(file)) from None
     say(f"key {keyring.ids[-1]} is in {file}: keep a copy of it, away from the data")
 
 

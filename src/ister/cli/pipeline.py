@@ -23,7 +23,7 @@ from ister.cli.terminal import (
 from ister.cli.values import PLACE_HELP, parse_place
 
 if TYPE_CHECKING:
-    from ister.spark.pipelines import Outcome, Running
+    from ister.spark.pipelines import CheckedPipeline, Running
 
 pipeline = typer.Typer(no_args_is_help=True, help="Run pipelines on Spark, check them, stop them.")
 
@@ -218,7 +218,7 @@ def stop(name: NameArgument, timeout: TimeoutOption = STOP_TIMEOUT_S) -> None:
     say(f"{name} has stopped (it was process {stopped.pid})")
 
 
-def _read(target: str, variables: Sequence[str] | None) -> "Outcome":
+def _read(target: str, variables: Sequence[str] | None) -> "CheckedPipeline":
     from ister.spark.pipelines import read_pipeline
 
     return read_pipeline(target, chosen=parse_pairs(variables or (), "--set"))
@@ -239,7 +239,7 @@ def _folder(text: str | None) -> str | None:
     return text if text is None or "://" in text else str(Path(text).absolute())
 
 
-def _verdict(outcome: "Outcome") -> str:
+def _verdict(outcome: "CheckedPipeline") -> str:
     definition = outcome.definition
     if definition is None:
         return counted(len(outcome.mistakes), "mistake")
@@ -251,8 +251,8 @@ def _verdict(outcome: "Outcome") -> str:
     return f"no mistakes; {', '.join(parts)}"
 
 
-def _outcome_row(target: str, outcome: "Outcome") -> dict[str, object]:
-    from ister.spark.pipelines import described
+def _outcome_row(target: str, outcome: "CheckedPipeline") -> dict[str, object]:
+    from ister.spark.pipelines import to_json_values
 
     remarks = [
         {
@@ -264,7 +264,7 @@ def _outcome_row(target: str, outcome: "Outcome") -> dict[str, object]:
         for one in outcome.remarks
     ]
     valid = outcome.definition is not None
-    pipeline_ = described(outcome.definition) if valid else None
+    pipeline_ = to_json_values(outcome.definition) if valid else None
     return {"target": target, "valid": valid, "remarks": remarks, "pipeline": pipeline_}
 
 

@@ -154,7 +154,7 @@ async def _source(
         try:
             fd = os.open(file, os.O_RDONLY)
         except OSError as error:
-            raise BadRequestError(f"--file {file}: {error.strerror}") from error
+            raise OSError(error.errno, error.strerror, f"--file {file}") from error
         try:
             async for lines in read_lines(fd):
                 yield lines

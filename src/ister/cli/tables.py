@@ -10,7 +10,7 @@ from ister.base import parse_topic, rounded_size
 from ister.cli.terminal import JsonOption, counted, say, write, write_json, write_table
 
 if TYPE_CHECKING:
-    from ister.spark.tables import Manifest
+    from ister.spark.tables import TableManifest
 
 READERS = {"duckdb": "DuckDB", "polars": "Polars", "spark": "Spark", "pyarrow": "pyarrow"}
 
@@ -58,7 +58,7 @@ def show_table(
         )
 
 
-def _found(topic: str, path: Path | None) -> "dict[Path, Manifest]":
+def _found(topic: str, path: Path | None) -> "dict[Path, TableManifest]":
     """Return the tables of a topic by their folders. Raises `TableNotFoundError` for `path`."""
     from ister.base.errors import TableNotFoundError
     from ister.spark.tables import describe, local_path, tables_of
@@ -76,10 +76,10 @@ def _found(topic: str, path: Path | None) -> "dict[Path, Manifest]":
 
 
 def _compact(places: list[Path]) -> None:
-    from ister.spark.tables import Folder, compact
+    from ister.spark.tables import TableFolder, compact
 
     for place in places:
-        done = compact(Folder(place))
+        done = compact(TableFolder(place))
         if done.before:
             say(
                 f"merged {counted(done.before, 'file')} of {place} into {done.after:,}, "
@@ -89,7 +89,7 @@ def _compact(places: list[Path]) -> None:
             say(f"{place} has no small files to merge")
 
 
-def _write(found: "dict[Path, Manifest]") -> None:
+def _write(found: "dict[Path, TableManifest]") -> None:
     from ister.spark.tables import queries
 
     write_table(
@@ -112,7 +112,7 @@ def _write(found: "dict[Path, Manifest]") -> None:
         write("\n".join(["", f"To query {place}:", *lines, ""]).encode())
 
 
-def _row(place: Path, manifest: "Manifest") -> dict[str, object]:
+def _row(place: Path, manifest: "TableManifest") -> dict[str, object]:
     from ister.spark.tables import queries
 
     return {
@@ -129,7 +129,7 @@ def _row(place: Path, manifest: "Manifest") -> dict[str, object]:
     }
 
 
-def _newest(manifest: "Manifest") -> dict[str, object]:
+def _newest(manifest: "TableManifest") -> dict[str, object]:
     from ister.spark.tables import latest_batch
 
     found = latest_batch(manifest)

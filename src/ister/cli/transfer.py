@@ -138,7 +138,7 @@ class _Import:
 
     async def run(self) -> None:
         """Send everything, and wait until it is acknowledged."""
-        fd = 0 if self._file == "-" else _open_to_read(self._file)
+        fd = 0 if self._file == "-" else os.open(self._file, os.O_RDONLY)
         try:
             number = 0
             async for lines in read_lines(fd):
@@ -216,13 +216,6 @@ async def _check_stream(client: Client, topic: str) -> None:
         raise TopicNotFoundError(topic, "stream")
     if rows[0].kind != "stream":
         raise WrongKindError(topic, rows[0].kind, KEPT_ONLY)
-
-
-def _open_to_read(file: str) -> int:
-    try:
-        return os.open(file, os.O_RDONLY)
-    except OSError as error:
-        raise BadRequestError(f"{file}: {error.strerror}") from error
 
 
 @contextmanager

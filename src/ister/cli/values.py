@@ -37,8 +37,11 @@ def parse_place(text: str, option: str, *, now: datetime | None = None) -> Place
 
 def parse_time_option(text: str, option: str, delay: str) -> Time:
     """Return a point in time; `delay` is the option that takes a delay."""
-    time = _parsed(text, option, parse_time)
-    assert time is not None
+    try:
+        time = parse_time(text)
+    except ValueError as error:
+        hint = f", or give a delay with {delay}" if _is_span(text) else ""
+        raise BadRequestError(f"{option} {text!r} {error}{hint}") from None
     epoch_us(time, option, delay)
     return time
 
@@ -64,6 +67,14 @@ def parse_span_option(text: str | None, option: str) -> float | None:
 def parse_size_option(text: str | None, option: str) -> int | None:
     """Return bytes, `None` for an option that was not given."""
     return _parsed(text, option, parse_size)
+
+
+def _is_span(text: str) -> bool:
+    try:
+        parse_span(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _parsed(text: str | None, option: str, parse: Callable[[str], _T]) -> _T | None:

@@ -17,6 +17,7 @@ _PHRASES = {
     "an int is an offset; for a time give a datetime, or seconds since 1970 as a float": (
         "a whole number is an offset; write a time as 2026-11-15T10:00Z"
     ),
+    "for so long a delay a timedelta": "for so long a delay give the unit, as in 20000d",
     "`client.timeline`": "`ister timeline`",
     "send again, or open the producer with `resend=True`": "send it again",
 }

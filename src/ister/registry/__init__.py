@@ -1,9 +1,9 @@
-"""The schema registry: subjects with versions, topics bound to them, and what guards a topic.
+"""The schema registry: subjects with versions, topics bound to them, and the check of each.
 
 Stands on `ister.schemas`, which knows what schemas mean, and `ister.metadata`, which keeps facts.
 """
 
-from ister.registry.guard import Guard, Tally
+from ister.registry.binding_check import BindingCheck, Tally
 from ister.registry.records import Binding, Registered, SubjectReport, SubjectVersion
 from ister.registry.registry import Registry
 from ister.registry.salvage import repair_registry
@@ -11,7 +11,7 @@ from ister.registry.subject_store import RegistryLimits
 
 __all__ = [
     "Binding",
-    "Guard",
+    "BindingCheck",
     "Registered",
     "Registry",
     "RegistryLimits",

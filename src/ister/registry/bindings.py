@@ -1,11 +1,11 @@
-"""Which topics are bound to which subjects, in memory, and who guards them."""
+"""Which topics are bound to which subjects, in memory, and their checks."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ister.base import find_partition
 from ister.base.errors import SchemaBindingNotFoundError, SchemaMismatchError
-from ister.registry.guard import Guard, Tally
+from ister.registry.binding_check import BindingCheck, Tally
 from ister.registry.records import Binding
 from ister.registry.subject import Subject
 from ister.schemas import Policy
@@ -19,7 +19,7 @@ class Bound:
     revision: int
     entry: Subject
     # None under the policy `none`.
-    guard: Guard | None
+    check: BindingCheck | None
 
 
 class Bindings:
@@ -47,10 +47,10 @@ class Bindings:
             raise SchemaBindingNotFoundError(topic)
         return bound
 
-    def guard(self, topic: str) -> Guard | None:
-        """Return who guards a topic or a partition, if it is guarded."""
+    def find_check(self, topic: str) -> BindingCheck | None:
+        """Return the check of a topic or a partition, if it has one."""
         try:
-            return self.get(topic).guard
+            return self.get(topic).check
         except SchemaBindingNotFoundError:
             return None
 
@@ -68,11 +68,11 @@ class Bindings:
         bound = self._bound.get(topic)
         if bound is not None and bound.entry is not entry:
             release(bound)
-        guard = None
+        check = None
         if binding.policy is not Policy.NONE:
             tally = self._tallies.setdefault(topic, Tally())
-            guard = Guard(binding, entry, tally, self._now_ms)
-        self._bound[topic] = Bound(binding, revision, entry, guard)
+            check = BindingCheck(binding, entry, tally, self._now_ms)
+        self._bound[topic] = Bound(binding, revision, entry, check)
         entry.topics.add(topic)
 
     def drop(self, topic: str) -> None:

@@ -120,7 +120,7 @@ def prepare(entry: Subject, version: SubjectVersion, steps: Steps) -> None:
 
 def warm(schema: Schema) -> None:
     """Have a schema ready to check payloads, if it can."""
-    # A guard meets the same error, and knows whom to tell.
+    # A check meets the same error, and knows whom to tell.
     with suppress(BadSchemaError, ExtraMissingError, SchemaTooComplexError):
         schema.validator()
 

@@ -27,9 +27,9 @@ from ister.base.errors import (
     StorageFailedError,
 )
 from ister.metadata import Metadata
+from ister.registry.binding_check import BindingCheck, Tally
 from ister.registry.bindings import is_satisfiable
 from ister.registry.executor import SchemaExecutor, breaks, prepare, warm, warm_in_background
-from ister.registry.guard import Guard, Tally
 from ister.registry.records import (
     Binding,
     Registered,
@@ -221,15 +221,15 @@ class Registry:
         """Return every binding, by topic."""
         return self._subjects.bindings.all()
 
-    def guard(self, topic: str) -> Guard | None:
+    def find_check(self, topic: str) -> BindingCheck | None:
         """Return what checks the batches of a topic or a partition; `None` when nothing is to be.
 
         Ask again after `on_bound` was called for the topic.
         """
-        return self._subjects.bindings.guard(topic)
+        return self._subjects.bindings.find_check(topic)
 
     def tallies(self) -> dict[str, Tally]:
-        """Return what the guards have counted since the start, by bound topic."""
+        """Return what the checks have counted since the start, by bound topic."""
         return self._subjects.bindings.tallies()
 
     async def bind(

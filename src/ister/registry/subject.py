@@ -1,7 +1,7 @@
 """One subject in memory: its versions, and those of their schemas that are in use.
 
 Always true:
-- what a subject holds is a `Contents`, which is never changed but replaced as a whole: a guard in
+- what a subject holds is a `Contents`, which is never changed but replaced as a whole: a check in
   another thread sees one or the other;
 - a schema is parsed once while it is in use, however many topics are bound to its subject.
 """
@@ -85,14 +85,14 @@ class Subject:
             return schema
 
     def keep(self, number: int, schema: Schema) -> None:
-        """Have a schema at hand for guards; the least recently used one makes room."""
+        """Have a schema at hand for checks; the least recently used one makes room."""
         with self._lock:
             self._parsed[number] = schema
             if len(self._parsed) > PARSED_MAX:
                 self._parsed.popitem(last=False)
 
     def forget_schemas(self) -> None:
-        """Let go of what was parsed: nobody is guarded by it."""
+        """Let go of what was parsed: no topic is checked by it."""
         with self._lock:
             self._parsed.clear()
 

@@ -43,7 +43,7 @@ from ister.base.errors import (
     StorageFailedError,
 )
 from ister.base.limits import MIB
-from ister.broker import Storage
+from ister.broker import Storage, Write
 from ister.log import FilePart
 from ister.metadata import FILE_NAME as METADATA
 from ister.server.storage import Sources, in_thread
@@ -311,7 +311,7 @@ async def _commit(storage: Storage) -> None:
         if not committed.done():
             committed.set_exception(error) if error else committed.set_result(None)
 
-    storage.record([], on_done, apply=False)
+    storage.commit(Write(), on_done)
     await committed
 
 

@@ -27,7 +27,7 @@ from ister.telemetry import Occasional
 LOOK_MS = 1_000
 
 NO_TOKEN = "no token was given: this broker asks for one"
-UNKNOWN_TOKEN = "the token is none that this broker knows"
+UNKNOWN_TOKEN = "unknown token"
 TOKEN_GONE = "the token was taken back"
 # For doors where it is a header, or metadata.
 BEARER_HINT = "send `authorization: Bearer TOKEN`"
@@ -41,7 +41,7 @@ class Pass:
     digest: bytes = field(default=b"", repr=False)
 
 
-class Guard:
+class Authenticator:
     """What the doors ask. Without arguments it lets everybody in, without TLS."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Guard:
         self._logger.info("tokens_read", file=str(file), tokens=len(self._tokens.names))
 
 
-def open_guard(config: SecurityConfig, now_ms: Callable[[], int]) -> Guard:
+def open_authenticator(config: SecurityConfig, now_ms: Callable[[], int]) -> Authenticator:
     """Read every file that `config` names, or raise `ConfigError` with what is wrong with them."""
     mistakes: list[str] = []
     certificate = None
@@ -170,12 +170,12 @@ def open_guard(config: SecurityConfig, now_ms: Callable[[], int]) -> Guard:
         except ConfigError as error:
             mistakes += error.mistakes
     try:
-        guard = Guard(certificate=certificate, tokens=config.tokens, now_ms=now_ms)
+        authenticator = Authenticator(certificate=certificate, tokens=config.tokens, now_ms=now_ms)
     except ConfigError as error:
         mistakes += [f"--tokens {mistake}" for mistake in error.mistakes]
     if mistakes:
         raise ConfigError(mistakes)
-    return guard
+    return authenticator
 
 
 def bearer(header: str) -> str:

@@ -34,7 +34,7 @@ import structlog
 
 from ister.base import AutoCreate, Clock
 from ister.base.errors import ConfigError, StorageFailedError
-from ister.broker import Broker
+from ister.broker import Broker, RecentBudget
 from ister.codec import keep_freed_memory
 from ister.config import GrpcConfig, ServerConfig
 from ister.metadata import Metadata, SqliteMetadata
@@ -43,7 +43,7 @@ from ister.server.addresses import check_addresses, explain
 from ister.server.backups import Backups
 from ister.server.native import NativeDoor
 from ister.server.operations import Dispatcher
-from ister.server.security import Guard, open_guard
+from ister.server.security import Authenticator, open_authenticator
 from ister.server.storage import Storages, in_thread
 from ister.server.threads import DaemonExecutor
 from ister.telemetry import SystemClock
@@ -121,17 +121,9 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     files_max = _raise_file_limit(config.limits.connections_max)
     _prepare_files(config)
     clock = SystemClock(loop.call_later)
-    guard = open_guard(config.security, clock.monotonic_ms)
+    authenticator = open_authenticator(config.security, clock.monotonic_ms)
     storage = Storages(config, clock, environment=os.environ)
-    broker = Broker(
-        name=config.name or _host_name(),
-        limits=config.limits,
-        clock=clock,
-        random_slot=random.randrange,
-        open_local=storage.open_local,
-        spooling=storage.spooling,
-        auto_create=AutoCreate.parse(config.auto_create),
-    )
+    broker = _new_broker(config, clock, storage)
     metadata = SqliteMetadata(config.data_folder)
     opening = asyncio.ensure_future(_open_storage(config, broker, storage, metadata, clock))
     if not await _comes_first(opening, stopped):
@@ -139,7 +131,7 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         logger.info("broker_closed", reason="asked to end while it was starting")
         return
     registry, grpc_door = opening.result()
-    broker.guard_of = registry.guard
+    broker.schema_check_of = registry.find_check
     registry.on_bound.append(broker.on_bound)
     dispatcher = Dispatcher(broker, registry)
     native = NativeDoor(
@@ -147,11 +139,11 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
         heartbeat_ms=config.native.heartbeat_ms,
         busy_poll_us=config.native.busy_poll_us,
         dispatcher=dispatcher,
-        guard=guard,
+        authenticator=authenticator,
     )
     doors = Doors(
         native,
-        HttpDoor(App(broker, native, dispatcher, guard, Sites(config.http_names))),
+        HttpDoor(App(broker, native, dispatcher, authenticator, Sites(config.http_names))),
         Backups(config.data_folder, storage.sources, now_ms=clock.now_ms),
     )
     try:
@@ -161,10 +153,10 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
                 registry=registry,
                 metadata=metadata,
                 dispatcher=dispatcher,
-                guard=guard,
+                authenticator=authenticator,
                 connections_max=_grpc_connections_max(config.limits.connections_max, files_max),
             )
-        addresses = await _open_doors(config, doors, guard)
+        addresses = await _open_doors(config, doors, authenticator)
         # As in `run_broker`, for what the doors have loaded.
         gc.freeze()
         dispatcher.node.doors.update(addresses.doors)
@@ -189,6 +181,20 @@ class Doors:
     http: "HttpDoor"
     backups: Backups
     grpc: "GrpcDoor | None" = None
+
+
+def _new_broker(config: ServerConfig, clock: Clock, storage: Storages) -> Broker:
+    return Broker(
+        name=config.name or _host_name(),
+        limits=config.limits,
+        clock=clock,
+        random_slot=random.randrange,
+        recent=RecentBudget(config.storage.memory_bytes),
+        open_local=storage.open_local,
+        spooling=storage.spooling,
+        auto_create=AutoCreate.parse(config.auto_create),
+        call_soon=asyncio.get_running_loop().call_soon,
+    )
 
 
 async def _open_storage(
@@ -257,7 +263,9 @@ def _ports(config: ServerConfig, *, with_grpc: bool) -> dict[str, tuple[str, str
     return ports
 
 
-async def _open_doors(config: ServerConfig, doors: Doors, guard: Guard) -> Addresses:
+async def _open_doors(
+    config: ServerConfig, doors: Doors, authenticator: Authenticator
+) -> Addresses:
     """Open every door, or raise one error that names each that could not be opened."""
     mistakes = []
     bound = {}
@@ -274,7 +282,7 @@ async def _open_doors(config: ServerConfig, doors: Doors, guard: Guard) -> Addre
             mistakes.append(f"{flag} {port}: {explain(error, host, port)}")
     if mistakes:
         raise ConfigError(mistakes)
-    return Addresses(pid=os.getpid(), tls=guard.tls is not None, **bound)
+    return Addresses(pid=os.getpid(), tls=authenticator.tls is not None, **bound)
 
 
 async def _close(

@@ -32,7 +32,6 @@ from ister.base.limits import TIMELINE_RESERVE_BYTES
 from ister.broker import (
     Broker,
     Budgets,
-    RecentBudget,
     Spool,
     Spooling,
     State,
@@ -54,7 +53,6 @@ from ister.objects import (
     verify_store,
 )
 from ister.server.restoring import check_restored
-from ister.server.store_places import StorePlaces
 from ister.server.store_process import StoreProcess
 from ister.timeline import FILE_NAME, SqliteStore, TopicRow, postgres_timelines
 from ister.timeline import Store as TimelineStore
@@ -112,7 +110,6 @@ class Storages:
         self._closing_s = closing_s
         self._store_options = store_options(environment)
         self._loop = asyncio.get_running_loop()
-        self._budget = RecentBudget(self._config.memory_bytes)
         self._budgets = Budgets(config.limits)
         self._disk: LocalDisk | None = None
         self._tier: VerifiedStore | None = None
@@ -140,21 +137,11 @@ class Storages:
         self._threads.append(worker)
         return worker
 
-    def _new_store_worker(self, broker: Broker) -> StoreWorker:
+    def _new_store_worker(self) -> StoreWorker:
         if self._config.timelines or sys.platform == "win32":
             return WithStore(self._timelines, self._new_worker("timelines", 1))
-        file = self._folder / FILE_NAME
-        self._store_process = StoreProcess(file)
-        # One that the process has had is not made anew.
-        self._timelines = SqliteStore(file, was_there=True, reserve_bytes=TIMELINE_RESERVE_BYTES)
-        here = WithStore(self._timelines, self._new_worker("timelines", 1))
-        return StorePlaces(
-            self._store_process,
-            here,
-            self._timelines,
-            calm=broker.is_calm,
-            call_soon=self._loop.call_soon,
-        )
+        self._store_process = StoreProcess(self._folder / FILE_NAME)
+        return self._store_process
 
     async def open(self, broker: Broker) -> None:
         """Open all but the object store, and have the broker take it over.
@@ -178,7 +165,7 @@ class Storages:
         if self._config.object_store:
             remote = await in_thread(lambda: self._take_over_store(broker))
             broker.adopt(remote, is_object=True)
-        worker = self._store_worker = self._new_store_worker(broker)
+        worker = self._store_worker = self._new_store_worker()
         # Last: delayed messages may be for topics in the object store.
         broker.adopt_timelines(worker, self._timeline_rows, call_soon=self._loop.call_soon)
 
@@ -344,7 +331,6 @@ class Storages:
             options,
             workers=lambda: self._workers(kind),
             clock=self._clock,
-            budget=self._budget,
             budgets=self._budgets,
             call_soon=self._loop.call_soon,
             upload_after_ms=self._config.tier_after_ms,
@@ -395,7 +381,7 @@ class Storages:
 
     async def _settle(self, storage: Storage, left_s: Callable[[], float]) -> None:
         idle: asyncio.Future[None] = self._loop.create_future()
-        storage.committer.kick()
+        storage.committer.wake()
         storage.committer.on_idle(lambda: finish(idle))
         await idle
         try:

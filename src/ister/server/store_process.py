@@ -1,4 +1,4 @@
-"""Timelines in SQLite, kept by a process beside the broker: see `timeline.process`.
+"""Timelines in SQLite, kept by a process beside the broker: see `timeline.remote`.
 
 Always true:
 - it is started by the first call, and again by the first one after it has ended;
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class StoreProcess:
-    """See the module, and `StoreWorker`."""
+    """Makes calls in a process beside the broker: a `StoreWorker`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -63,10 +63,6 @@ class StoreProcess:
             return
         self._waiting.append(done)
         self._send(connection, data)
-
-    def try_at_once(self, call: Call[T]) -> T | Exception | None:
-        """It has to be waited for."""
-        return None
 
     async def close(self) -> None:
         """Have it close the file and end."""

@@ -26,17 +26,19 @@ _WORDS = {
         "options `tlsCert` and `tlsKey`, of a pipeline `tls_cert` and `tls_key`"
     ),
 }
-_TOKEN_WORDS = "give one that it knows with option `token` or `tokenFile`, of a pipeline `token`"
+_TOKEN_WORDS = (
+    "give one that the broker knows with option `token` or `tokenFile`, of a pipeline `token`"
+)
 
 _lock = threading.Lock()
-_clients: "dict[tuple[int, Broker], sync.Client]" = {}
+_clients: "dict[tuple[int, BrokerEndpoint], sync.Client]" = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """A broker, and what it wants to see; the token is in no `repr`.
+class BrokerEndpoint:
+    """The address of a broker and the credentials for it. `repr` leaves the token out.
 
-    Files are read by whoever connects: on the driver, and on every executor.
+    The files are read where the connection is made: on the driver, and on every executor.
     """
 
     url: str = DEFAULT_URL
@@ -47,7 +49,7 @@ class Broker:
     tls_key: str = ""
 
     def credentials(self) -> "tuple[Token, Tls | None]":
-        """Return what to connect with."""
+        """Return the token, and the TLS files if there are any."""
         from ister.client import Tls, token_file
 
         token = token_file(self.token_file) if self.token_file else self.token
@@ -56,22 +58,22 @@ class Broker:
         return token, Tls(self.tls_ca or None, self.tls_cert or None, self.tls_key or None)
 
 
-def client_of(broker: Broker) -> "sync.Client":
-    """Return the client of this process for a broker; nobody closes it.
+def client_of(broker: BrokerEndpoint) -> "sync.Client":
+    """Return this process's client of a broker. It stays open until the process ends.
 
-    Raises `NotConnectedError` when there is none, `UnauthenticatedError` when it does not take the
-    token.
+    Raises `NotConnectedError` when no broker answers, `UnauthenticatedError` when the broker
+    refuses the token.
     """
     key = os.getpid(), broker
     with _lock:
         client = _clients.get(key)
-        # One that has met something else than a broker at that address does not try again.
+        # A client that found something else than a broker at the address does not try again.
         if client is None or client.ended:
             client = _clients[key] = connect(broker)
         return client
 
 
-def connect(broker: Broker, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
+def connect(broker: BrokerEndpoint, *, timeout_s: float = TIMEOUT_S) -> "sync.Client":
     """Return a new client of a broker, which the caller closes.
 
     Raises as `client_of` does.

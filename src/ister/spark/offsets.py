@@ -1,13 +1,16 @@
-"""Places in streams as Spark keeps them: written, compared, limited, divided. Pure.
+"""Positions in streams, and the JSON in which Spark stores them. Pure.
 
-An offset of Spark is JSON that it compares as text, stores with every micro-batch, and hands back
-after a restart: `{"v": 1, "topics": {"/default/orders": {"0": [7, 120], "1": [8, 90]}}}` with the
-number and the next offset of each partition; `[9, 12]` for a topic without partitions.
+What Spark calls an offset is JSON. It compares that as text, stores it with every micro-batch, and
+passes it back after a restart:
+
+    {"v": 1, "topics": {"/default/orders": {"0": [7, 120], "1": [8, 90]}, "/default/all": [9, 12]}}
+
+has the number and the next offset of each partition, or of a topic without partitions.
 
 Always true:
-- the same places make the same text, and nothing else is in it;
-- the number is that of one topic for ever: a topic that was deleted and made again has another;
-- an end is not read itself; what `admit` returns is never behind where it started.
+- the same positions make the same text, which holds nothing else;
+- a number belongs to one topic: a topic that is deleted and created again gets another one;
+- the message at an end is not part of the range; `admit` never returns less than it was given.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,19 +24,19 @@ OFFSET_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in one stream, whose number is `number`."""
+class StreamPosition:
+    """A position in one stream, whose number is `number`."""
 
     number: int
     offset: int
 
 
 # By the name of the stream or partition: `/default/orders-part-0`.
-Places = Mapping[str, Place]
+StreamPositions = Mapping[str, StreamPosition]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StreamEnds:
     """Where a stream begins and ends now."""
 
     number: int
@@ -41,16 +44,16 @@ class Head:
     next_offset: int
 
     @property
-    def first(self) -> Place:
-        """The place of the oldest message there is."""
-        return Place(self.number, self.first_offset)
+    def first(self) -> StreamPosition:
+        """The position of the oldest message there is."""
+        return StreamPosition(self.number, self.first_offset)
 
 
-Heads = Mapping[str, Head]
+EndsByStream = Mapping[str, StreamEnds]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets `start` to `end` of one stream."""
 
     stream: str
@@ -60,7 +63,7 @@ class Range:
 
     @property
     def rows(self) -> int:
-        """How many offsets that are."""
+        """The number of offsets in the range."""
         return self.end - self.start
 
 
@@ -69,44 +72,44 @@ def base_of(stream: str) -> tuple[str, int]:
     return find_partition(stream) or (stream, 0)
 
 
-def to_json(places: Places) -> dict[str, object]:
-    """Return places as Spark's offset."""
+def positions_to_json(positions: StreamPositions) -> dict[str, object]:
+    """Return positions as Spark's offset."""
     topics: dict[str, object] = {}
-    for stream in sorted(places, key=_order):
-        pair = [places[stream].number, places[stream].offset]
+    for stream in sorted(positions, key=_order):
+        pair = [positions[stream].number, positions[stream].offset]
         found = find_partition(stream)
         if found is None:
             topics[stream] = pair
         else:
             partitions = topics.setdefault(found[0], {})
-            # A topic has partitions or it has none: the broker sees to that.
+            # A topic has partitions or it has none: the broker ensures that.
             assert isinstance(partitions, dict)
             partitions[str(found[1])] = pair
     return {"v": OFFSET_VERSION, "topics": topics}
 
 
-def from_json(offset: Mapping[str, object]) -> dict[str, Place]:
-    """Return the places in an offset of Spark, or raise `BadRequestError`."""
+def positions_from_json(offset: Mapping[str, object]) -> dict[str, StreamPosition]:
+    """Return the positions in an offset of Spark, or raise `BadRequestError`."""
     if offset.get("v") != OFFSET_VERSION:
         raise BadRequestError(
             f"the checkpoint has offsets of version {offset.get('v')!r}, not {OFFSET_VERSION}: it "
             "is of another source, or of a newer ister"
         )
     topics = offset.get("topics")
-    places: dict[str, Place] = {}
+    positions: dict[str, StreamPosition] = {}
     for topic, value in topics.items() if isinstance(topics, dict) else ():
         if isinstance(value, dict):
             for partition, pair in value.items():
-                places[partition_name(topic, int(partition))] = _place(pair)
+                positions[partition_name(topic, int(partition))] = _position(pair)
         else:
-            places[topic] = _place(value)
-    return places
+            positions[topic] = _position(value)
+    return positions
 
 
-def _place(pair: object) -> Place:
+def _position(pair: object) -> StreamPosition:
     match pair:
         case [int() as number, int() as offset]:
-            return Place(number, offset)
+            return StreamPosition(number, offset)
     raise BadRequestError(f"the checkpoint has {pair!r} where [number, offset] is due")
 
 
@@ -115,7 +118,7 @@ def _order(stream: str) -> tuple[str, int]:
     return found or (stream, -1)
 
 
-# What has become of the streams
+# What has changed since a position was stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,76 +130,78 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a query stands: in streams it goes on with, and in those that begin for it now."""
+class Reconciliation:
+    """A query's positions in streams that it continues and in new ones, and its losses."""
 
-    known: dict[str, Place]
+    known: dict[str, StreamPosition]
     # Their first micro-batch is the next one: this one only writes down where they begin, so that
     # every range that is ever read has both its ends in the checkpoint.
-    begun: dict[str, Place]
+    begun: dict[str, StreamPosition]
     losses: list[Loss]
 
 
-def reconcile(start: Places, heads: Heads) -> Standing:
-    """Compare where a query stands with what there is."""
-    known: dict[str, Place] = {}
+def reconcile(start: StreamPositions, heads: EndsByStream) -> Reconciliation:
+    """Compare the positions of a query with the streams as they are now."""
+    known: dict[str, StreamPosition] = {}
     losses: list[Loss] = []
     begun = {stream: head.first for stream, head in heads.items() if stream not in start}
-    for stream, place in start.items():
+    for stream, position in start.items():
         head = heads.get(stream)
         if head is None:
             losses.append(Loss(stream, "the topic was deleted, or is not read any more"))
-        elif head.number != place.number:
+        elif head.number != position.number:
             losses.append(Loss(stream, "the topic was deleted and made again"))
             begun[stream] = head.first
-        elif place.offset > head.next_offset:
-            reason = f"it ends at {head.next_offset}, and was read up to {place.offset} before"
+        elif position.offset > head.next_offset:
+            reason = f"it ends at {head.next_offset}, and was read up to {position.offset} before"
             losses.append(Loss(stream, reason))
-            begun[stream] = Place(head.number, head.next_offset)
+            begun[stream] = StreamPosition(head.number, head.next_offset)
         else:
             # What is gone does not count as rows of a micro-batch: it would take many empty ones.
-            known[stream] = Place(place.number, max(place.offset, head.first_offset))
-            if place.offset < head.first_offset:
-                losses.append(Loss(stream, gone(place.offset, head.first_offset)))
-    return Standing(known, begun, losses)
+            known[stream] = StreamPosition(position.number, max(position.offset, head.first_offset))
+            if position.offset < head.first_offset:
+                losses.append(Loss(stream, retention_loss(position.offset, head.first_offset)))
+    return Reconciliation(known, begun, losses)
 
 
-def gone(offset: int, first_offset: int) -> str:
-    """Say that retention was faster."""
+def retention_loss(offset: int, first_offset: int) -> str:
+    """Return the reason for a loss: retention has dropped messages that were not read yet."""
     return f"offsets {offset} to {first_offset - 1} are gone by retention"
 
 
-def up_to(heads: Heads, target: Heads) -> dict[str, Head]:
-    """Return the heads as if nothing had come after `target`."""
-    found: dict[str, Head] = {}
+def limit_heads(heads: EndsByStream, target: EndsByStream) -> dict[str, StreamEnds]:
+    """Return the heads without the messages that came after `target`."""
+    found: dict[str, StreamEnds] = {}
     for stream, head in heads.items():
         aim = target.get(stream)
         if aim is None:
             continue
         end = min(head.next_offset, aim.next_offset) if aim.number == head.number else 0
-        found[stream] = Head(head.number, head.first_offset, max(end, head.first_offset))
+        found[stream] = StreamEnds(head.number, head.first_offset, max(end, head.first_offset))
     return found
 
 
-# How much of what is there a micro-batch takes
+# The size of a micro-batch
 
 
-def admit(start: Places, heads: Heads, *, rows_max: int | None) -> dict[str, Place]:
+def admit(
+    start: StreamPositions, heads: EndsByStream, *, rows_max: int | None
+) -> dict[str, StreamPosition]:
     """Return where the next micro-batch ends: at the heads, or where `rows_max` rows are taken.
 
-    Rows are shared out by lag. Every stream that has any gets one at least, or, when there are
-    more streams than rows, its turn: none waits for ever behind a busy one.
+    Rows are divided by lag. Every stream with new messages gets one row at least. When there are
+    more streams than rows they take turns, so that a busy stream never starves the others.
     """
     lags = {
-        stream: heads[stream].next_offset - place.offset
-        for stream, place in sorted(start.items())
-        if stream in heads and heads[stream].next_offset > place.offset
+        stream: heads[stream].next_offset - position.offset
+        for stream, position in sorted(start.items())
+        if stream in heads and heads[stream].next_offset > position.offset
     }
     if rows_max is not None and sum(lags.values()) > rows_max:
-        lags = _shares(lags, rows_max, turn=sum(place.offset for place in start.values()))
+        lags = _shares(lags, rows_max, turn=sum(position.offset for position in start.values()))
     return {
-        stream: Place(place.number, place.offset + lags.get(stream, 0))
-        for stream, place in start.items()
+        stream: StreamPosition(position.number, position.offset + lags.get(stream, 0))
+        for stream, position in start.items()
     }
 
 
@@ -218,16 +223,16 @@ def _shares(lags: Mapping[str, int], rows_max: int, *, turn: int) -> dict[str, i
 
 
 def rows_for_bytes(
-    start: Places, heads: Heads, *, bytes_max: int, row_bytes: Mapping[str, float]
+    start: StreamPositions, heads: EndsByStream, *, bytes_max: int, row_bytes: Mapping[str, float]
 ) -> int:
-    """Return how many rows are about `bytes_max` bytes; 1 at least, or nothing would go on.
+    """Return how many rows are about `bytes_max` bytes; at least 1, or the query would stall.
 
-    `row_bytes` is the average size of a message of each stream. Rows are shared out by lag, so
+    `row_bytes` is the average size of a message of each stream. Rows are divided by lag, so
     the average over all is weighted by it.
     """
     rows = size = 0.0
-    for stream, place in start.items():
-        lag = max(0, heads[stream].next_offset - place.offset) if stream in heads else 0
+    for stream, position in start.items():
+        lag = max(0, heads[stream].next_offset - position.offset) if stream in heads else 0
         rows += lag
         size += lag * row_bytes.get(stream, 0.0)
     return max(1, int(bytes_max * rows / size)) if size > 0 else max(1, bytes_max)
@@ -236,36 +241,36 @@ def rows_for_bytes(
 # Tasks
 
 
-def ranges_between(start: Places, end: Places) -> list[Range]:
-    """Return what lies between two places, in the order of names; nothing for an empty one.
+def ranges_between(start: StreamPositions, end: StreamPositions) -> list[OffsetRange]:
+    """Return the ranges between two positions, by name; a stream with nothing new has none.
 
-    A stream that is not in `start`, or with another number there, has nothing before its place
+    A stream that is not in `start`, or with another number there, has nothing before its position
     in `end`: it was new then.
     """
     found = []
     for stream in sorted(end, key=_order):
         before, after = start.get(stream), end[stream]
         if before is not None and before.number == after.number and after.offset > before.offset:
-            found.append(Range(stream, after.number, before.offset, after.offset))
+            found.append(OffsetRange(stream, after.number, before.offset, after.offset))
     return found
 
 
-def divide(ranges: Sequence[Range], *, pieces_min: int) -> list[Range]:
-    """Divide ranges into at least `pieces_min` pieces about as large as each other.
+def divide(ranges: Sequence[OffsetRange], *, partitions_min: int) -> list[OffsetRange]:
+    """Divide ranges into at least `partitions_min` ranges of about the same size.
 
     Fewer only when there are fewer rows.
     """
     total = sum(one.rows for one in ranges)
-    if len(ranges) >= pieces_min or not total:
+    if len(ranges) >= partitions_min or not total:
         return list(ranges)
-    pieces: list[Range] = []
+    divided: list[OffsetRange] = []
     for one in ranges:
-        count = min(one.rows, max(1, -(-one.rows * pieces_min // total)))
-        pieces.extend(_cut(one, count))
-    return pieces
+        count = min(one.rows, max(1, -(-one.rows * partitions_min // total)))
+        divided.extend(_cut(one, count))
+    return divided
 
 
-def _cut(one: Range, count: int) -> Iterable[Range]:
+def _cut(one: OffsetRange, count: int) -> Iterable[OffsetRange]:
     edges = [one.start + one.rows * slot // count for slot in range(count + 1)]
     for start, end in pairwise(edges):
-        yield Range(one.stream, one.number, start, end)
+        yield OffsetRange(one.stream, one.number, start, end)

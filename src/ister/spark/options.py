@@ -26,7 +26,7 @@ from ister.base import (
 )
 from ister.base.errors import BadNameError, ConfigError
 from ister.base.limits import MIB, TIME_MS_MAX
-from ister.spark.clients import Broker
+from ister.spark.clients import BrokerEndpoint
 
 # How long `latestOffset` waits for something new. Spark asks again at once, and stops a query
 # without waiting for it; shorter only asks the broker more often.
@@ -36,12 +36,12 @@ POLL_S_MAX = 60.0
 # stored compressed is larger there; 2.5 million rows of 100 B take a second or two.
 BATCH_BYTES = 256 * MIB
 # More tasks than this cost Spark's driver more than they gain.
-PIECES_MAX = 100_000
+TASKS_MAX = 100_000
 
 VALUE_FORMATS = ("bytes", "string", "json", "avro", "protobuf")
 STORE_PREFIX = "store."
 
-# Of reads and writes: who comes, and how the way is kept.
+# Of reads and writes: credentials, and the encryption of the connection.
 ACCESS_NAMES = ("token", "tokenFile", "tlsCa", "tlsCert", "tlsKey")
 READ_NAMES = (
     "url", "topic", "topics", "pattern",
@@ -68,7 +68,7 @@ _DIGITS = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ReadBound:
     """Where reading starts or ends.
 
     With origin OFFSET, `offsets` has it by topic and partition; what is not in it starts at the
@@ -89,25 +89,25 @@ class Bound:
         return {_LATEST: Origin.LATEST, _EARLIEST: Origin.EARLIEST}.get(wanted, wanted)
 
 
-EARLIEST = Bound(Origin.EARLIEST)
-LATEST = Bound(Origin.LATEST)
+EARLIEST = ReadBound(Origin.EARLIEST)
+LATEST = ReadBound(Origin.LATEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a read was told; nothing in it contradicts anything else."""
+    """The checked options of a read. No two of them contradict each other."""
 
-    broker: Broker = field(default_factory=Broker)
+    broker: BrokerEndpoint = field(default_factory=BrokerEndpoint)
     # Either topics, or a pattern.
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    start: Bound = EARLIEST
-    end: Bound = LATEST
+    start: ReadBound = EARLIEST
+    end: ReadBound = LATEST
     # Of one micro-batch; 0: no limit.
     rows_max: int = 0
     bytes_max: int = 0
     # At least so many tasks, where there are rows enough.
-    pieces_min: int = 1
+    partitions_min: int = 1
     fail_on_data_loss: bool = True
     subscription: str = ""
     with_attributes: bool = False
@@ -127,9 +127,9 @@ class ReadOptions:
 def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
     """Return the options of a read, or raise `ConfigError` with every mistake.
 
-    `streaming` tells a stream from a batch; `None` while nobody knows yet.
+    `streaming` is true for a stream, false for a batch, and `None` where Spark has not said yet.
     """
-    form = Form(given, READ_NAMES)
+    form = OptionForm(given, READ_NAMES)
     _check_mode(form, streaming=streaming)
     topics, pattern = _topics(form)
     value_format = form.word("valueFormat", VALUE_FORMATS, "bytes")
@@ -142,10 +142,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         start=_bound(form, "starting", LATEST if streaming else EARLIEST, topics),
         end=_bound(form, "ending", LATEST, topics),
         rows_max=form.count("maxOffsetsPerTrigger", 0, most=2**53),
-        bytes_max=form.parsed("maxBytesPerTrigger", _bytes_max(form, streaming=streaming), _size),
-        pieces_min=form.count("minPartitions", 1, most=PIECES_MAX),
+        bytes_max=form.convert("maxBytesPerTrigger", _bytes_max(form, streaming=streaming), _size),
+        partitions_min=form.count("minPartitions", 1, most=TASKS_MAX),
         fail_on_data_loss=form.flag("failOnDataLoss", default=True),
-        subscription=form.parsed("subscription", "", lambda t: parse_plain(t, "a subscription")),
+        subscription=form.convert("subscription", "", lambda t: parse_plain(t, "a subscription")),
         with_attributes=form.flag("includeAttributes", default=False),
         with_payload=form.flag("includePayload", default=not is_decoded),
         value_format=value_format,
@@ -154,9 +154,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         null_errors=form.word("decodeErrors", ("fail", "null"), "fail") == "null",
         from_segments=form.word("segments", ("auto", "off"), "auto") == "auto",
         key_file=form.text("keyFile"),
-        store_options=form.prefixed(STORE_PREFIX),
+        store_options=form.with_prefix(STORE_PREFIX),
         pushdown=form.flag("pushdown", default=False),
-        poll_s=form.parsed("pollTimeout", POLL_S, _poll),
+        poll_s=form.convert("pollTimeout", POLL_S, _poll),
     )
     _check_bounds(form, options)
     if not options.from_segments and (options.key_file or options.store_options):
@@ -167,13 +167,13 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     return options
 
 
-def _bytes_max(form: "Form", *, streaming: bool | None) -> int:
+def _bytes_max(form: "OptionForm", *, streaming: bool | None) -> int:
     """Return the limit of a stream that was given none."""
     return BATCH_BYTES if streaming and not form.has("maxOffsetsPerTrigger") else 0
 
 
-class Form:
-    """Options as Spark hands them over, taken one by one; mistakes are collected."""
+class OptionForm:
+    """Options by name, as Spark passes them. Mistakes are collected until `finish` reports them."""
 
     def __init__(self, given: Mapping[str, str], names: Sequence[str]) -> None:
         self.mistakes: list[str] = []
@@ -211,10 +211,10 @@ class Form:
 
     def count(self, name: str, default: int, *, most: int) -> int:
         """Return a whole number from 1 on."""
-        return self.parsed(name, default, lambda text: _count(text, most))
+        return self.convert(name, default, lambda text: _count(text, most))
 
-    def parsed(self, name: str, default: _T, parse: Callable[[str], _T]) -> _T:
-        """Return what `parse` makes of an option; `ValueError` says what it is to be."""
+    def convert(self, name: str, default: _T, parse: Callable[[str], _T]) -> _T:
+        """Return the option converted by `parse`, which raises `ValueError` for a mistake."""
         if not self.has(name):
             return default
         try:
@@ -223,7 +223,7 @@ class Form:
             self.mistakes.append(f"`{name}`: {error}")
             return default
 
-    def prefixed(self, prefix: str) -> dict[str, str]:
+    def with_prefix(self, prefix: str) -> dict[str, str]:
         """Return the options below a prefix, without it."""
         return {
             name.removeprefix(prefix): value
@@ -250,11 +250,11 @@ class Form:
             self.mistakes.append(f"the known ones are {listed}")
 
 
-def broker_of(form: Form) -> Broker:
-    """Return the broker of a read or a write, with what it wants to see."""
+def broker_of(form: OptionForm) -> BrokerEndpoint:
+    """Return the broker of a read or a write, with the credentials for it."""
     url = form.text("url", DEFAULT_URL)
     if "@" in url:
-        # Whatever stands there is most likely a secret: it is not shown.
+        # The text before `@` is most likely a secret: it is not shown.
         form.mistakes.append("`url` has no user or token in it: write option `token`")
     if form.has("token") and form.has("tokenFile"):
         form.mistakes.append("`token` and `tokenFile` are both there: keep one")
@@ -263,7 +263,7 @@ def broker_of(form: Form) -> Broker:
     files = [name for name in ("tlsCa", "tlsCert", "tlsKey") if form.has(name)]
     if files and not url.startswith("isters://"):
         form.mistakes.append(f"`{files[0]}` is for TLS: write `url` as isters://, or leave it out")
-    return Broker(
+    return BrokerEndpoint(
         url=url,
         token=form.text("token"),
         token_file=form.text("tokenFile"),
@@ -276,7 +276,7 @@ def broker_of(form: Form) -> Broker:
 # Contradictions
 
 
-def _check_mode(form: Form, *, streaming: bool | None) -> None:
+def _check_mode(form: OptionForm, *, streaming: bool | None) -> None:
     wrong = () if streaming is None else BATCH_ONLY if streaming else STREAM_ONLY
     for name in wrong:
         if form.has(name):
@@ -284,7 +284,7 @@ def _check_mode(form: Form, *, streaming: bool | None) -> None:
             form.mistakes.append(f"`{name}` is for a {here}: leave it out of a {there}")
 
 
-def _topics(form: Form) -> tuple[tuple[str, ...], str]:
+def _topics(form: OptionForm) -> tuple[tuple[str, ...], str]:
     given = [name for name in ("topic", "topics", "pattern") if form.has(name)]
     if len(given) != 1:
         what = f"{' and '.join(f'`{name}`' for name in given)} are both there" if given else "none"
@@ -293,7 +293,7 @@ def _topics(form: Form) -> tuple[tuple[str, ...], str]:
         )
         return (), ""
     if form.has("pattern"):
-        return (), str(form.parsed("pattern", "", lambda text: parse_pattern(full_name(text))))
+        return (), str(form.convert("pattern", "", lambda text: parse_pattern(full_name(text))))
     names = form.text(given[0]).split(",") if form.has("topics") else [form.text("topic")]
     found: dict[str, None] = {}
     for name in map(str.strip, names):
@@ -311,7 +311,7 @@ def _topics(form: Form) -> tuple[tuple[str, ...], str]:
     return tuple(found), ""
 
 
-def _check_values(form: Form, value_format: str) -> None:
+def _check_values(form: OptionForm, value_format: str) -> None:
     if value_format == "bytes":
         for name in ("valueSchema", "valueSubject", "decodeErrors"):
             if form.has(name):
@@ -326,7 +326,7 @@ def _check_values(form: Form, value_format: str) -> None:
         form.mistakes.append("`valueSchema` and `valueSubject` both say what the columns are")
 
 
-def _check_bounds(form: Form, options: ReadOptions) -> None:
+def _check_bounds(form: OptionForm, options: ReadOptions) -> None:
     start, end = options.start, options.end
     if start.origin is Origin.TIME and end.origin is Origin.TIME and start.at_ms > end.at_ms:
         form.mistakes.append("`startingTimestamp` is later than `endingTimestamp`")
@@ -341,13 +341,13 @@ def _check_bounds(form: Form, options: ReadOptions) -> None:
 # Values
 
 
-def _bound(form: Form, which: str, default: Bound, topics: Sequence[str]) -> Bound:
+def _bound(form: OptionForm, which: str, default: ReadBound, topics: Sequence[str]) -> ReadBound:
     offsets, time = f"{which}Offsets", f"{which}Timestamp"
     if form.has(offsets) and form.has(time):
         form.mistakes.append(f"`{offsets}` and `{time}` are both there: keep one")
     if form.has(time):
-        return form.parsed(time, default, lambda text: Bound(Origin.TIME, parse_time_ms(text)))
-    bound = form.parsed(offsets, default, _offsets)
+        return form.convert(time, default, lambda text: ReadBound(Origin.TIME, parse_time_ms(text)))
+    bound = form.convert(offsets, default, _offsets)
     is_first = bound.origin is Origin.EARLIEST or _EARLIEST in bound.offsets.values()
     if which == "ending" and is_first:
         form.mistakes.append(f"`{offsets}`: nothing is before the earliest (-2) message")
@@ -379,7 +379,7 @@ def parse_time_ms(text: str) -> int:
     return found
 
 
-def _offsets(text: str) -> Bound:
+def _offsets(text: str) -> ReadBound:
     if text.lower() in ("earliest", "latest"):
         return EARLIEST if text.lower() == "earliest" else LATEST
     shape = (
@@ -401,7 +401,7 @@ def _offsets(text: str) -> Bound:
             if not partition.isdecimal() or type(offset) is not int or offset < _EARLIEST:
                 raise ValueError(f"{shape}; {partition!r}: {offset!r} of {topic!r} is none")
             found[name, int(partition)] = offset
-    return Bound(Origin.OFFSET, offsets=found)
+    return ReadBound(Origin.OFFSET, offsets=found)
 
 
 def _count(text: str, most: int) -> int:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import StructType
 
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.intervals import interval_ms
+from ister.spark.intervals import interval_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,7 +2,7 @@
 
 Spark's own defaults are made for large clusters: 200 shuffle partitions, TCP with Nagle between
 the JVM and Python, a checkpoint manager for HDFS. The settings here halve the time of a small
-micro-batch on one machine. What the caller sets wins over all of them.
+micro-batch on one machine. Settings of the caller override them.
 """
 
 import os
@@ -84,7 +84,7 @@ def session(
             # used on the driver as well. On a cluster, machines that are alike have it, too.
             is_here = master.startswith("local")
             os.environ["PYSPARK_PYTHON"] = worker_python() if is_here else sys.executable
-        chosen = tuned(
+        chosen = tuned_settings(
             master, cores=cores_of(master), memory_mib=memory_mib(), checkpoint=checkpoint
         )
     builder = SparkSession.builder.appName(name).master(master)
@@ -93,7 +93,7 @@ def session(
     return builder.getOrCreate()
 
 
-def tuned(
+def tuned_settings(
     master: str, *, cores: int, memory_mib: int, checkpoint: str | None = None
 ) -> dict[str, str]:
     """Return the settings for a session on `master`."""

@@ -4,7 +4,6 @@ from ister.subscriptions.cursor import Cursor
 from ister.subscriptions.deliveries import Deliveries
 from ister.subscriptions.fence import Confirmations, LeasedRun
 from ister.subscriptions.filters import Filter, check_globs, piece_end
-from ister.subscriptions.interest import limits_end, settled_end
 from ister.subscriptions.kinds import SubscriptionType
 from ister.subscriptions.leases import Lease
 from ister.subscriptions.offsets import OffsetSet
@@ -47,9 +46,7 @@ __all__ = [
     "check_globs",
     "in_turn",
     "keys_of",
-    "limits_end",
     "loads_of_responders",
     "piece_end",
-    "settled_end",
     "to_least_loaded",
 ]

@@ -24,7 +24,7 @@ _VERSION = 1
 
 
 class Cursor:
-    """See the module."""
+    """What a subscription has acknowledged of one topic, and how often deliveries failed."""
 
     __slots__ = (
         "_changed",
@@ -110,6 +110,11 @@ class Cursor:
         """
         if first_offset > self.floor:
             self._advance(self.floor, first_offset)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether something is to be taken for the journal."""
+        return bool(self._changed) or bool(self._changed_failures)
 
     def take_changes(self) -> list[Run]:
         """Return the runs acknowledged since the last call, rising and merged."""

@@ -8,7 +8,7 @@ The state of each message from `cursor.floor` up to `position` is exactly one of
     in commit  begin_commit: a transaction acknowledges it     end_commit: acked; undo_commit:
                                                                leased again, or waiting
     waiting    nack, expire: after a delay; release: at once   due, then lease
-    held       hold: the caller has set it aside               lease, or free: waiting again
+    held       hold: the caller has set it aside               lease
     exhausted  as waiting, after `max_deliveries` failures     skip, as a dead letter or dropped;
                                                                or change: other settings
 
@@ -57,11 +57,12 @@ GAPS_LOOKED_AT_MAX = 128
 
 
 class Deliveries:
-    """See the module. `numbers` counts the leases of all topics of the subscription."""
+    """What is handed out of one topic. `numbers` gives each lease its number."""
 
     __slots__ = (
         "_committing",
         "_committing_bytes",
+        "_counted",
         "_exhausted",
         "_fence",
         "_held",
@@ -88,7 +89,7 @@ class Deliveries:
         self.position = cursor.floor
         # Messages whose acknowledgement came too late.
         self.refused = 0
-        # Counts `seek` and `clear`: what was read for an earlier epoch is not to be leased.
+        # Counts `clear`: what was read for an earlier epoch is not to be leased.
         self.epoch = 0
         self._leases = Leases(numbers)
         self._fence = Fence(leases_max=lost_leases_max)
@@ -97,6 +98,8 @@ class Deliveries:
         self._committing = OffsetSet()
         self._committing_bytes = 0
         self._exhausted = self._failed_for_good()
+        # What `take_growth` has returned, all together.
+        self._counted = (0, 0)
 
     @property
     def in_flight(self) -> int:
@@ -125,6 +128,16 @@ class Deliveries:
         """
         blocking = self._exhausted.count if self.settings.poison == Poison.BLOCK else 0
         return self._held.count + blocking
+
+    def take_growth(self) -> tuple[int, int]:
+        """Return how much more counts against the limits than at the last call.
+
+        In messages handed out and not settled, and in bytes of those in leases and commits.
+        """
+        count, size_bytes = self.unsettled - self.aside, self.in_flight_bytes
+        counted, counted_bytes = self._counted
+        self._counted = count, size_bytes
+        return count - counted, size_bytes - counted_bytes
 
     # Handing out.
 
@@ -158,20 +171,6 @@ class Deliveries:
             for failures, offsets in self.cursor.by_failures(ready.lowest(count_max))
         ]
 
-    def is_free(self, offsets: range | Sequence[int]) -> bool:
-        """Tell whether all of these can be leased, after some time has passed since asking."""
-        wanted = OffsetSet.of(offsets)
-        unacked = wanted.copy()
-        self.cursor.subtract_acked(unacked)
-        below = wanted.within(0, self.position)
-        known = below.intersection(self._waiting.ready).count + below.intersection(self._held).count
-        return (
-            unacked.count == wanted.count
-            and known == below.count
-            and not wanted.intersection(self._exhausted)
-            and not wanted.intersection(self._committing)
-        )
-
     def lease(
         self,
         offsets: range | Sequence[int],
@@ -204,12 +203,6 @@ class Deliveries:
         if held:
             self._claim(held)
             self._held.update(held)
-
-    def free(self, offsets: range | Sequence[int]) -> None:
-        """Let held messages be due at once; those no longer held are left as they are."""
-        freed = OffsetSet.of(offsets).intersection(self._held)
-        self._held.subtract(freed)
-        self._waiting.ready.update(freed)
 
     def skip(self, start: int, end: int) -> None:
         """Count a range as acknowledged: filtered out, too old, a dead letter, or not there.
@@ -266,13 +259,6 @@ class Deliveries:
             self.cursor.ack(*run)
         return True
 
-    def refusals(self, number: int, start: int, end: int) -> list[Run]:
-        """Return what `ack` would refuse, and change nothing."""
-        lease = self._leases.find(number)
-        covered = OffsetSet() if lease is None else lease.within(start, end)
-        stale = self._fence.stale_runs(number, start, end, held=covered)
-        return merge_runs([*self._missing(start, end, covered), *stale])
-
     def left_of(self, number: int, start: int, end: int) -> list[Run]:
         """Return what of a run is in that lease."""
         lease = self._leases.find(number)
@@ -285,7 +271,7 @@ class Deliveries:
     def is_leased(self, number: int, start: int, end: int) -> bool:
         """Tell whether all of a run is in that lease, which has not ended.
 
-        Unlike `refusals`, this counts what is acknowledged as lost: maybe somebody else did that.
+        What is acknowledged counts as lost: maybe somebody else did that.
         """
         lease = self._leases.find(number)
         return lease is not None and 0 < end - start == lease.within(start, end).count
@@ -439,6 +425,11 @@ class Deliveries:
         """Whether some messages failed too often."""
         return bool(self._exhausted)
 
+    @property
+    def exhausted_count(self) -> int:
+        """How many messages failed too often; some of them may be acknowledged by now."""
+        return self._exhausted.count
+
     def is_exhausted(self, offset: int) -> bool:
         """Tell whether a message failed too often."""
         return offset in self._exhausted
@@ -480,14 +471,8 @@ class Deliveries:
             self._committing.discard(0, first_offset)
             self.cursor.trim(first_offset)
 
-    def seek(self, offset: int) -> None:
-        """Go to `offset`. Every lease is void: acknowledgements of them are refused."""
-        self.cursor.seek(offset)
-        self._forget_commits()
-        self.clear()
-
     def use(self, cursor: Cursor, dead: OffsetSet | None = None) -> None:
-        """Go on with a cursor. Every lease is void, as after `seek`.
+        """Go on with a cursor. Every lease is void.
 
         Those of `dead` stay exhausted, whatever the settings say by now. Commits belong to the
         cursor they began under: another one knows nothing of them.

@@ -96,7 +96,7 @@ class Lease:
 
 
 class Leases:
-    """See the module. `numbers` gives each lease its number, and may be shared."""
+    """The leases of one topic. `numbers` gives each lease its number, and may be shared."""
 
     __slots__ = (
         "_by_consumer",

@@ -23,7 +23,7 @@ OFFSET_END_MAX = 2**63
 
 
 class OffsetSet:
-    """See the module. Without arguments it is empty."""
+    """A set of offsets, kept as runs. Without arguments it is empty."""
 
     __slots__ = ("_end", "_start", "bitmap")
 

@@ -22,7 +22,7 @@ class Admission(NamedTuple):
 
 
 class KeyGate:
-    """See the module. One for each topic of a subscription."""
+    """Lets one message of each key through at a time. One for each topic of a subscription."""
 
     __slots__ = ("_current", "_following", "_keys", "_last", "parked", "parked_max")
 

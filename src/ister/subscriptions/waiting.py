@@ -10,7 +10,7 @@ from ister.subscriptions.offsets import OffsetSet
 
 
 class Waiting:
-    """See the module."""
+    """The messages of one topic that wait to be handed out again."""
 
     __slots__ = ("_delayed", "_times", "ready")
 

@@ -51,11 +51,13 @@ class Engine:
             clock=clock,
             # Seeded, so that the 'random' policy does the same in every run of a test.
             random_slot=random.Random(seed).randrange,
+            recent=RecentBudget(STREAM_MEMORY_BYTES),
             open_local=self._open_storage,
             spooling=Spooling(new_spool=lambda: Spool(None), new_worker=_inline_worker),
             auto_create=AutoCreate.parse(auto_create),
+            call_soon=asyncio.get_running_loop().call_soon,
         )
-        self.broker.guard_of = registry.guard
+        self.broker.schema_check_of = registry.find_check
         registry.on_bound.append(self.broker.on_bound)
         if disk.names("segments"):
             self.broker.adopt(self._open_storage())
@@ -83,7 +85,6 @@ class Engine:
             LogOptions(now_ms=self._clock.now_ms),
             workers=lambda: Workers(writing=worker, reading=worker, housekeeping=worker),
             clock=self._clock,
-            budget=RecentBudget(STREAM_MEMORY_BYTES),
             call_soon=call_soon,
         )
 

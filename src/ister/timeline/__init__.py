@@ -1,52 +1,47 @@
 """Messages at a point in time: what may be done to them, and the stores that keep them."""
 
-from ister.timeline.calls import Call, Group, Told, as_ister_error, look
-from ister.timeline.check import TimelinesReport, check_timelines
+from ister.timeline.calls import Call, Group, GroupResult, as_ister_error, do_nothing
 from ister.timeline.cron import (
+    AHEAD_MS,
     CATCH_UP_MS,
     PREVIEW_COUNT_MAX,
     CronRule,
-    check_rule_id,
-    firing_id,
-    is_rule_id,
-    parse_rule,
-)
-from ister.timeline.cron_firing import (
     CronState,
     Decision,
-    decide,
-    decode_state,
-    encode_state,
-    is_ahead,
-    pause,
-    resume,
-    revise,
-    start_state,
-    take_back,
-)
-from ister.timeline.cron_rows import (
-    AHEAD_MS,
     Editing,
     Place,
     Plan,
     Prepared,
     RuleRow,
+    check_rule_id,
+    decide,
+    decode_state,
     editing_rule,
+    encode_state,
+    firing_id,
     first_row,
+    is_ahead,
+    is_rule_id,
+    parse_rule,
+    pause,
     pausing_rule,
     plan_all,
     plan_page,
     prepare,
     preview_one,
     preview_rule,
+    resume,
     resuming_rule,
+    revise,
+    start_state,
+    take_back,
     tell_one,
     tell_page,
 )
-from ister.timeline.frames import PROCESS_MODULE, WAS_THERE, Frames, encode
-from ister.timeline.letters import find_origin
+from ister.timeline.dead_letters import find_origin
 from ister.timeline.memory import MemoryStore
 from ister.timeline.model import (
+    FAR,
     Bury,
     Change,
     Changed,
@@ -66,9 +61,16 @@ from ister.timeline.model import (
 )
 from ister.timeline.port import Outcome, Outcomes, Store, TopicRow
 from ister.timeline.postgres import postgres_timelines
-from ister.timeline.salvage import SalvagedTimelines, salvage_timelines
-from ister.timeline.scan import FAR, FIRST_KEY, LAST_KEY, Key, Scan, before, key_of, run_scans
-from ister.timeline.sqlite import FILE_NAME, SqliteStore
+from ister.timeline.remote import PROCESS_MODULE, WAS_THERE, Frames, encode
+from ister.timeline.scan import FIRST_KEY, LAST_KEY, Key, Scan, before, key_of, run_scans
+from ister.timeline.sqlite import (
+    FILE_NAME,
+    SalvagedTimelines,
+    SqliteStore,
+    TimelinesReport,
+    check_timelines,
+    salvage_timelines,
+)
 from ister.timeline.topics import RULES_KIND, create_topics, delete_topics, find_rules, rules_name
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "Extend",
     "Frames",
     "Group",
+    "GroupResult",
     "Key",
     "Lease",
     "MemoryStore",
@@ -115,7 +118,6 @@ __all__ = [
     "SqliteStore",
     "Store",
     "TimelinesReport",
-    "Told",
     "TopicRow",
     "Update",
     "Work",
@@ -127,6 +129,7 @@ __all__ = [
     "decide",
     "decode_state",
     "delete_topics",
+    "do_nothing",
     "editing_rule",
     "encode",
     "encode_state",
@@ -138,7 +141,6 @@ __all__ = [
     "is_leased",
     "is_rule_id",
     "key_of",
-    "look",
     "parse_rule",
     "pause",
     "pausing_rule",

@@ -60,37 +60,26 @@ OTHERS = -1
 
 
 class Group:
-    """Changes to be made together, and calls that are to see them.
+    """Changes to be made together, and calls that are to see them."""
 
-    `size_bytes` is what they carry, as far as whoever makes the calls should know.
-    """
+    __slots__ = ("calls", "now_ms", "work")
 
-    __slots__ = ("calls", "changes", "now_ms", "size_bytes", "work")
-
-    def __init__(
-        self,
-        now_ms: int,
-        work: list[Work],
-        calls: list[Call[Any]],
-        size_bytes: int = 0,
-    ) -> None:
+    def __init__(self, now_ms: int, work: list[Work], calls: list[Call[Any]]) -> None:
         self.now_ms = now_ms
         self.work = work
         self.calls = calls
-        self.changes = sum([len(one.changes) for one in work])
-        self.size_bytes = size_bytes
 
-    def __call__(self, store: Store) -> "Told":
+    def __call__(self, store: Store) -> "GroupResult":
         """Make the changes, then the calls."""
         outcomes = store.apply(self.now_ms, self.work) if self.work else []
-        return Told(outcomes, try_all(store, self.calls))
+        return GroupResult(outcomes, try_all(store, self.calls))
 
     def __reduce__(self) -> tuple[object, ...]:
         work = [(one.atomic, one.begun_ms, pack(one.changes)) for one in self.work]
         return _unpack_group, (self.now_ms, work, self.calls)
 
 
-class Told:
+class GroupResult:
     """What came of a group."""
 
     __slots__ = ("found", "outcomes")
@@ -102,7 +91,7 @@ class Told:
 
     def __reduce__(self) -> tuple[object, ...]:
         packed = [one if isinstance(one, IsterError) else pack(one) for one in self.outcomes]
-        return _unpack_told, (packed, self.found)
+        return _unpack_result, (packed, self.found)
 
 
 class Slots(list[Slot]):
@@ -144,7 +133,7 @@ def as_ister_error(error: Exception) -> IsterError:
     return StorageFailedError(f"{type(error).__name__}: {error}")
 
 
-def look(_: Store) -> None:
+def do_nothing(_: Store) -> None:
     """Do nothing: whoever asks knows that everything before it was done."""
 
 
@@ -178,9 +167,9 @@ def _unpack_group(now_ms: int, work: Sequence[PackedWork], calls: list[Call[Any]
     return Group(now_ms, unpacked, calls)
 
 
-def _unpack_told(outcomes: Sequence[list[Run] | IsterError], found: list[Any]) -> Told:
+def _unpack_result(outcomes: Sequence[list[Run] | IsterError], found: list[Any]) -> GroupResult:
     unpacked = [one if isinstance(one, IsterError) else unpack(one) for one in outcomes]
-    return Told(unpacked, found)
+    return GroupResult(unpacked, found)
 
 
 def _unpack_slots(runs: Sequence[Run]) -> Slots:

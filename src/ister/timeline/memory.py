@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from heapq import nsmallest
 
 from ister.base.errors import TopicExistsError
-from ister.timeline.deciding import settle
 from ister.timeline.model import Row, Slot, Work
 from ister.timeline.port import Outcomes, TopicRow
+from ister.timeline.rules import apply_changes
 
 
 class MemoryStore:
@@ -50,7 +50,7 @@ class MemoryStore:
 
     def apply(self, now_ms: int, work: Sequence[Work]) -> list[Outcomes]:
         """See `Store`."""
-        outcomes = settle(self, now_ms, work, self._version + 1)
+        outcomes = apply_changes(self, now_ms, work, self._version + 1)
         self._version += sum(len(piece.changes) for piece in work)
         return outcomes
 

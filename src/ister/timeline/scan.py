@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ister.timeline.calls import Slots
-from ister.timeline.model import Slot
+from ister.timeline.model import FAR, Slot
 from ister.timeline.port import Store
 
 Key = tuple[int, int]
-# Before and behind all keys: times are below 2**62 in every store.
-FAR = 2**62
+# Before and behind all keys.
 FIRST_KEY: Key = (-FAR, 0)
 LAST_KEY: Key = (FAR, FAR)
 

@@ -18,7 +18,7 @@ from ister.log.files.ports import Buffer, Disk
 from ister.metadata import Put, SqliteMetadata
 from ister.objects import FileKeyring, LocalDisk, MemoryDisk, make_folder
 from ister.testing import FaultyDisk, SmallDisk
-from ister.timeline.sqlite import SqliteStore
+from ister.timeline.sqlite.store import SqliteStore
 
 
 class DiskContract(ABC):

@@ -12,7 +12,7 @@ from ister.base.limits import MIB, Limits
 from ister.server.grpc.calls import Call, Method, Reply
 from ister.server.grpc.server import GrpcServer
 from ister.server.grpc.status import Refusal, StatusCode
-from ister.server.security import Guard
+from ister.server.security import Authenticator
 from ister.telemetry import SystemClock
 
 ECHO, LATER, FAIL, COUNT, WAIT = (
@@ -157,14 +157,14 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    *, guard: Guard | None = None, port: int = 0, connections_max: int = 100
+    *, authenticator: Authenticator | None = None, port: int = 0, connections_max: int = 100
 ) -> AsyncIterator[Served]:
     """Run our server."""
     seen = Seen()
     clock = SystemClock(asyncio.get_running_loop().call_later)
     server = GrpcServer(
         our_methods(seen),
-        guard=guard or Guard(),
+        authenticator=authenticator or Authenticator(),
         limits=Limits(),
         connections_max=connections_max,
         now_ms=clock.monotonic_ms,

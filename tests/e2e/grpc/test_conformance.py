@@ -29,7 +29,7 @@ from tests.e2e.raw import eventually
 from ister.base.limits import KIB, MIB
 from ister.server.certificates import Certificate
 from ister.server.grpc.session import PENDING_BYTES, REQUEST_BYTES_MAX
-from ister.server.security import Guard
+from ister.server.security import Authenticator
 
 pytestmark = pytest.mark.e2e
 
@@ -352,8 +352,8 @@ async def test_windows_of_any_size_let_everything_through(served: Served, lookah
 
 
 async def test_calls_over_tls_choose_http2_by_alpn(certificates: Certificates) -> None:
-    guard = Guard(certificate=Certificate(certificates.cert, certificates.key))
-    async with serve(guard=guard) as one:
+    authenticator = Authenticator(certificate=Certificate(certificates.cert, certificates.key))
+    async with serve(authenticator=authenticator) as one:
         credentials = grpc.ssl_channel_credentials(certificates.ca.read_bytes())
         async with grpc.aio.secure_channel(one.address, credentials, UNLIMITED) as channel:
             assert await unary(channel, ECHO, bytes(4 * MIB)) == bytes(4 * MIB)

@@ -15,7 +15,7 @@ from tests.e2e.raw import eventually
 
 from ister.base.limits import MIB
 from ister.server.certificates import Certificate
-from ister.server.security import Guard
+from ister.server.security import Authenticator
 
 pytestmark = pytest.mark.e2e
 
@@ -34,10 +34,10 @@ async def served(
         async with serve() as one:
             yield one, None
         return
-    guard = Guard(certificate=Certificate(certificates.cert, certificates.key))
+    authenticator = Authenticator(certificate=Certificate(certificates.cert, certificates.key))
     context = ssl.create_default_context(cafile=certificates.ca)
     context.set_alpn_protocols(["h2"])
-    async with serve(guard=guard) as one:
+    async with serve(authenticator=authenticator) as one:
         yield one, context
 
 

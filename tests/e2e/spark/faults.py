@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ister.spark.sink import StreamSink
+from ister.spark.sink.writers import StreamSink
 
 # The batch that the faults happen to: not the first, so that there is something before it.
 BATCH = 1

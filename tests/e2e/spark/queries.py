@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.e2e.spark import faults
 
 import ister.sync
-from ister.spark.tuning import session, tuned
+from ister.spark.tuning import session, tuned_settings
 
 FILES = 3
 ROWS_PER_FILE = 80_000
@@ -30,7 +30,7 @@ ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def small_session(name: str, *, master: str, settings: Mapping[str, str]) -> SparkSession:
     """Return a session that starts quickly and stays small."""
     option = "spark.driver.extraJavaOptions"
-    usual = tuned(master, cores=2, memory_mib=0).get(option, "")
+    usual = tuned_settings(master, cores=2, memory_mib=0).get(option, "")
     quick = {"spark.driver.memory": "1g", option: f"{usual} {QUICK_START}"}
     return session(name, master=master, settings=quick | dict(settings))
 

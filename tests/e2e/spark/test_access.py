@@ -22,8 +22,8 @@ import ister
 import ister.sync
 from ister.errors import UnauthenticatedError
 from ister.spark.pipelines import RunOptions, read_pipeline
-from ister.spark.pipelines.progress import LinesView
-from ister.spark.pipelines.running import Runner
+from ister.spark.pipelines.runtime.progress import LinesView
+from ister.spark.pipelines.runtime.runner import Runner
 
 pytestmark = pytest.mark.e2e
 
@@ -143,7 +143,7 @@ def explained(plan: object) -> str:
 REFUSALS: dict[str, tuple[dict[str, str | None], str]] = {
     "a token that nobody has": (
         {"token": WRONG},
-        "none that this broker knows; give one that it knows with option `token` or `tokenFile`",
+        "unknown token; give one that the broker knows with option `token` or `tokenFile`",
     ),
     "no token": ({"token": None}, "no token was given: this broker asks for one; give one"),
     "a token of two words": ({"token": f"{WRONG} {WRONG}"}, "a token is printable ASCII without"),

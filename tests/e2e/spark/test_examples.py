@@ -33,8 +33,8 @@ import ister.sync
 from ister.codec import Batch
 from ister.spark import tables
 from ister.spark.pipelines import RunOptions, read_pipeline
-from ister.spark.pipelines.progress import LinesView
-from ister.spark.pipelines.running import Runner
+from ister.spark.pipelines.runtime.progress import LinesView
+from ister.spark.pipelines.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

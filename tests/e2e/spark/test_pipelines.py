@@ -20,10 +20,10 @@ from tests.e2e.conftest import BrokerProcess, StartBroker
 import ister
 import ister.sync
 from ister.spark.pipelines import RunOptions, read_pipeline
-from ister.spark.pipelines.building import LETTER_COLUMNS, build
-from ister.spark.pipelines.definition import MESSAGE_COLUMNS, Definition
-from ister.spark.pipelines.progress import BatchReport, Board
-from ister.spark.pipelines.running import Runner
+from ister.spark.pipelines.config.definition import MESSAGE_COLUMNS, Definition
+from ister.spark.pipelines.runtime.building import LETTER_COLUMNS, build
+from ister.spark.pipelines.runtime.progress import BatchReport, PipelineProgress
+from ister.spark.pipelines.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ class Words:
         self.said: list[str] = []
         self.reports: list[tuple[str, BatchReport]] = []
 
-    def update(self, board: Board, fresh: Mapping[str, Any]) -> None:
+    def update(self, progress: PipelineProgress, fresh: Mapping[str, Any]) -> None:
         self.reports += [(name, one) for name, reports in fresh.items() for one in reports]
 
     def say(self, text: str) -> None:
@@ -154,7 +154,7 @@ class Live:
         """Return when a condition holds; it is asked again and again while the pipeline runs."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
-            known = "\n".join([*self.words.said, str(self.runner.board.report())])
+            known = "\n".join([*self.words.said, str(self.runner.progress.report())])
             assert self._thread.is_alive(), known
             assert time.monotonic() < deadline, known
             time.sleep(0.1)
@@ -382,7 +382,7 @@ def test_a_backfill_is_followed_by_a_live_run_without_loss_or_doubles(stage: Sta
     assert live.code == 0
     counts = Counter(one.row["id"] for one in stage.messages("out"))
     assert counts == Counter(range(1_500))
-    assert live.runner.board.meters[definition.sinks[0].name].status == "stopped"
+    assert live.runner.progress.meters[definition.sinks[0].name].status == "stopped"
 
 
 def test_a_pipeline_outlives_its_broker(
@@ -407,7 +407,7 @@ def test_a_pipeline_outlives_its_broker(
         assert live.code == 0
         counts = Counter(one.row["id"] for one in stage.messages("out"))
         assert counts == Counter(range(200))
-        assert live.runner.board.meters[definition.sinks[0].name].restarts >= 1
+        assert live.runner.progress.meters[definition.sinks[0].name].restarts >= 1
 
 
 NEEDS = {

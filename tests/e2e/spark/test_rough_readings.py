@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ister.spark.pipelines.ddl import BadDdlError, parse_ddl
-from ister.spark.pipelines.intervals import interval_ms, interval_text
-from ister.spark.pipelines.sql import analysed
+from ister.spark.intervals import interval_ms, interval_text
+from ister.spark.pipelines.sql.ddl import BadDdlError, parse_ddl
+from ister.spark.pipelines.sql.query import analyse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,7 @@ def test_a_schema_that_spark_refuses_is_refused(spark: "SparkSession", schema: s
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_views_of_a_query_are_those_that_spark_finds(spark: "SparkSession", sql: str) -> None:
-    assert {one.name for one in analysed(sql).views} == relations(spark, sql)
+    assert {one.name for one in analyse(sql).views} == relations(spark, sql)
 
 
 @pytest.mark.parametrize("text", ["250ms", "30s", "90 seconds", "1 hour 30 minutes", "2 weeks"])

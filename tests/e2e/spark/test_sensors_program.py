@@ -13,8 +13,8 @@ from tests.e2e.conftest import BrokerProcess
 import ister.sync
 from ister.spark import tables
 from ister.spark.pipelines import RunOptions, read_pipeline
-from ister.spark.pipelines.progress import LinesView
-from ister.spark.pipelines.running import Runner
+from ister.spark.pipelines.runtime.progress import LinesView
+from ister.spark.pipelines.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

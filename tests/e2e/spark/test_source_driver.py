@@ -11,10 +11,10 @@ from tests.e2e.conftest import BrokerProcess
 from tests.e2e.spark.reads import publish
 
 import ister.sync
-from ister.spark.clients import Broker, client_of
-from ister.spark.layouts import Layout, layout_of
+from ister.spark.clients import BrokerEndpoint, client_of
 from ister.spark.options import ReadOptions, read_options
-from ister.spark.streaming import StreamReader
+from ister.spark.source.layouts import ReadLayout, layout_of
+from ister.spark.source.stream_reader import StreamReader
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,7 @@ Client = ister.sync.Client
 def reader_of(broker: BrokerProcess, **options: str) -> StreamReader:
     """A read that begins at the first message and bears losses."""
     given = {"url": broker.url, "startingOffsets": "earliest", "failOnDataLoss": "false", **options}
-    return StreamReader(read_options(given, streaming=True), Layout(StructType([]), ()))
+    return StreamReader(read_options(given, streaming=True), ReadLayout(StructType([]), ()))
 
 
 def place_of(offset: dict[str, Any], topic: str) -> int:
@@ -61,10 +61,10 @@ def test_the_subscription_of_a_topic_that_was_made_again_does_not_skip_what_is_n
 def test_a_client_that_met_something_else_than_the_broker_is_replaced(
     broker: BrokerProcess, topic: str
 ) -> None:
-    first = client_of(Broker(url=broker.url))
+    first = client_of(BrokerEndpoint(url=broker.url))
     first.create_topic(topic, kind="stream")
     broker.stop()
-    # As a proxy answers in place of a broker that is away.
+    # As a proxy answers in position of a broker that is away.
     with socket.create_server((broker.host, broker.port)) as server:
         server.settimeout(0.1)
         deadline = time.monotonic() + 30
@@ -80,8 +80,14 @@ def test_a_client_that_met_something_else_than_the_broker_is_replaced(
                         pass
     broker.restart()
 
-    assert client_of(Broker(url=broker.url)) is client_of(Broker(url=broker.url)) is not first
-    assert [head.topic for head in client_of(Broker(url=broker.url)).heads([topic])] == [topic]
+    assert (
+        client_of(BrokerEndpoint(url=broker.url))
+        is client_of(BrokerEndpoint(url=broker.url))
+        is not first
+    )
+    assert [head.topic for head in client_of(BrokerEndpoint(url=broker.url)).heads([topic])] == [
+        topic
+    ]
 
 
 def test_columns_of_the_user_s_own_need_no_fields_in_the_registered_schema(

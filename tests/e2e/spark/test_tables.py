@@ -17,8 +17,8 @@ from tests.e2e.shell import Shell
 import ister.sync
 from ister.base.errors import BadRequestError, TableSchemaError
 from ister.spark.tables import (
-    Folder,
-    Written,
+    TableFolder,
+    WrittenBatch,
     batch_writer,
     compact,
     describe,
@@ -57,7 +57,7 @@ def orders(spark: "SparkSession", numbers: Iterable[int]) -> "DataFrame":
     return spark.createDataFrame(rows, SCHEMA).selectExpr("*", "to_date(at) AS day")
 
 
-def put(table: Path, df: "DataFrame", batch: int, **options: Any) -> Written:
+def put(table: Path, df: "DataFrame", batch: int, **options: Any) -> WrittenBatch:
     return write_batch(table, df, query_id="q", batch_id=batch, partition_by=["day"], **options)
 
 
@@ -125,7 +125,7 @@ def test_every_reader_gets_exactly_the_rows_with_the_line_that_is_shown_for_it(
             assert facts(rows) == wanted, name
             assert Counter(row.get("note") for row in rows)["x"] == 20 * evolved, name
         if not again:
-            assert compact(Folder(table)).after == 2
+            assert compact(TableFolder(table)).after == 2
     assert len(files(table)) == 2
 
 
@@ -145,7 +145,7 @@ def test_nested_fields_with_any_names_are_read_back(spark: "SparkSession", tmp_p
 
     write_batch(tmp_path / "t", df, query_id="q", batch_id=0)
     write_batch(tmp_path / "t", df.select("id"), query_id="q", batch_id=1)
-    compact(Folder(tmp_path / "t"))
+    compact(TableFolder(tmp_path / "t"))
 
     assert [row.s for row in read(spark, tmp_path / "t").collect()] == [
         (7, {"k": [1.5]}),

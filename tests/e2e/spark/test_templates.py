@@ -15,8 +15,8 @@ from tests.e2e.conftest import BrokerProcess
 import ister.sync
 from ister.spark import tables
 from ister.spark.pipelines import RunOptions, new_files, read_pipeline, write_files
-from ister.spark.pipelines.progress import LinesView
-from ister.spark.pipelines.running import Runner
+from ister.spark.pipelines.runtime.progress import LinesView
+from ister.spark.pipelines.runtime.runner import Runner
 from ister.spark.pipelines.scaffold import NewFile
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ from ister.base.errors import (
     BadRequestError,
     IsterError,
     MessageExistsError,
-    MessageNotFoundError,
     StorageFailedError,
     TopicNotFoundError,
 )
-from ister.timeline import Changed, Delete, Lease, Move, Put, Row, Store, Update, Work
+from ister.timeline import Changed, Lease, Move, Put, Row, Store, Update, Work
 from ister.timeline.port import Outcome, Outcomes
-from ister.timeline.postgres import postgres_timelines
+from ister.timeline.postgres.opening import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 
@@ -205,28 +204,6 @@ def test_schemas_in_one_database_know_nothing_of_each_other(
 def test_no_work_has_no_outcomes(store: Store, topic: int) -> None:
     assert store.apply(0, []) == []
     assert store.apply(0, [Work([]), Work([], atomic=True)]) == [[], []]
-
-
-@pytest.mark.parametrize("id", ["a\0b", "\ud800", ""])
-def test_an_id_that_is_no_text_is_refused_and_the_others_are_not(
-    store: Store, topic: int, id: str
-) -> None:
-    work = Work([put(topic, 1), Put(topic, id, "shop", 0, b""), Delete(topic, id, "shop")])
-    good, bad, absent = outcomes_of(store.apply(0, [work]))
-
-    assert isinstance(good, Changed)
-    assert isinstance(bad, BadRequestError)
-    assert isinstance(absent, MessageNotFoundError)
-    assert store.get(topic, id) is None
-    assert store.held(topic, id, behind(0), 999) == []
-
-
-def test_times_beyond_every_table_are_all_times(store: Store, topic: int) -> None:
-    store.apply(0, [Work([put(topic, 1)])])
-
-    assert store.count(topic, -(10**40), 10**40) == 1
-    assert len(store.page(topic, -(10**40), 10**40, (-(10**40), 0), 10)) == 1
-    assert len(store.scan(topic, 0, (-(10**40), 0), 10**40, 10)) == 1
 
 
 # Servers that are not as they should be

@@ -8,7 +8,7 @@ from tests.unit.timeline.acts import Open
 from tests.unit.timeline.contract import StoreContract
 
 from ister.timeline import Store
-from ister.timeline.postgres import postgres_timelines
+from ister.timeline.postgres.opening import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 

@@ -12,7 +12,7 @@ from tests.unit.timeline.acts import behind
 
 from ister.base.errors import StorageFailedError
 from ister.timeline import Changed, Done, Lease, Move, Put, Row, Store, Work
-from ister.timeline.postgres import postgres_timelines
+from ister.timeline.postgres.opening import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 

@@ -6,7 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.e2e.timeline.postgres_server import TEST_TIMEOUT_S, PostgresServer
 from tests.unit.timeline.test_model import Stores
 
-from ister.timeline.postgres import postgres_timelines
+from ister.timeline.postgres.opening import postgres_timelines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TEST_TIMEOUT_S)]
 

@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 KILLS = 12
 NOW_MS = 1_000
 PAIR = ("left", "right")
-# Some turns take more than the log of lone puts does.
-LONE_COUNT = 50
+# Puts of a turn that are each a commit of their own.
+LONE_COUNT = 5
 END_MS = 2**62
 
 

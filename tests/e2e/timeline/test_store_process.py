@@ -19,13 +19,12 @@ from tests.e2e.conftest import BrokerProcess
 import ister
 from ister.errors import MessageExistsError, StorageFailedError
 from ister.timeline import PROCESS_MODULE, SqliteStore, encode
-from ister.timeline.sqlite import FILE_NAME
+from ister.timeline.sqlite.store import FILE_NAME
 
 pytestmark = pytest.mark.e2e
 
 TOPIC = "/default/reminders"
 WAIT_S = 30.0
-# More at once than the broker itself would store (`server/store_places.py`).
 GROUP_COUNT = 20
 
 
@@ -130,6 +129,22 @@ async def test_a_file_that_is_gone_is_not_made_anew_by_the_next_process(
             away.rename(path)
 
         assert await timeline.count() == 1
+
+
+async def test_lone_puts_that_were_acknowledged_outlive_kill_9_of_broker_and_process(
+    broker: BrokerProcess,
+) -> None:
+    names = [f"m-{number}" for number in range(200)]
+    async with ister.connect(broker.url) as client:
+        await client.create_topic(TOPIC, kind="timeline")
+        timeline = client.timeline(TOPIC)
+        for name in names:
+            await timeline.put(b"x", after=3_600.0, id=name)
+        os.kill(keeper_of(broker), signal.SIGKILL)
+        broker.kill()
+        broker.restart()
+
+        assert [message.id async for message in timeline.list()] == names
 
 
 async def test_it_ends_with_a_broker_that_is_killed(broker: BrokerProcess) -> None:

@@ -211,7 +211,7 @@ class CommitModel:
                 self.lazily.difference_update(accepted)
 
         try:
-            self.bench.storage.confirm(confirmed)
+            self.bench.broker.durables.confirm(self.bench.storage, confirmed)
         except IsterError:
             return
 
@@ -434,9 +434,9 @@ class CommitModel:
         assert self.bench.lag() == 0, "some never came"
         assert self.commits == []
         assert self.stored_effects() == self.effects
-        self.check_letters()
+        self.check_dead_letters()
 
-    def check_letters(self) -> None:
+    def check_dead_letters(self) -> None:
         letters = self.count_of(LETTERS)
         if self.seeks:
             return

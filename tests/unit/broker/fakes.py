@@ -6,7 +6,13 @@ from typing import Any
 from ister.base import Clock, Timer
 from ister.base.errors import IsterError
 from ister.base.limits import Limits
-from ister.broker import Broker, Membership, Producer, StreamTopic, SubscribeOptions, Topic
+from ister.broker import (
+    Broker,
+    Membership,
+    Producer,
+    SourceTopic,
+    SubscribeOptions,
+)
 from ister.codec import Batch, Codec, ReplyAddress, encode
 from ister.subscriptions import Responder
 
@@ -53,13 +59,13 @@ class FakeSink:
         self.replies: list[Batch] = []
         self.unanswered: list[int] = []
 
-    def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         self.batches.append((channel, topic.name, batch))
 
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,

@@ -16,12 +16,12 @@ from ister.broker import (
     Membership,
     Producer,
     RecentBudget,
+    SourceTopic,
     Spool,
     Spooling,
     Storage,
     StreamTopic,
     SubscribeOptions,
-    Topic,
     Transaction,
     Workers,
     open_storage,
@@ -125,13 +125,13 @@ class LeaseSink:
         self.errors: list[IsterError | None] = []
         self.lives: list[int] = []
 
-    def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         self.live += batch.payloads
 
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,
@@ -315,6 +315,7 @@ class StreamBench:
             limits=self._limits,
             clock=self.clock,
             random_slot=self._random_slot,
+            recent=RecentBudget(self._tail_bytes),
             open_local=self._open,
             spooling=Spooling(new_spool=lambda: Spool(MEMORY), new_worker=self._new_worker),
         )
@@ -333,7 +334,6 @@ class StreamBench:
             LogOptions(now_ms=self.clock.now_ms, segment_bytes=self._segment_bytes),
             workers=lambda: Workers(writing=self.writing, reading=worker, housekeeping=worker),
             clock=self.clock,
-            budget=RecentBudget(self._tail_bytes),
             budgets=self._budgets,
             call_soon=self._call_soon,
         )
@@ -352,12 +352,15 @@ class StreamBench:
 
     def settle(self) -> None:
         """Let everything happen that needs no time."""
+        self.broker.end_of_turn.run()
         while self._ready:
             self._ready.popleft()()
+            self.broker.end_of_turn.run()
 
     def step(self) -> None:
         """Let the first of these things happen, and what it sets off wait."""
         self._ready.popleft()()
+        self.broker.end_of_turn.run()
 
     def advance(self, ms: int) -> None:
         """Move the clock."""
@@ -507,7 +510,7 @@ class StreamBench:
     def confirm(self) -> IsterError | None:
         """Wait until all acknowledgements are in the journal; return what went wrong."""
         outcome = Outcome()
-        self.storage.confirm(outcome)
+        self.broker.durables.confirm(self.storage, outcome)
         self.settle()
         return outcome.error
 

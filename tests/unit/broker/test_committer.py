@@ -88,9 +88,8 @@ class Bench:
             worker=cast("Worker", self),
             clock=cast("Any", self),
             call_soon=self.soon.append,
-            before_take=lambda: None,
-            on_failed=self._on_failed,
         )
+        self.committer.on_failure.append(self._on_failed)
 
     def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
         self.jobs.append((call, done))

@@ -9,7 +9,7 @@ from ister.base import StreamSettings
 from ister.base.errors import CorruptedError
 from ister.broker.scheduling.workers import InlineWorker
 from ister.broker.state.state import State, TopicRecord
-from ister.broker.storage.compactor import LOOK_S, Compactor
+from ister.broker.storage.compactor import CHECK_S, Compactor
 from ister.codec import Batch, encode
 from ister.log import FileBackend, Kind, LogOptions, Rewrite, open_log
 from ister.objects import LocalStore, MemoryDisk
@@ -104,20 +104,20 @@ def bench() -> Iterator[Bench]:
 
 
 def test_it_looks_only_now_and_then(bench: Bench) -> None:
-    bench.compactor.tend()
+    bench.compactor.maintain()
     assert bench.jobs == []
-    bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.clock.advance(CHECK_S)
+    bench.compactor.maintain()
     assert len(bench.jobs) == 1
 
-    bench.compactor.tend()
+    bench.compactor.maintain()
 
     assert len(bench.jobs) == 1
 
 
 def test_nothing_that_pays_is_nothing_done(bench: Bench) -> None:
     bench.store(3)
-    bench.compactor.look()
+    bench.compactor.check()
     bench.work()
 
     assert bench.compactor.figures.by_reason == {}
@@ -127,7 +127,7 @@ def test_nothing_that_pays_is_nothing_done(bench: Bench) -> None:
 def test_old_messages_of_a_key_go_and_the_newest_stay(bench: Bench) -> None:
     bench.store(200)
     before = bench.offsets()
-    bench.compactor.look()
+    bench.compactor.check()
     bench.work()
     assert bench.offsets() == before
     bench.checkpoint()
@@ -143,10 +143,10 @@ def test_old_messages_of_a_key_go_and_the_newest_stay(bench: Bench) -> None:
 
 def test_after_a_rewrite_it_looks_again_without_waiting(bench: Bench) -> None:
     bench.store(200)
-    bench.compactor.look()
+    bench.compactor.check()
     bench.work()
     bench.checkpoint()
-    bench.compactor.tend()
+    bench.compactor.maintain()
 
     assert len(bench.jobs) == 1
 
@@ -158,14 +158,14 @@ def test_closing_breaks_a_rewrite_off(bench: Bench, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Rewrite, "run", long_rewrite)
     bench.store(200)
-    bench.compactor.look()
+    bench.compactor.check()
     bench.compactor.close()
     bench.work()
 
     assert bench.compactor.figures.failures == 0
     assert bench.compactor.figures.by_reason == {}
-    bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.clock.advance(CHECK_S)
+    bench.compactor.maintain()
     assert bench.jobs == []
 
 
@@ -178,9 +178,9 @@ def test_a_corrupt_segment_is_counted_and_left_alone(
     monkeypatch.setattr(Rewrite, "run", corrupt)
     bench.store(200)
     before = bench.offsets()
-    bench.compactor.look()
+    bench.compactor.check()
     bench.work()
-    bench.compactor.look()
+    bench.compactor.check()
     bench.work()
 
     assert bench.compactor.figures.failures == 1
@@ -244,8 +244,8 @@ class Turns:
         return {reason: row.rewrites for reason, row in self.compactor.figures.by_reason.items()}
 
     def look(self) -> None:
-        self.clock.advance(LOOK_S + 1)
-        self.compactor.tend()
+        self.clock.advance(CHECK_S + 1)
+        self.compactor.maintain()
         self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -305,8 +305,8 @@ def test_a_rewrite_without_room_leaves_the_reserve_alone_and_messages_are_taken(
     turns.write_segment()
     reserve = disk.names("reserve")
     disk.create("foreign/file", allocate_bytes=disk.free_bytes - 8_000)
-    turns.clock.advance(LOOK_S + 1)
-    turns.compactor.tend()
+    turns.clock.advance(CHECK_S + 1)
+    turns.compactor.maintain()
 
     assert turns.compactor.figures.failures == 1
     assert disk.names("reserve") == reserve
@@ -314,12 +314,12 @@ def test_a_rewrite_without_room_leaves_the_reserve_alone_and_messages_are_taken(
 
 
 def test_plan_that_fails_is_counted_and_tried_again(bench: Bench) -> None:
-    bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.clock.advance(CHECK_S)
+    bench.compactor.maintain()
     _, done = bench.jobs.pop()
     done(ZeroDivisionError())
 
     assert bench.compactor.figures.failures == 1
-    bench.clock.advance(LOOK_S)
-    bench.compactor.tend()
+    bench.clock.advance(CHECK_S)
+    bench.compactor.maintain()
     assert len(bench.jobs) == 1

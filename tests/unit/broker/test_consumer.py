@@ -115,7 +115,7 @@ def test_a_connection_with_room_again_is_sent_what_waited() -> None:
     consumer.sink.writable = False
     bench.publish(b"a")
     consumer.sink.writable = True
-    consumer.consumer.pump()
+    consumer.consumer.send_queued()
 
     assert consumer.payloads == [b"a"]
 
@@ -228,7 +228,7 @@ def test_a_slow_consumer_is_told_only_when_its_connection_has_room() -> None:
         bench.publish(payload)
     told_while_full = list(consumer.sink.slow)
     consumer.sink.writable = True
-    consumer.consumer.pump()
+    consumer.consumer.send_queued()
 
     assert (told_while_full, consumer.sink.slow) == ([], [(consumer.consumer.channel, 2)])
 

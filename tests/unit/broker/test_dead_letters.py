@@ -15,7 +15,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import NACK_REASONS_MAX
 from ister.broker import default_dead_letter_topic
-from ister.broker.durable.poison import BURY_AGAIN_MS
+from ister.broker.durable.poison import REFUSED_RETRY_MS
 from ister.codec import Batch, Column, encode
 from ister.testing import Crash, Fault, Keep
 from ister.wire import BACKOFF_DELAY
@@ -250,7 +250,7 @@ def test_a_dead_message_found_after_a_restart_is_buried_without_a_consumer(
     durable = next(iter(bench.broker.durables))
     (partition,) = durable.partitions
     partition.cursor.fail_run(0, 1, 1)
-    bench.storage.on_acked(partition)
+    durable.ack_journal.mark_dirty(partition)
     assert bench.confirm() is None
     bench.restart("none")
     bench.advance(0)
@@ -333,12 +333,12 @@ def test_a_message_that_cannot_be_buried_waits_until_it_can(bench: StreamBench) 
     bench.broker.create_topic("/default/dead")
     bad, good = member.take()
     member.nack(bad, delay_ms=0)
-    bench.advance(10 * BURY_AGAIN_MS)
+    bench.advance(10 * REFUSED_RETRY_MS)
     assert member.ack(good) == [good.run]
     assert member.offsets == []
     assert bench.lag() == 2
     bench.broker.delete_topic("/default/dead")
-    bench.advance(BURY_AGAIN_MS)
+    bench.advance(REFUSED_RETRY_MS)
 
     assert sorted(payloads(bench, "/default/dead")) == [b"0", b"1"]
     assert bench.lag() == 0
@@ -357,7 +357,7 @@ def test_a_dead_message_found_after_a_restart_waits_as_well(bench: StreamBench) 
 
     assert [(m.offset, m.attempt) for m in again.messages] == [(0, 1), (2, 1)]
     bench.broker.delete_topic("/default/dead")
-    bench.advance(BURY_AGAIN_MS)
+    bench.advance(REFUSED_RETRY_MS)
     assert b"1" in payloads(bench, "/default/dead")
 
 
@@ -405,7 +405,7 @@ def test_a_message_waits_when_the_name_for_its_letter_is_too_long(bench: StreamB
     bench.publish(b"0", topic=topic)
     member = bench.consume(topic, "subscription", acks={"max_deliveries": 1})
     fail(member, 1)
-    bench.advance(BURY_AGAIN_MS)
+    bench.advance(REFUSED_RETRY_MS)
     assert member.offsets == []
     member.leave()
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.unit.broker.delayedbench import DelayedBench
 from tests.unit.broker.streambench import TOPIC
-from tests.unit.broker.test_guards import NoBad
+from tests.unit.broker.test_schema_checks import NoBad
 
 from ister.base.errors import (
     BadRequestError,
@@ -20,7 +20,7 @@ from ister.base.errors import (
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB
 from ister.broker.delayed.envelope import Envelope, pack
 from ister.broker.live.topic import SUBSCRIPTIONS_AT_ONCE
-from ister.broker.timelines.pace import ROUND_COUNT_MAX
+from ister.broker.timelines.leasing.throttle import ROUND_COUNT_MAX
 from ister.client.session.producing.delayed import ATTRIBUTE_BYTES, ENVELOPE_BYTES
 from ister.testing import Fault, Keep
 from ister.timeline import Put, Work
@@ -451,7 +451,7 @@ def test_a_message_that_a_timeline_has_no_room_for_is_refused(bench: DelayedBenc
 
 
 def test_the_schema_is_checked_when_a_message_is_sent(bench: DelayedBench) -> None:
-    bench.topic().guard = NoBad()
+    bench.topic().schema_check = NoBad()
 
     assert isinstance(bench.delay([b"bad"], 1_000).error, SchemaViolationError)
     assert bench.waiting_rows() == 0

@@ -12,7 +12,7 @@ from ister.base.errors import (
     SubscriptionNotFoundError,
     SubscriptionTakenError,
 )
-from ister.broker.storage.storage import LAZY_S
+from ister.broker.durable.ack_journal import LAZY_S
 
 LAZY_MS = int(LAZY_S * 1000)
 
@@ -159,6 +159,7 @@ def test_a_consumer_whose_connection_is_full_gets_the_rest_when_it_is_not(
 
     member.sink.writable = True
     member.membership.consumer.resume()
+    bench.settle()
 
     assert member.offsets == [0]
 

@@ -24,7 +24,7 @@ def confirm(bench: StreamBench) -> None:
     """Have all acknowledgements in both journals."""
     for storage in bench.broker.streams.storages:
         outcome = Outcome()
-        storage.confirm(outcome)
+        bench.broker.durables.confirm(storage, outcome)
         bench.settle()
         assert outcome.result is None
 

@@ -303,7 +303,7 @@ def test_the_saved_cursors_of_a_subscription_have_a_limit_in_bytes(
     bench.change("save_cursor", TOPIC, "s", "one")
     size_bytes = bench.storage.state.saved_bytes
     monkeypatch.setattr(
-        "ister.broker.durable.saved_cursors.SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
+        "ister.broker.subscriptions.saved_cursors.SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
     )
 
     # Those on their way to the journal count.
@@ -330,7 +330,7 @@ def test_the_saved_cursors_of_all_subscriptions_have_a_limit_in_bytes(
     bench.change("save_cursor", TOPIC, "s", "one")
     size_bytes = bench.storage.state.saved_bytes
     monkeypatch.setattr(
-        "ister.broker.durable.saved_cursors.ALL_SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
+        "ister.broker.subscriptions.saved_cursors.ALL_SAVED_CURSORS_BYTES_MAX", 2 * size_bytes
     )
 
     assert refused(bench, "one", "other") == "None"

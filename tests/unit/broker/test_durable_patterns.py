@@ -1,6 +1,7 @@
 """Durable subscriptions on many topics: patterns, partitions, topics that come and go."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.unit.broker.streambench import TOPIC, LeaseSink, Outcome, StreamBench, saved
@@ -15,6 +16,7 @@ from ister.base.errors import (
 )
 from ister.base.limits import COVERED_AT_ONCE_MAX, PARTITIONS_MAX
 from ister.codec import Batch, encode
+from ister.subscriptions.planning import Effect, Plannable, Strategy, plan_new
 
 EU = "/default/orders.eu"
 US = "/default/orders.us"
@@ -65,11 +67,11 @@ def test_a_topic_with_more_partitions_than_can_be_covered_at_once_is_not_created
 ) -> None:
     for number in range(COVERED_AT_ONCE_MAX // PARTITIONS_MAX + 1):
         bench.consume(ALL, f"s{number}", credit=0)
-    before = dict(bench.storage.topics)
+    before = dict(bench.broker.streams.topics_of(bench.storage))
 
     with pytest.raises(LimitReachedError, match="covered_at_once_max"):
         bench.create("/default/orders.asia", partitions=PARTITIONS_MAX)
-    assert bench.storage.topics == before
+    assert bench.broker.streams.topics_of(bench.storage) == before
     bench.create("/default/orders.asia", partitions=3)
 
 
@@ -81,7 +83,7 @@ def test_cursors_of_deleted_topics_are_gone_after_a_restart(bench: StreamBench) 
     bench.restart("none")
 
     [durable] = bench.broker.durables
-    assert list(durable.record.cursors) == list(bench.storage.topics)
+    assert list(durable.record.cursors) == list(bench.broker.streams.topics_of(bench.storage))
 
 
 def test_consumers_of_live_topics_get_a_stream_that_appears(bench: StreamBench) -> None:
@@ -347,7 +349,7 @@ def test_the_place_of_a_deleted_topic_is_used_again(bench: StreamBench) -> None:
         bench.settle()
     bench.publish(b"0", topic=EU)
 
-    assert len(member.durable._slots) == 3
+    assert len(member.durable.coverage._slots) == 3
     assert member.offsets == [0]
 
 
@@ -428,7 +430,9 @@ def test_the_dead_letters_of_partitions_go_to_one_topic(bench: StreamBench) -> N
 # Cost
 
 
-def test_thousands_of_resting_topics_cost_nothing_for_a_message_of_another() -> None:
+def test_thousands_of_resting_topics_cost_nothing_for_a_message_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = StreamBench()
     count = 2_000
     for number in range(count):
@@ -436,14 +440,12 @@ def test_thousands_of_resting_topics_cost_nothing_for_a_message_of_another() -> 
     bench.settle()
     member = bench.consume("/default/t.*", start="latest", acks={"in_flight_max": 1})
     looked_at = []
-    durable = member.durable
-    original = durable.dispatch._hand_out_new
 
-    def look(partition: object, room: int) -> bool:
+    def look(partition: Plannable, strategy: Strategy, **options: Any) -> Iterator[Effect]:
         looked_at.append(partition)
-        return original(partition, room)  # type: ignore[arg-type]
+        return plan_new(partition, strategy, **options)
 
-    durable.dispatch._hand_out_new = look  # type: ignore[method-assign]
+    monkeypatch.setattr("ister.broker.durable.dispatch.plan_new", look)
     for _ in range(3):
         bench.publish(b"x", topic="/default/t.7")
         member.ack(*member.take())
@@ -487,7 +489,7 @@ def test_a_work_queue_of_others_is_no_hindrance_for_a_pattern(bench: StreamBench
     jobs(bench)
     bench.consume(JOBS, "workers")
 
-    assert bench.consume(ALL).durable.covers(EU)
+    assert bench.consume(ALL).durable.coverage.covers(EU)
 
 
 @pytest.mark.parametrize("pattern", [ALL, "/default/*.jobs"])
@@ -526,7 +528,7 @@ def test_a_pattern_that_asks_for_work_queues_covers_one_that_is_made_later(
     # The second one has to pass it by, and is not closed for that.
     assert [[m.payload for m in sink.messages] for sink, _ in members] == [[b"job"], []]
     assert [sink.closed for sink, _ in members] == [[], []]
-    assert [d.name for d in bench.broker.durables if d.covers(JOBS)] == ["first"]
+    assert [d.name for d in bench.broker.durables if d.coverage.covers(JOBS)] == ["first"]
 
 
 def test_a_pattern_keeps_the_work_queues_that_it_covers(bench: StreamBench) -> None:
@@ -538,7 +540,7 @@ def test_a_pattern_keeps_the_work_queues_that_it_covers(bench: StreamBench) -> N
     bench.create("/default/orders.more", partitions=2, retention="workqueue")
 
     assert member.payloads == [b"job"]
-    assert member.durable.covers("/default/orders.more-part-1")
+    assert member.durable.coverage.covers("/default/orders.more-part-1")
 
 
 def test_a_pattern_can_ask_for_work_queues_afterwards(bench: StreamBench) -> None:
@@ -559,8 +561,8 @@ def test_new_partitions_of_a_work_queue_go_to_its_subscription(bench: StreamBenc
     bench.broker.grow_topic(JOBS, 2, lambda _: None, kind="stream", stream=settings)
     bench.settle()
 
-    assert worker.durable.covers(f"{JOBS}-part-1")
-    assert not watcher.durable.covers(f"{JOBS}-part-1")
+    assert worker.durable.coverage.covers(f"{JOBS}-part-1")
+    assert not watcher.durable.coverage.covers(f"{JOBS}-part-1")
 
 
 def test_a_work_queue_that_others_took_while_a_start_was_looked_up_is_passed_by(
@@ -574,5 +576,5 @@ def test_a_work_queue_that_others_took_while_a_start_was_looked_up_is_passed_by(
     _, workers = bench.subscribe(JOBS, "workers")
     bench.settle()
 
-    assert workers.result.durables[0].covers(JOBS)
-    assert [d.covers(JOBS) for d in outcome.result.durables] == [False]
+    assert workers.result.durables[0].coverage.covers(JOBS)
+    assert [d.coverage.covers(JOBS) for d in outcome.result.durables] == [False]

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.streambench import TOPIC, Member, StreamBench
 
 from ister.base.errors import BadRequestError
-from ister.broker.durable.expiry import COMES_BACK_MS
+from ister.broker.subscriptions.expiry import COMES_BACK_MS
 from ister.testing.disk import Fault
 
 ALL = "/default/>"
@@ -192,4 +192,4 @@ def test_consumers_that_come_and_go_take_no_memory(bench: StreamBench) -> None:
     for _ in range(300):
         bench.consume(expire_after_ms=HOUR_MS).leave()
 
-    assert len(bench.broker.durables.expiry._deadlines._heap) < 100
+    assert len(bench.broker.durables.expiry._idle._heap) < 100

@@ -3,7 +3,7 @@
 from tests.unit.broker.streambench import TOPIC, StreamBench
 
 from ister.broker.durable.holders import COUNT_MIN, Holders
-from ister.broker.durable.key_queues import SORTED_AT_ONCE
+from ister.subscriptions.planning.key_shared import SORTED_AT_ONCE
 
 
 def test_topics_without_leases_are_removed() -> None:
@@ -27,7 +27,7 @@ def test_a_lost_consumer_of_a_shared_subscription_leaves_nothing_behind() -> Non
 
     bench.broker.subscribers.unsubscribe(member.membership, graceful=False)
 
-    assert not member.durable._lost
+    assert not member.durable.members.away
 
 
 def test_parked_messages_are_sorted_in_several_turns_and_delivered_in_order() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tests.unit.broker.streambench import TOPIC, Delivered, Member, StreamBench
 
-from ister.broker.durable import key_queues
-from ister.broker.durable.poison import BURY_AGAIN_MS
+from ister.broker.durable.poison import REFUSED_RETRY_MS
 from ister.broker.streams.stream import READ_BYTES
+from ister.subscriptions.planning import key_shared
 from ister.testing import Fault
 
 ORDERED = {"ordered": True}
@@ -126,7 +126,7 @@ def test_a_consumer_with_key_filters_gets_only_such_keys(bench: StreamBench) -> 
 def test_what_nobody_takes_holds_up_a_topic_only_when_it_is_too_much(
     bench: StreamBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_queues, "PARKED_MAX", 5)
+    monkeypatch.setattr(key_shared, "QUEUED_MAX", 5)
     fruit = join(bench, "a", key_filters=["apple"])
     for _ in range(5):
         publish(bench, ["apple"])
@@ -142,7 +142,7 @@ def test_what_nobody_takes_holds_up_a_topic_only_when_it_is_too_much(
 def test_retention_makes_room_among_what_nobody_takes(
     bench: StreamBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_queues, "PARKED_MAX", 3)
+    monkeypatch.setattr(key_shared, "QUEUED_MAX", 3)
     fruit = join(bench, "a", key_filters=["apple"])
     publish(bench, ["pear"] * 3)
     publish(bench, ["apple"])
@@ -291,7 +291,7 @@ def test_with_ordering_a_dead_message_found_at_the_start_stays_first_of_its_key(
     member.leave()
     (partition,) = durable.partitions
     partition.cursor.fail_run(0, 2, 1)
-    bench.storage.on_acked(partition)
+    durable.ack_journal.mark_dirty(partition)
     assert bench.confirm() is None
     bench.restart("none")
     member = join(bench, "a", acks=acks)
@@ -299,7 +299,7 @@ def test_with_ordering_a_dead_message_found_at_the_start_stays_first_of_its_key(
     assert member.take_offsets() == [2, 4]
 
     bench.broker.delete_topic("/default/dead")
-    bench.advance(BURY_AGAIN_MS)
+    bench.advance(REFUSED_RETRY_MS)
     assert 3 in member.take_offsets()
     assert [m.payload for m in bench.stored("/default/dead")][:2] == [b"0", b"1"]
 

@@ -132,7 +132,7 @@ def test_after_a_crash_a_key_has_moved_on_if_and_only_if_its_message_is_stored(k
 
 def test_messages_that_retention_has_dropped_do_not_count(bench: StreamBench) -> None:
     bench.publish(b"0", b"1", keys=["a", "b"])
-    bench.broker.streams.trim(bench.topic(), 1, lambda _: None)
+    bench.topic().trim(1, lambda _: None)
     bench.advance(2_000)
     known = bench.topic().record.key_offsets
 
@@ -179,7 +179,7 @@ def test_once_what_was_forgotten_is_dropped_all_keys_are_known() -> None:
     bench = StreamBench(key_offsets_max=1)
     bench.create(key_offsets=True)
     bench.publish(b"0", b"1", keys=["a", "b"])
-    bench.broker.streams.trim(bench.topic(), 1, lambda _: None)
+    bench.topic().trim(1, lambda _: None)
     bench.settle()
 
     assert put(bench, "a", -1) == 2

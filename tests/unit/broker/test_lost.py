@@ -92,7 +92,7 @@ def test_every_waiting_request_is_answered_once(old: StreamBench) -> None:
     successor(old)
     sent = [old.send([b"late"], topic=TOPIC, settle=False) for _ in range(3)]
     outcome = Outcome()
-    storage_of(old).confirm(outcome)
+    old.broker.durables.confirm(storage_of(old), outcome)
     old.settle()
 
     assert all(isinstance(one.error, ShardMovedError) for one in sent)
@@ -122,7 +122,16 @@ def test_consumers_and_readers_of_lost_storage_get_the_error(old: StreamBench) -
     member = old.consume(TOPIC)
     end, opened = ReaderEnd(), Outcome()
     topic = old.topic(TOPIC)
-    open_reader(topic, EARLIEST, None, opened, durables=old.broker.durables, sink=end, channel=9)
+    open_reader(
+        topic,
+        EARLIEST,
+        None,
+        opened,
+        turns=old.broker.turns,
+        shared=old.broker.durables.shared,
+        sink=end,
+        channel=9,
+    )
     successor(old)
     old.send([b"late"], topic=TOPIC)
 

@@ -200,7 +200,7 @@ def test_messages_are_kept_for_a_subscription_that_is_still_being_created() -> N
     bench.consume(WILD, start="earliest")
 
     assert bench.topic(last).partitions_coming == 1
-    assert bench.broker.durables.floors(bench.topic(last)) == [0]
+    assert bench.topic(last).floors() == [0]
     bench.clock.advance(0)
     assert bench.topic(last).partitions_coming == 0
 
@@ -213,7 +213,7 @@ def test_a_topic_deleted_before_its_partition_is_created_leaves_nothing_behind()
 
     bench.clock.advance(0)
 
-    assert not member.durable.covers(last)
+    assert not member.durable.coverage.covers(last)
     assert len(member.durable.record.cursors) == len(member.durable.partitions)
 
 
@@ -223,7 +223,7 @@ def test_deleting_another_topic_leaves_a_subscription_that_is_still_being_made()
     bench.create("/default/other")
     bench.consume(WILD)
     member = bench.consume("/default/mine", "jobs")
-    assert not member.durable.is_whole
+    assert not member.durable.coverage.is_whole
 
     bench.broker.delete_topic("/default/other")
     bench.settle()

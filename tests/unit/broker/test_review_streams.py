@@ -50,7 +50,8 @@ def read_all(
         _position(start),
         _position("latest"),
         opened.append,
-        durables=bench.broker.durables,
+        turns=bench.broker.turns,
+        shared=bench.broker.durables.shared,
         sink=sink,
         channel=1,
     )
@@ -170,7 +171,7 @@ def test_a_stream_that_is_trimmed_into_a_hole_begins_behind_it() -> None:
     lose(bench, 6, 15)
     mark_holes(bench, 15)
     topic = bench.topic()
-    bench.broker.streams.trim(topic, 9, lambda _: None)
+    topic.trim(9, lambda _: None)
     bench.settle()
 
     assert topic.first_offset == 15
@@ -257,7 +258,7 @@ def test_a_reader_comes_to_the_end_of_a_compacted_topic(bench: StreamBench) -> N
     bench.publish(b"", keys=["k"])
     bench.restart(after_ms=25 * HOUR_MS)
     bench.create("/default/other")  # Rolls the file that was found.
-    bench.storage.compactor.look()
+    bench.storage.compactor.check()
     bench.settle()
     bench.storage.checkpoint(Outcome())
     bench.settle()

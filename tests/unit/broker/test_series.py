@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.streambench import TOPIC, Outcome, StreamBench
-from tests.unit.broker.test_guards import NoBad, guard_of
+from tests.unit.broker.test_schema_checks import NoBad, schema_check_of
 from tests.unit.broker.test_staging import KEEP_MS, batch_of, close, is_closed
 
 from ister.base.errors import (
@@ -77,7 +77,7 @@ def publish(
 
 def damage(bench: StreamBench, word: str, position: int) -> None:
     """Change what a stage has in its file, from its end if `position` is negative."""
-    spool = bench.broker.staging.closed(word).spool
+    spool = bench.broker.staging.get_closed(word).spool
     assert spool._file is not None
     spool._file.seek(position, 2 if position < 0 else 0)
     spool._file.write(b"damaged!")
@@ -278,19 +278,19 @@ def test_a_topic_that_was_deleted_and_made_again_is_not_what_was_staged_for(
 
 def test_a_topic_that_was_bound_since_has_what_was_staged_checked(bench: StreamBench) -> None:
     stage(bench, "a", orders=b"bad")
-    bench.broker.guard_of = guard_of({TOPIC: NoBad()})
+    bench.broker.schema_check_of = schema_check_of({TOPIC: NoBad()})
 
     assert isinstance(publish(bench, "a").result, SchemaViolationError)
     assert stored(bench) == []
 
 
 def test_what_was_checked_when_it_was_staged_is_not_checked_again(bench: StreamBench) -> None:
-    guard = NoBad()
-    bench.broker.guard_of = guard_of({TOPIC: guard})
+    schema_check = NoBad()
+    bench.broker.schema_check_of = schema_check_of({TOPIC: schema_check})
     stage(bench, "a", orders=b"fine")
     publish(bench, "a")
 
-    assert guard.seen == [[b"fine"]]
+    assert schema_check.seen == [[b"fine"]]
 
 
 @pytest.mark.usefixtures("files")
@@ -319,7 +319,7 @@ def test_checks_that_take_long_keep_nobody_else_from_publishing(bench: StreamBen
     staging = bench.broker.staging
     assert staging._spooling is not None
     staging._spooling = replace(staging._spooling, new_worker=lambda _, count: Threads(count))
-    bench.broker.guard_of = guard_of({TOPIC: Slow()})
+    bench.broker.schema_check_of = schema_check_of({TOPIC: Slow()})
     for number in range(4):
         opened = staging.open(f"slow-{number}", KEEP_MS)
         staging.add(opened, 0, batch_of(b"x"))
@@ -459,9 +459,13 @@ def test_who_fails_on_what_is_published_keeps_nobody_from_publishing(bench: Stre
     class Faulty:
         listening = True
         is_durable = False
+        floor = None
 
         def on_new(self) -> None:
             raise ZeroDivisionError
+
+        def on_trimmed(self) -> None:
+            pass
 
         def on_topic_deleted(self) -> None:
             pass

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.broker.streambench import MEMORY, TOPIC, Outcome, StreamBench
-from tests.unit.broker.test_guards import NoBad, guard_of
+from tests.unit.broker.test_schema_checks import NoBad, schema_check_of
 
 from ister.base.errors import (
     BadBatchError,
@@ -69,7 +69,7 @@ def close(bench: StreamBench, stage: Stage, *topics: str, settle: bool = True) -
 
 def is_closed(bench: StreamBench, word: str = "word") -> bool:
     try:
-        bench.broker.staging.closed(word)
+        bench.broker.staging.get_closed(word)
     except StageNotFoundError:
         return False
     return True
@@ -249,7 +249,7 @@ def test_a_stage_is_for_streams_or_partitions_that_exist(
 
 def test_batches_are_checked_against_the_schema_of_their_topic(bench: StreamBench) -> None:
     bench.create("/default/free")
-    bench.broker.guard_of = guard_of({TOPIC: NoBad()})
+    bench.broker.schema_check_of = schema_check_of({TOPIC: NoBad()})
     good = opened(bench, "good", b"fine")
     bench.broker.staging.add(good, 1, batch_of(b"bad"))
     assert close(bench, good, TOPIC, "/default/free") is None

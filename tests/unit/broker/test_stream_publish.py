@@ -127,7 +127,7 @@ def test_a_batch_sent_again_after_a_restart_is_stored_once(
     bench.publish(b"0", b"1", sequence=0)
     bench.restart(keep)  # type: ignore[arg-type]
 
-    assert bench.topic().next_sequence("p") == 2
+    assert bench.topic().sent.next_sequence("p") == 2
     assert bench.publish(b"0", b"1", sequence=0) == [0, 1]
     assert bench.publish(b"2", sequence=2) == [2]
     assert stored(bench) == [b"0", b"1", b"2"]
@@ -181,7 +181,7 @@ def test_a_refused_batch_is_not_taken_for_stored_when_it_is_sent_again(bench: St
     assert bench.publish(b"2", sequence=2) == [1]
     bench.restart("none")
     assert bench.publish(b"1", sequence=1) == [2]
-    assert bench.topic().next_sequence("p") == 3
+    assert bench.topic().sent.next_sequence("p") == 3
     assert stored(bench) == [b"0", b"2", b"1"]
 
 
@@ -366,7 +366,7 @@ def test_a_batch_of_which_a_part_was_known_is_stored_once_however_late_it_is_sen
     assert bench.publish(*batch, ids=["a", None, "b"], sequence=0) == [~0, 1, 2]
     if restarted:
         bench.restart("none")
-    assert bench.topic().next_sequence("p") == 3
+    assert bench.topic().sent.next_sequence("p") == 3
     # Its window is over.
     bench.advance(200_000)
     again = bench.send(batch, ids=["a", None, "b"], sequence=0)

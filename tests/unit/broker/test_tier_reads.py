@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.broker.streambench import TOPIC, HeldWorker, StreamBench, at_time
 
-from ister.broker import InlineWorker, RecentBudget, Storage, Workers, open_storage
-from ister.broker.storage.compactor import LOOK_S
+from ister.broker import InlineWorker, Storage, Workers, open_storage
+from ister.broker.storage.compactor import CHECK_S
 from ister.log import ChunkBackend, FileBackend, LogOptions, Place
 from ister.objects import LocalStore, MemoryDisk
 
@@ -30,7 +30,6 @@ class TieredBench(StreamBench):
                 reading_remote=self.tier_reads,
             ),
             clock=self.clock,
-            budget=RecentBudget(1),
             call_soon=self._call_soon,
             upload_after_ms=1_000,
         )
@@ -46,7 +45,7 @@ def bench() -> TieredBench:
     for number in range(20):
         bench.publish(b"old %d" % number + b"." * 500)
     while bench.places() != {Place.REMOTE}:
-        bench.advance(int(LOOK_S * 1_000))
+        bench.advance(int(CHECK_S * 1_000))
     for number in range(20):
         bench.publish(b"new %d" % number + b"." * 500)
     assert Place.LOCAL in bench.places()

@@ -13,9 +13,9 @@ from ister.broker import open_reader
 from ister.broker.consumers.consumer import BATCHES_AT_ONCE
 from ister.broker.live.subscription import CROWD
 from ister.broker.live.topic import SHARED_AT_ONCE, SUBSCRIPTIONS_AT_ONCE
+from ister.broker.scheduling.completion import ignore
 from ister.broker.scheduling.turns import CROWDED_TURN_NS, TURN_NS, Turns
-from ister.broker.storage.committer import ignore
-from ister.broker.streams.stream import TOLD_AT_ONCE
+from ister.broker.streams.stream import NOTIFIED_AT_ONCE
 from ister.codec import Batch, encode
 from ister.testing import VirtualClock
 
@@ -150,7 +150,7 @@ def test_one_subscription_gets_a_message_in_the_turn_that_commits_it() -> None:
     assert member.payloads == [b"a"]
 
 
-@pytest.mark.parametrize("subscriptions", [20, TOLD_AT_ONCE + 20])
+@pytest.mark.parametrize("subscriptions", [20, NOTIFIED_AT_ONCE + 20])
 def test_many_subscriptions_of_a_stream_get_messages_over_several_turns(subscriptions: int) -> None:
     bench = StreamBench()
     bench.create()
@@ -170,7 +170,7 @@ def test_many_subscriptions_of_a_stream_get_messages_over_several_turns(subscrip
 def test_a_follower_that_is_gone_is_not_told_later() -> None:
     bench = StreamBench()
     bench.create()
-    members = [bench.consume(subscription=f"s{n}") for n in range(TOLD_AT_ONCE + 20)]
+    members = [bench.consume(subscription=f"s{n}") for n in range(NOTIFIED_AT_ONCE + 20)]
     bench.advance(1_000)
     bench.clock.tick_us = 1_000
 
@@ -187,9 +187,17 @@ def test_a_reader_is_sent_a_long_stream_over_several_turns_in_order() -> None:
     keeper = bench.consume()
     bench.publish_many(50)
     sink, opened = FakeSink(), Outcome()
-    durables = bench.broker.durables
-    topic = bench.topic()
-    open_reader(topic, EARLIEST, None, opened, durables=durables, sink=sink, channel=1)  # type: ignore[arg-type]
+    broker = bench.broker
+    open_reader(
+        bench.topic(),
+        EARLIEST,
+        None,
+        opened,
+        turns=broker.turns,
+        shared=broker.durables.shared,
+        sink=sink,  # type: ignore[arg-type]
+        channel=1,
+    )
     bench.advance(1_000)
     bench.clock.tick_us = 1_000
 

@@ -7,7 +7,6 @@ from tests.unit.broker.streambench import HeldWorker, StreamBench
 
 from ister.broker.streams import upkeep
 from ister.broker.streams.stream import StreamTopic
-from ister.broker.streams.streams import Streams
 
 COUNT = 50
 TURN, ROUND = 4, 10
@@ -17,20 +16,20 @@ TURN, ROUND = 4, 10
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Return the topics that are checked, by turn of the loop, with small turns and rounds."""
     turns: list[list[str]] = []
-    take, retain = upkeep.Upkeep.take, Streams._retain
+    take, retain = upkeep.Checks.take, upkeep.Upkeep._retain
 
-    def record_take(self: upkeep.Upkeep) -> list[StreamTopic]:
+    def record_take(self: upkeep.Checks) -> list[StreamTopic]:
         turns.append([])
         return take(self)
 
-    def record_retain(self: Streams, topic: StreamTopic) -> None:
+    def record_retain(self: upkeep.Upkeep, topic: StreamTopic) -> None:
         turns[-1].append(topic.name)
         retain(self, topic)
 
     monkeypatch.setattr(upkeep, "TURN_COUNT", TURN)
     monkeypatch.setattr(upkeep, "ROUND_COUNT", ROUND)
-    monkeypatch.setattr(upkeep.Upkeep, "take", record_take)
-    monkeypatch.setattr(Streams, "_retain", record_retain)
+    monkeypatch.setattr(upkeep.Checks, "take", record_take)
+    monkeypatch.setattr(upkeep.Upkeep, "_retain", record_retain)
     return turns
 
 

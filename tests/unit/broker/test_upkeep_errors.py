@@ -41,7 +41,7 @@ def test_retention_continues_after_it_failed_for_one_topic(bench: StreamBench) -
     assert broken.looked == 3
     assert bench.topic("/default/a").first_offset == 3
     assert bench.topic("/default/c").first_offset == 3
-    assert bench.broker.streams.upkeep_failures == 3
+    assert bench.broker.streams.upkeep.failures == 3
     told = [log for log in logs if log["event"] == "upkeep_failed"]
     assert [log["where"] for log in told] == ["/default/b"] * 3
 
@@ -51,15 +51,15 @@ def test_checkpoints_continue_after_upkeep_of_a_storage_failed(bench: StreamBenc
     storage = bench.storage
     calls: list[int] = []
 
-    def tend() -> None:
+    def maintain() -> None:
         calls.append(1)
         raise ZeroDivisionError
 
-    storage.tend = tend  # type: ignore[method-assign]
+    storage.maintain = maintain  # type: ignore[method-assign]
     bench.advance(3_000)
 
     assert len(calls) == 3
-    assert bench.broker.streams.upkeep_failures == 3
+    assert bench.broker.streams.upkeep.failures == 3
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0), (2, 2), (2, 0), (0, 2)])

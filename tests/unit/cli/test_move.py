@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ister.base import StreamSettings
-from ister.base.errors import BadRequestError, StorageTakenError, TopicNotFoundError
+from ister.base.errors import BadRequestError, NotFoundError, StorageTakenError
 from ister.broker import StoppedLog
 from ister.broker.state.changes import TopicCreated
 from ister.cli.app import make_app
@@ -43,11 +43,23 @@ def test_a_move_says_what_it_has_done_and_once_more_that_it_is_done(folder: Path
     assert [one.settings.durability for one in there.state.topics.values()] == ["object"]
 
 
-def test_an_unknown_stream_is_not_moved(folder: Path) -> None:
+def test_an_unknown_stream_is_not_moved_and_the_streams_there_are_named(folder: Path) -> None:
     result = CliRunner().invoke(
         make_app(["storage"]), words(folder, "ordres", "--durability", "object")
     )
-    assert isinstance(result.exception, TopicNotFoundError)
+    assert result.exit_code == NotFoundError.exit_code
+    assert result.stderr == (
+        "ister: stream '/default/ordres' does not exist: there are /default/orders\n"
+    )
+
+
+def test_an_object_store_that_was_empty_is_told(folder: Path) -> None:
+    runs = [
+        CliRunner().invoke(make_app(["storage"]), words(folder, "orders", "--durability", kind))
+        for kind in ("object", "object", "fsync")
+    ]
+
+    assert ["this object store was empty" in run.stderr for run in runs] == [True, False, False]
 
 
 def test_a_folder_without_streams_is_refused(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from ister.base.errors import BadRequestError, ConfigError, PipelineNotRunningError
 from ister.cli.app import make_app
 from ister.spark.pipelines import Running
-from ister.spark.pipelines.state import process_started_ms
+from ister.spark.pipelines.processes import process_started_ms
 
 GOOD = """\
 name: fine

@@ -24,7 +24,9 @@ INNER = {
         "with_ttl",
     },
     "Schemas": {"learn", "reference", "writer"},
-    "Subscription": {"bring", "drop_with", "handed_out", "leave"},
+    "Subscription": {
+        "bring", "drop_with", "handed_out", "hold_until_settled", "leave", "settle",
+    },
     "Timeline": {"commit", "due_ms", "learn_time", "put_change"},
     "TimelineConsumer": {"due_ms", "leave"},
     "TimelineLease": {"due_ms", "lateness_us"},

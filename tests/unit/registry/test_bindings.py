@@ -96,11 +96,11 @@ async def test_a_bad_binding_is_refused(registry: Registry) -> None:
     assert registry.bindings() == []
 
 
-async def test_a_topic_that_is_not_bound_has_no_binding_and_no_guard(registry: Registry) -> None:
+async def test_a_topic_that_is_not_bound_has_no_binding_and_no_check(registry: Registry) -> None:
     for call in (registry.binding, registry.unbind):
         with pytest.raises(SchemaBindingNotFoundError):
             await asyncio.ensure_future(as_coroutine(call, TOPIC))
-    assert registry.guard(TOPIC) is None
+    assert registry.find_check(TOPIC) is None
 
 
 async def as_coroutine(call: object, topic: str) -> None:
@@ -115,7 +115,7 @@ async def test_a_topic_can_be_unbound(registry: Registry) -> None:
     await registry.unbind(TOPIC)
 
     assert registry.bindings() == []
-    assert registry.guard(TOPIC) is None
+    assert registry.find_check(TOPIC) is None
     assert registry.tallies() == {}
 
 
@@ -123,9 +123,9 @@ async def test_a_binding_covers_the_partitions_of_its_topic(registry: Registry) 
     await registry.bind(TOPIC, "orders")
 
     assert registry.binding(f"{TOPIC}-part-12").subject == "orders"
-    assert registry.guard(f"{TOPIC}-part-0") is registry.guard(TOPIC)
+    assert registry.find_check(f"{TOPIC}-part-0") is registry.find_check(TOPIC)
     for other in (f"{TOPIC}-part-x", f"{TOPIC}-part-01", f"{TOPIC}.part-1", "/default/order"):
-        assert registry.guard(other) is None
+        assert registry.find_check(other) is None
     with pytest.raises(SchemaBindingNotFoundError):
         await registry.unbind(f"{TOPIC}-part-0")
 
@@ -138,10 +138,10 @@ async def test_a_partition_may_be_bound_by_itself(registry: Registry) -> None:
     assert registry.binding(f"{TOPIC}-part-2").subject == "orders"
 
 
-async def test_no_policy_is_no_guard(registry: Registry) -> None:
+async def test_no_policy_is_no_check(registry: Registry) -> None:
     await registry.bind(TOPIC, "orders", policy="none")
 
-    assert registry.guard(TOPIC) is None
+    assert registry.find_check(TOPIC) is None
     assert registry.binding(TOPIC).policy is Policy.NONE
 
 

@@ -37,7 +37,7 @@ async def test_everything_is_found_again_after_a_restart(
     assert again.versions("orders") == registry.versions("orders")
     assert again.bindings() == registry.bindings()
     assert again.get(2) == registry.get(2)
-    assert again.guard(TOPIC) is not None
+    assert again.find_check(TOPIC) is not None
 
 
 async def test_nothing_is_written_that_does_not_change_anything(

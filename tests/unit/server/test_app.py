@@ -11,7 +11,7 @@ from ister.base.errors import StorageFailedError
 from ister.server.http import App, Sites
 from ister.server.http.app import STORAGE_FAILS
 from ister.server.native import NativeDoor
-from ister.server.security import Guard
+from ister.server.security import Authenticator
 from ister.testing import Fault, FaultyDisk, MemoryBroker, VirtualClock
 
 TOKEN = "vX3p9mQm2T7yLw0c"
@@ -89,7 +89,7 @@ async def test_where_tokens_are_asked_for_strangers_are_not_told_what_fails(
     tokens = tmp_path / "tokens"
     tokens.write_text(f"billing {TOKEN}\n")
     tokens.chmod(0o600)
-    app = App(broker.engine, NativeDoor(broker.engine), guard=Guard(tokens=tokens))
+    app = App(broker.engine, NativeDoor(broker.engine), authenticator=Authenticator(tokens=tokens))
     async with broker.connect() as client:
         await client.create_topic("/default/a", kind="stream")
         async with client.producer("/default/a") as producer:

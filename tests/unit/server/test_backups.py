@@ -18,7 +18,7 @@ from ister.server.backups import PINNED, REQUEST, SOCKET, Backups, at_address, i
 from ister.server.restoring import MARKER, check_restored, restore_folder
 from ister.server.storage import Sources
 from ister.timeline import FILE_NAME as TIMELINES
-from ister.timeline import SqliteStore, look
+from ister.timeline import SqliteStore, do_nothing
 
 WAIT_S = 30.0
 
@@ -53,9 +53,6 @@ class Store:
             done(found)
 
         self.task = asyncio.ensure_future(make())
-
-    def try_at_once(self, _: Any) -> None:
-        return None
 
 
 @pytest.fixture
@@ -224,7 +221,7 @@ async def test_timelines_are_copied_by_who_has_them(folder: Path) -> None:
     store.store.close()
     await asking.close()
     await backups.close()
-    look(store.store)
+    do_nothing(store.store)
 
 
 # Restoring

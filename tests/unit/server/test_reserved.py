@@ -164,8 +164,8 @@ CHANGING = {
 }  # fmt: skip
 # Of subscriptions and bindings: none can be made in `/system`, so there are none to change.
 OF_WHAT_CANNOT_BE = {
-    "DeleteSubscription", "DropCursor", "PauseSubscription", "RedriveSubscription", "SaveCursor", "Seek",
-    "UnbindSchema", "UpdateSubscription",
+    "DeleteSubscription", "DropCursor", "PauseSubscription", "RedriveSubscription", "SaveCursor",
+    "Seek", "UnbindSchema", "UpdateSubscription",
 }  # fmt: skip
 READING = {
     "CountTimeline", "GetFromTimeline", "GetSchemaBinding", "ListCron", "ListSubscriptions",

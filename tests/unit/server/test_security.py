@@ -1,4 +1,4 @@
-"""The guard of all doors: who is let in, files that change, certificates, contradictions."""
+"""The authenticator of all doors: who is let in, files that change, certificates."""
 
 import resource
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from ister.base.errors import ConfigError, UnauthenticatedError
 from ister.config import SecurityConfig, ServerConfig, read_config
 from ister.server.security import (
     LOOK_MS,
-    Guard,
+    Authenticator,
     Pass,
     bearer,
-    open_guard,
+    open_authenticator,
 )
 from ister.server.tokens import Tokens, load_tokens
 from ister.telemetry.occasions import TELL_MS
@@ -51,36 +51,36 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 # Tokens
 
 
-def test_a_guard_without_tokens_lets_everybody_in() -> None:
-    guard = Guard()
+def test_an_authenticator_without_tokens_lets_everybody_in() -> None:
+    authenticator = Authenticator()
 
-    assert not guard.asks
-    assert guard.check("") == guard.check("anything") == Pass()
-    assert guard.admits(Pass())
+    assert not authenticator.asks
+    assert authenticator.check("") == authenticator.check("anything") == Pass()
+    assert authenticator.admits(Pass())
 
 
-def test_a_guard_with_tokens_names_who_has_one_and_refuses_all_others(file: Path) -> None:
-    guard = Guard(tokens=file)
+def test_an_authenticator_with_tokens_names_who_has_one_and_refuses_all_others(file: Path) -> None:
+    authenticator = Authenticator(tokens=file)
 
-    assert guard.asks
-    assert guard.check(TOKEN).name == "billing"
+    assert authenticator.asks
+    assert authenticator.check(TOKEN).name == "billing"
     for token in (OTHER, TOKEN[:-1], TOKEN + " ", "\ud800", "x" * 100_000):
-        with pytest.raises(UnauthenticatedError, match="none that this broker knows"):
-            guard.check(token)
+        with pytest.raises(UnauthenticatedError, match="unknown token"):
+            authenticator.check(token)
     with pytest.raises(UnauthenticatedError, match="no token was given"):
-        guard.check("")
+        authenticator.check("")
 
 
 def test_refusals_are_logged_at_most_once_a_second_and_without_the_token(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     with capture_logs() as lines:
         for _ in range(50):
             with pytest.raises(UnauthenticatedError):
-                guard.check(OTHER, door="native", address="10.0.0.9:1")
+                authenticator.check(OTHER, door="native", address="10.0.0.9:1")
         clock.now_ms = TELL_MS
         with pytest.raises(UnauthenticatedError):
-            guard.check(OTHER)
+            authenticator.check(OTHER)
 
     assert [line["times"] for line in lines] == [1, 50]
     assert (lines[0]["door"], lines[0]["address"]) == ("native", "10.0.0.9:1")
@@ -89,31 +89,31 @@ def test_refusals_are_logged_at_most_once_a_second_and_without_the_token(file: P
 
 def test_a_changed_file_counts_from_the_next_look_on(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     file.write_text(f"reports {OTHER}\n")
 
     clock.now_ms = LOOK_MS - 1
-    assert guard.check(TOKEN).name == "billing"
+    assert authenticator.check(TOKEN).name == "billing"
     clock.now_ms = LOOK_MS
-    assert guard.check(OTHER).name == "reports"
+    assert authenticator.check(OTHER).name == "reports"
     with pytest.raises(UnauthenticatedError):
-        guard.check(TOKEN)
+        authenticator.check(TOKEN)
 
 
 def test_who_was_let_in_may_stay_until_a_look_finds_their_token_gone(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
-    shown = guard.check(TOKEN)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
+    shown = authenticator.check(TOKEN)
     # The same name with another token: the former one is what was taken back.
     file.write_text(f"billing {OTHER}\n")
 
     clock.now_ms = LOOK_MS - 1
-    guard.look()
-    assert guard.admits(shown)
+    authenticator.look()
+    assert authenticator.admits(shown)
     clock.now_ms = LOOK_MS
-    guard.look()
-    assert not guard.admits(shown)
-    assert guard.admits(guard.check(OTHER))
+    authenticator.look()
+    assert not authenticator.admits(shown)
+    assert authenticator.admits(authenticator.check(OTHER))
 
 
 @pytest.mark.parametrize("change", ["missing", "mistake", "readable"])
@@ -121,7 +121,7 @@ def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
     file: Path, change: str
 ) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     match change:
         case "missing":
             file.unlink()
@@ -132,7 +132,7 @@ def test_a_file_changed_for_the_worse_is_told_once_and_the_former_tokens_stay(
 
     with capture_logs() as lines:
         for clock.now_ms in range(LOOK_MS, 5 * LOOK_MS, LOOK_MS):
-            assert guard.check(TOKEN).name == "billing"
+            assert authenticator.check(TOKEN).name == "billing"
 
     [line] = lines
     assert line["event"] == "tokens_not_read"
@@ -144,85 +144,85 @@ def test_a_file_left_without_tokens_lets_nobody_in_once_it_has_been_so_for_a_loo
     file: Path, text: str
 ) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     file.write_text(text)
 
     with capture_logs() as lines:
         clock.now_ms = LOOK_MS
-        assert guard.check(TOKEN).name == "billing"
+        assert authenticator.check(TOKEN).name == "billing"
         clock.now_ms = 2 * LOOK_MS
         with pytest.raises(UnauthenticatedError):
-            guard.check(TOKEN)
+            authenticator.check(TOKEN)
     assert (lines[0]["event"], lines[0]["tokens"]) == ("tokens_read", 0)
 
     file.write_text(f"billing {TOKEN}\n")
     clock.now_ms = 3 * LOOK_MS
-    assert guard.check(TOKEN).name == "billing"
+    assert authenticator.check(TOKEN).name == "billing"
 
 
 def test_a_file_without_tokens_that_changes_between_looks_still_lets_nobody_in(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     for text in ("", "# nobody\n"):
         file.write_text(text)
         clock.now_ms += LOOK_MS
-        guard.look()
+        authenticator.look()
 
     with pytest.raises(UnauthenticatedError):
-        guard.check(TOKEN)
+        authenticator.check(TOKEN)
 
 
 def test_a_file_that_is_empty_while_it_is_written_costs_nobody_their_way_in(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     for _ in range(5):
         file.write_text("")
         clock.now_ms += LOOK_MS
-        assert guard.check(TOKEN).name == "billing"
+        assert authenticator.check(TOKEN).name == "billing"
         file.write_text(f"billing {TOKEN}\n")
         clock.now_ms += LOOK_MS
-        assert guard.check(TOKEN).name == "billing"
+        assert authenticator.check(TOKEN).name == "billing"
 
 
 def test_a_file_without_tokens_is_refused_at_start(file: Path) -> None:
     for text in ("", "# nobody\n"):
         file.write_text(text)
         with pytest.raises(ConfigError, match="has no tokens, so nobody could come in"):
-            Guard(tokens=file)
+            Authenticator(tokens=file)
 
 
 def test_a_file_that_was_mended_is_read(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     file.write_text("nothing\n")
     clock.now_ms = LOOK_MS
-    guard.check(TOKEN)
+    authenticator.check(TOKEN)
 
     file.write_text(f"reports {OTHER}\n")
     clock.now_ms = 2 * LOOK_MS
 
-    assert guard.check(OTHER).name == "reports"
+    assert authenticator.check(OTHER).name == "reports"
 
 
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     file.write_text(f"reports {OTHER}\n")
     with out_of_files(), capture_logs() as lines:
         clock.now_ms = LOOK_MS
-        guard.check(TOKEN)
+        authenticator.check(TOKEN)
 
     clock.now_ms = 2 * LOOK_MS
 
     with pytest.raises(UnauthenticatedError):
-        guard.check(TOKEN)
-    assert guard.check(OTHER).name == "reports"
+        authenticator.check(TOKEN)
+    assert authenticator.check(OTHER).name == "reports"
     assert "Too many open files" in str(lines)
 
 
 def test_a_file_with_mistakes_is_read_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, reads = Hand(), []
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
 
     def load(path: Path) -> Tokens:
         reads.append(path)
@@ -232,21 +232,21 @@ def test_a_file_with_mistakes_is_read_once(file: Path, monkeypatch: pytest.Monke
     file.write_text("one\n")
     for _ in range(5):
         clock.now_ms += LOOK_MS
-        guard.look()
+        authenticator.look()
 
     assert reads == [file]
 
 
 def test_another_mistake_is_told_and_the_same_one_again_after_a_good_file(file: Path) -> None:
     clock = Hand()
-    guard = Guard(tokens=file, now_ms=clock)
+    authenticator = Authenticator(tokens=file, now_ms=clock)
     with capture_logs() as lines:
         for text in ("one\n", "one \n", "\none\n", f"billing {TOKEN}\n", "one\n"):
             file.write_text(text)
             clock.now_ms += LOOK_MS
-            guard.check(TOKEN)
+            authenticator.check(TOKEN)
             clock.now_ms += LOOK_MS
-            guard.check(TOKEN)
+            authenticator.check(TOKEN)
 
     told = [(line["event"], line.get("mistakes")) for line in lines]
     mistake = "is not `NAME TOKEN`: write two words"
@@ -293,28 +293,28 @@ def test_the_token_of_a_header(header: str, token: str) -> None:
 
 def refused(config: SecurityConfig) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        open_guard(config, lambda: 0)
+        open_authenticator(config, lambda: 0)
     return caught.value.mistakes
 
 
 def test_a_certificate_with_its_key_is_taken(certificates: Certificates) -> None:
     config = SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key)
-    guard = open_guard(config, lambda: 0)
+    authenticator = open_authenticator(config, lambda: 0)
 
-    assert guard.certificate is not None
-    assert guard.tls is guard.certificate.context
-    assert guard.certificate.http2_context is not guard.tls
+    assert authenticator.certificate is not None
+    assert authenticator.tls is authenticator.certificate.context
+    assert authenticator.certificate.http2_context is not authenticator.tls
 
 
 class Renewing:
-    """A guard with copies of certificates, to be replaced."""
+    """A authenticator with copies of certificates, to be replaced."""
 
     def __init__(self, certificates: Certificates, folder: Path) -> None:
         self.cert, self.key = folder / "cert.pem", folder / "key.pem"
         self.put(certificates.cert, certificates.key)
         self.clock = Hand()
         config = SecurityConfig(tls_cert=self.cert, tls_key=self.key)
-        self.guard = open_guard(config, self.clock)
+        self.authenticator = open_authenticator(config, self.clock)
 
     def put(self, cert: Path | None, key: Path | None) -> None:
         """Replace files."""
@@ -330,7 +330,7 @@ class Renewing:
         with capture_logs() as lines:
             for _ in range(times):
                 self.clock.now_ms += LOOK_MS
-                self.guard.look()
+                self.authenticator.look()
         return [line["event"] for line in lines]
 
 
@@ -342,42 +342,42 @@ def renewing(certificates: Certificates, tmp_path: Path) -> Renewing:
 def test_a_renewed_certificate_counts_from_the_next_look_on(
     renewing: Renewing, certificates: Certificates
 ) -> None:
-    guard, former = renewing.guard, renewing.guard.tls
-    assert guard.certificate is not None
-    former_http2 = guard.certificate.http2_context
+    authenticator, former = renewing.authenticator, renewing.authenticator.tls
+    assert authenticator.certificate is not None
+    former_http2 = authenticator.certificate.http2_context
     assert renewing.look(3) == []
-    assert guard.tls is former
+    assert authenticator.tls is former
 
     renewing.put(certificates.client_cert, certificates.client_key)
-    assert guard.tls is former
+    assert authenticator.tls is former
     assert renewing.look(3) == ["certificate_read"]
 
-    assert guard.tls is not None
-    assert guard.tls is not former
-    assert guard.certificate.http2_context is not former_http2
+    assert authenticator.tls is not None
+    assert authenticator.tls is not former
+    assert authenticator.certificate.http2_context is not former_http2
 
 
 def test_half_of_a_renewal_changes_nothing_and_is_told_once(
     renewing: Renewing, certificates: Certificates
 ) -> None:
-    former = renewing.guard.tls
+    former = renewing.authenticator.tls
     renewing.put(certificates.client_cert, None)
     assert renewing.look(3) == ["certificate_not_read"]
-    assert renewing.guard.tls is former
+    assert renewing.authenticator.tls is former
 
     renewing.put(None, certificates.client_key)
     assert renewing.look(3) == ["certificate_read"]
-    assert renewing.guard.tls is not former
+    assert renewing.authenticator.tls is not former
 
 
 @pytest.mark.parametrize("file", ["cert", "key"])
 def test_a_certificate_whose_files_are_gone_stays(renewing: Renewing, file: str) -> None:
-    former = renewing.guard.tls
+    former = renewing.authenticator.tls
     path = renewing.cert if file == "cert" else renewing.key
     content = path.read_bytes()
     path.unlink()
     assert renewing.look(3) == ["certificate_not_read"]
-    assert renewing.guard.tls is former
+    assert renewing.authenticator.tls is former
 
     path.write_bytes(content)
     path.chmod(0o600)
@@ -387,11 +387,11 @@ def test_a_certificate_whose_files_are_gone_stays(renewing: Renewing, file: str)
 def test_a_certificate_is_not_lost_while_there_are_no_files_to_open(
     renewing: Renewing, certificates: Certificates
 ) -> None:
-    former = renewing.guard.tls
+    former = renewing.authenticator.tls
     renewing.put(certificates.client_cert, certificates.client_key)
     with out_of_files():
         assert renewing.look() == ["certificate_not_read"]
-    assert renewing.guard.tls is former
+    assert renewing.authenticator.tls is former
 
     assert renewing.look() == ["certificate_read"]
 
@@ -404,7 +404,7 @@ def test_a_key_that_others_may_read_or_write_is_told_and_taken(
     key.write_bytes(certificates.key.read_bytes())
     key.chmod(mode)
     with capture_logs() as lines:
-        open_guard(SecurityConfig(tls_cert=certificates.cert, tls_key=key), lambda: 0)
+        open_authenticator(SecurityConfig(tls_cert=certificates.cert, tls_key=key), lambda: 0)
 
     [line] = lines
     assert (line["event"], line["log_level"]) == ("tls_key_open_to_others", "warning")
@@ -413,7 +413,9 @@ def test_a_key_that_others_may_read_or_write_is_told_and_taken(
 
 def test_a_key_that_only_its_owner_may_read_is_not_worth_a_word(certificates: Certificates) -> None:
     with capture_logs() as lines:
-        open_guard(SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key), lambda: 0)
+        open_authenticator(
+            SecurityConfig(tls_cert=certificates.cert, tls_key=certificates.key), lambda: 0
+        )
 
     assert lines == []
 

@@ -10,9 +10,9 @@ import pytest
 from ister.base import DEFAULT_URL
 from ister.base.errors import BadRequestError, ConfigError
 from ister.client import Tls
-from ister.spark.clients import Broker, client_of
+from ister.spark.clients import BrokerEndpoint, client_of
 from ister.spark.options import ReadOptions, read_options
-from ister.spark.writing import WriteOptions, write_options
+from ister.spark.sink.options import WriteOptions, write_options
 
 TOKEN = "vX3p9mQm2T7yLw0c"
 FILES = {"tlsCa": "ca.pem", "tlsCert": "me.pem", "tlsKey": "me.key"}
@@ -41,18 +41,18 @@ def mistakes(parse: Parse, given: Mapping[str, str]) -> list[str]:
 
 
 def test_without_options_the_broker_is_the_one_of_this_machine(parse: Parse) -> None:
-    assert parse({}).broker == Broker(url=DEFAULT_URL)
+    assert parse({}).broker == BrokerEndpoint(url=DEFAULT_URL)
 
 
 def test_every_option_is_taken_in_the_case_that_spark_hands_it_over(parse: Parse) -> None:
     given = {"url": "isters://broker", "token": TOKEN} | FILES
 
-    expected = Broker(
+    expected = BrokerEndpoint(
         url="isters://broker", token=TOKEN, tls_ca="ca.pem", tls_cert="me.pem", tls_key="me.key"
     )
     assert parse(given).broker == expected
     assert parse({name.lower(): value for name, value in given.items()}).broker == expected
-    assert parse({"tokenFile": "/run/token"}).broker == Broker(token_file="/run/token")
+    assert parse({"tokenFile": "/run/token"}).broker == BrokerEndpoint(token_file="/run/token")
 
 
 def test_a_token_and_a_file_of_one_are_too_many(parse: Parse) -> None:
@@ -107,14 +107,14 @@ def test_workers_get_all_that_they_connect_with(parse: Parse) -> None:
 
 
 def test_files_are_given_only_when_there_are_some() -> None:
-    assert Broker().credentials() == ("", None)
-    assert Broker(url="isters://b", tls_ca="ca").credentials() == ("", Tls("ca"))
-    assert Broker(tls_cert="c", tls_key="k").credentials() == ("", Tls(None, "c", "k"))
+    assert BrokerEndpoint().credentials() == ("", None)
+    assert BrokerEndpoint(url="isters://b", tls_ca="ca").credentials() == ("", Tls("ca"))
+    assert BrokerEndpoint(tls_cert="c", tls_key="k").credentials() == ("", Tls(None, "c", "k"))
 
 
 def test_a_file_of_a_token_is_read_whenever_somebody_connects(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    token, _ = Broker(token_file=str(path)).credentials()
+    token, _ = BrokerEndpoint(token_file=str(path)).credentials()
     assert callable(token)
 
     path.write_text("first\n")
@@ -126,16 +126,22 @@ def test_a_file_of_a_token_is_read_whenever_somebody_connects(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("broker", "said"),
     [
-        (Broker(url="ister://elsewhere", token=TOKEN), "could read the token"),
-        (Broker(url="ister://elsewhere", token_file="t"), "could read the token"),
-        (Broker(url="ister://localhost:1", token=f"{TOKEN}\n"), "printable ASCII"),
-        (Broker(url="ister://localhost:1", token_file="/nowhere/t"), "token file /nowhere/t: No"),
-        (Broker(url="isters://localhost:1", tls_ca="/nowhere/ca"), "tls: /nowhere/ca: No such"),
-        (Broker(url="ister://localhost:1", tls_ca="ca"), "write isters://"),
+        (BrokerEndpoint(url="ister://elsewhere", token=TOKEN), "could read the token"),
+        (BrokerEndpoint(url="ister://elsewhere", token_file="t"), "could read the token"),
+        (BrokerEndpoint(url="ister://localhost:1", token=f"{TOKEN}\n"), "printable ASCII"),
+        (
+            BrokerEndpoint(url="ister://localhost:1", token_file="/nowhere/t"),
+            "token file /nowhere/t: No",
+        ),
+        (
+            BrokerEndpoint(url="isters://localhost:1", tls_ca="/nowhere/ca"),
+            "tls: /nowhere/ca: No such",
+        ),
+        (BrokerEndpoint(url="ister://localhost:1", tls_ca="ca"), "write isters://"),
     ],
 )
 def test_what_would_be_no_protection_is_refused_and_no_token_shown(
-    broker: Broker, said: str
+    broker: BrokerEndpoint, said: str
 ) -> None:
     with pytest.raises(BadRequestError) as caught:
         client_of(broker)
@@ -147,4 +153,4 @@ def test_what_would_be_no_protection_is_refused_and_no_token_shown(
 @pytest.mark.parametrize("change", [{"token": "another"}, {"token_file": "t"}, {"tls_ca": "c"}])
 def test_brokers_with_other_credentials_are_other_brokers(change: dict[str, Any]) -> None:
     # They have clients of their own: a connection is for who has shown the token.
-    assert Broker(token=TOKEN) != Broker(**{"token": TOKEN} | change)
+    assert BrokerEndpoint(token=TOKEN) != BrokerEndpoint(**{"token": TOKEN} | change)

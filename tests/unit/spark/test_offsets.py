@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from ister.base.errors import BadRequestError
 from ister.spark.offsets import (
-    Head,
     Loss,
-    Place,
-    Range,
+    OffsetRange,
+    StreamEnds,
+    StreamPosition,
     admit,
     divide,
-    from_json,
+    limit_heads,
+    positions_from_json,
+    positions_to_json,
     ranges_between,
     reconcile,
     rows_for_bytes,
-    to_json,
-    up_to,
 )
 
 names = st.one_of(
@@ -27,38 +27,42 @@ names = st.one_of(
     st.sampled_from(["/default/a", "/default/b.c", "/other/a"]),
 )
 offsets = st.integers(0, 2**40)
-places = st.dictionaries(names, st.builds(Place, st.integers(1, 99), offsets), max_size=12)
+positions = st.dictionaries(
+    names, st.builds(StreamPosition, st.integers(1, 99), offsets), max_size=12
+)
 ranges = st.lists(
     st.tuples(st.integers(0, 50), st.integers(1, 10_000)).map(
-        lambda pair: Range("/default/a", 1, pair[0], pair[0] + pair[1])
+        lambda pair: OffsetRange("/default/a", 1, pair[0], pair[0] + pair[1])
     ),
     max_size=6,
 )
 
 
-def heads_at(lags: dict[str, int]) -> tuple[dict[str, Place], dict[str, Head]]:
-    start = {stream: Place(1, 100) for stream in lags}
-    return start, {stream: Head(1, 0, 100 + lag) for stream, lag in lags.items()}
+def heads_at(lags: dict[str, int]) -> tuple[dict[str, StreamPosition], dict[str, StreamEnds]]:
+    start = {stream: StreamPosition(1, 100) for stream in lags}
+    return start, {stream: StreamEnds(1, 0, 100 + lag) for stream, lag in lags.items()}
 
 
-@given(places)
-def test_places_survive_the_checkpoint(found: dict[str, Place]) -> None:
-    text = json.dumps(to_json(found))
+@given(positions)
+def test_places_survive_the_checkpoint(found: dict[str, StreamPosition]) -> None:
+    text = json.dumps(positions_to_json(found))
 
-    assert from_json(json.loads(text)) == found
+    assert positions_from_json(json.loads(text)) == found
     assert json.dumps(json.loads(text)) == text
 
 
-@given(places, st.randoms())
-def test_the_same_places_have_the_same_text(found: dict[str, Place], random: object) -> None:
+@given(positions, st.randoms())
+def test_the_same_places_have_the_same_text(
+    found: dict[str, StreamPosition], random: object
+) -> None:
     items = list(found.items())
     random.shuffle(items)  # type: ignore[attr-defined]
 
-    assert json.dumps(to_json(dict(items))) == json.dumps(to_json(found))
+    assert json.dumps(positions_to_json(dict(items))) == json.dumps(positions_to_json(found))
 
 
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
-    found = to_json({f"/default/o-part-{n}": Place(n, 7) for n in (10, 9, 0)})
+    found = positions_to_json({f"/default/o-part-{n}": StreamPosition(n, 7) for n in (10, 9, 0)})
 
     assert json.dumps(found) == (
         '{"v": 1, "topics": {"/default/o": {"0": [0, 7], "9": [9, 7], "10": [10, 7]}}}'
@@ -70,7 +74,7 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
 )
 def test_a_checkpoint_of_somebody_else_is_refused(offset: dict[str, object]) -> None:
     with pytest.raises(BadRequestError, match="the checkpoint has"):
-        from_json(offset)
+        positions_from_json(offset)
 
 
 # Admission
@@ -97,7 +101,7 @@ def test_without_a_limit_everything_is_taken(found: dict[str, int]) -> None:
 
     end = admit(start, heads, rows_max=None)
 
-    assert {stream: place.offset - 100 for stream, place in end.items()} == found
+    assert {stream: position.offset - 100 for stream, position in end.items()} == found
 
 
 def test_nothing_new_is_the_very_start() -> None:
@@ -139,25 +143,36 @@ def test_bytes_become_rows_by_the_average_that_lag_gives() -> None:
 
 
 def test_a_range_is_what_lies_between_two_places_of_one_stream() -> None:
-    start = {"/default/a": Place(1, 5), "/default/b": Place(2, 7), "/default/c": Place(3, 1)}
-    end = {"/default/a": Place(1, 9), "/default/b": Place(2, 7), "/default/d": Place(4, 3)}
+    start = {
+        "/default/a": StreamPosition(1, 5),
+        "/default/b": StreamPosition(2, 7),
+        "/default/c": StreamPosition(3, 1),
+    }
+    end = {
+        "/default/a": StreamPosition(1, 9),
+        "/default/b": StreamPosition(2, 7),
+        "/default/d": StreamPosition(4, 3),
+    }
 
-    assert ranges_between(start, end) == [Range("/default/a", 1, 5, 9)]
+    assert ranges_between(start, end) == [OffsetRange("/default/a", 1, 5, 9)]
 
 
 def test_a_stream_that_was_made_again_has_no_range() -> None:
-    assert ranges_between({"/default/a": Place(1, 5)}, {"/default/a": Place(2, 9)}) == []
+    assert (
+        ranges_between({"/default/a": StreamPosition(1, 5)}, {"/default/a": StreamPosition(2, 9)})
+        == []
+    )
 
 
 @given(ranges, st.integers(1, 40))
 def test_pieces_are_the_ranges_again_and_there_are_enough_of_them(
-    found: list[Range], pieces_min: int
+    found: list[OffsetRange], partitions_min: int
 ) -> None:
-    pieces = divide(found, pieces_min=pieces_min)
+    pieces = divide(found, partitions_min=partitions_min)
 
     total = sum(one.rows for one in found)
     assert all(piece.rows > 0 for piece in pieces)
-    assert len(pieces) >= min(pieces_min, total)
+    assert len(pieces) >= min(partitions_min, total)
     left = iter(pieces)
     for one in found:
         offset = one.start
@@ -171,9 +186,9 @@ def test_pieces_are_the_ranges_again_and_there_are_enough_of_them(
 
 @given(st.integers(1, 10_000), st.integers(1, 40))
 def test_pieces_of_one_range_follow_each_other_and_are_about_as_large(
-    rows: int, pieces_min: int
+    rows: int, partitions_min: int
 ) -> None:
-    pieces = divide([Range("/default/a", 1, 7, 7 + rows)], pieces_min=pieces_min)
+    pieces = divide([OffsetRange("/default/a", 1, 7, 7 + rows)], partitions_min=partitions_min)
 
     assert [piece.start for piece in pieces] == [7, *(piece.end for piece in pieces[:-1])]
     assert pieces[-1].end == 7 + rows
@@ -184,19 +199,19 @@ def test_pieces_of_one_range_follow_each_other_and_are_about_as_large(
 
 
 def test_where_nothing_happened_the_query_goes_on() -> None:
-    start = {"/default/a": Place(1, 5)}
+    start = {"/default/a": StreamPosition(1, 5)}
 
-    standing = reconcile(start, {"/default/a": Head(1, 5, 9)})
+    standing = reconcile(start, {"/default/a": StreamEnds(1, 5, 9)})
 
     assert (standing.known, standing.begun, standing.losses) == (start, {}, [])
 
 
 def test_a_new_stream_begins_at_its_first_message_and_is_read_with_the_next_batch() -> None:
-    standing = reconcile({}, {"/default/a": Head(1, 3, 9)})
+    standing = reconcile({}, {"/default/a": StreamEnds(1, 3, 9)})
 
     assert (standing.known, standing.begun, standing.losses) == (
         {},
-        {"/default/a": Place(1, 3)},
+        {"/default/a": StreamPosition(1, 3)},
         [],
     )
 
@@ -205,36 +220,43 @@ def test_a_new_stream_begins_at_its_first_message_and_is_read_with_the_next_batc
     ("head", "reason"),
     [
         (None, "the topic was deleted, or is not read any more"),
-        (Head(2, 0, 9), "the topic was deleted and made again"),
-        (Head(1, 6, 9), "offsets 5 to 5 are gone by retention"),
-        (Head(1, 0, 4), "it ends at 4, and was read up to 5 before"),
+        (StreamEnds(2, 0, 9), "the topic was deleted and made again"),
+        (StreamEnds(1, 6, 9), "offsets 5 to 5 are gone by retention"),
+        (StreamEnds(1, 0, 4), "it ends at 4, and was read up to 5 before"),
     ],
 )
-def test_what_is_lost_is_named(head: Head | None, reason: str) -> None:
+def test_what_is_lost_is_named(head: StreamEnds | None, reason: str) -> None:
     heads = {} if head is None else {"/default/a": head}
 
-    standing = reconcile({"/default/a": Place(1, 5)}, heads)
+    standing = reconcile({"/default/a": StreamPosition(1, 5)}, heads)
 
     assert standing.losses == [Loss("/default/a", reason)]
 
 
 def test_what_retention_has_dropped_takes_no_room_in_a_micro_batch() -> None:
-    heads = {"/default/a": Head(1, 1_000, 1_010)}
+    heads = {"/default/a": StreamEnds(1, 1_000, 1_010)}
 
-    standing = reconcile({"/default/a": Place(1, 5)}, heads)
+    standing = reconcile({"/default/a": StreamPosition(1, 5)}, heads)
     end = admit(standing.known, heads, rows_max=4)
 
-    assert end == {"/default/a": Place(1, 1_004)}
+    assert end == {"/default/a": StreamPosition(1, 1_004)}
 
 
 def test_a_stream_that_was_made_again_begins_anew() -> None:
-    standing = reconcile({"/default/a": Place(1, 5)}, {"/default/a": Head(2, 1, 9)})
+    standing = reconcile({"/default/a": StreamPosition(1, 5)}, {"/default/a": StreamEnds(2, 1, 9)})
 
-    assert (standing.known, standing.begun) == ({}, {"/default/a": Place(2, 1)})
+    assert (standing.known, standing.begun) == ({}, {"/default/a": StreamPosition(2, 1)})
 
 
 def test_with_a_target_nothing_after_it_is_there() -> None:
-    heads = {"/default/a": Head(1, 0, 20), "/default/b": Head(2, 0, 5), "/default/c": Head(3, 0, 1)}
-    target = {"/default/a": Head(1, 0, 10), "/default/b": Head(2, 0, 9)}
+    heads = {
+        "/default/a": StreamEnds(1, 0, 20),
+        "/default/b": StreamEnds(2, 0, 5),
+        "/default/c": StreamEnds(3, 0, 1),
+    }
+    target = {"/default/a": StreamEnds(1, 0, 10), "/default/b": StreamEnds(2, 0, 9)}
 
-    assert up_to(heads, target) == {"/default/a": Head(1, 0, 10), "/default/b": Head(2, 0, 5)}
+    assert limit_heads(heads, target) == {
+        "/default/a": StreamEnds(1, 0, 10),
+        "/default/b": StreamEnds(2, 0, 5),
+    }

@@ -6,8 +6,8 @@ import pytest
 
 from ister.base import DEFAULT_URL, Origin
 from ister.base.errors import ConfigError
-from ister.spark.clients import Broker
-from ister.spark.options import READ_NAMES, Bound, ReadOptions, parse_time_ms, read_options
+from ister.spark.clients import BrokerEndpoint
+from ister.spark.options import READ_NAMES, ReadBound, ReadOptions, parse_time_ms, read_options
 
 TOPIC = {"topic": "/default/orders"}
 TLS = TOPIC | {"url": "isters://host:6655"}
@@ -21,7 +21,7 @@ def mistakes(given: dict[str, str], *, streaming: bool | None = None) -> str:
 
 def test_a_topic_is_enough() -> None:
     assert read_options(TOPIC) == ReadOptions(
-        broker=Broker(url=DEFAULT_URL), topics=("/default/orders",)
+        broker=BrokerEndpoint(url=DEFAULT_URL), topics=("/default/orders",)
     )
 
 
@@ -52,8 +52,8 @@ def test_topics_are_a_list_without_repetition() -> None:
 
 
 def test_a_batch_starts_at_the_earliest_and_a_stream_at_the_latest_message() -> None:
-    assert read_options(TOPIC, streaming=False).start == Bound(Origin.EARLIEST)
-    assert read_options(TOPIC, streaming=True).start == Bound(Origin.LATEST)
+    assert read_options(TOPIC, streaming=False).start == ReadBound(Origin.EARLIEST)
+    assert read_options(TOPIC, streaming=True).start == ReadBound(Origin.LATEST)
 
 
 def test_offsets_by_partition_are_understood_with_words_as_in_kafka() -> None:
@@ -192,10 +192,12 @@ def test_what_a_broker_wants_to_see_goes_along_and_the_token_is_not_shown() -> N
     with_file = read_options(TLS | {"tokenFile": "/run/secrets/token"})
     with_token = pickle.loads(pickle.dumps(read_options(TLS | {"token": " hunter2 "})))
 
-    assert options.broker == Broker(
+    assert options.broker == BrokerEndpoint(
         url="isters://host:6655", tls_ca="ca.pem", tls_cert="c.pem", tls_key="c.key"
     )
-    assert with_file.broker == Broker(url="isters://host:6655", token_file="/run/secrets/token")
+    assert with_file.broker == BrokerEndpoint(
+        url="isters://host:6655", token_file="/run/secrets/token"
+    )
     assert with_token.broker.token == "hunter2"
     assert "hunter2" not in repr(with_token)
 

@@ -78,7 +78,7 @@ def test_with_an_old_java_only_the_error_names_it(machine: Path) -> None:
 @pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[3]", 3), ("local[2,3]", 2)])
 def test_shuffles_have_a_partition_for_each_task_at_a_time(master: str, cores: int) -> None:
     assert tuning.cores_of(master) == cores
-    settings = tuning.tuned(master, cores=cores, memory_mib=16_000)
+    settings = tuning.tuned_settings(master, cores=cores, memory_mib=16_000)
     assert settings["spark.sql.shuffle.partitions"] == str(cores)
 
 
@@ -91,7 +91,7 @@ def test_all_cores_are_those_this_process_may_use() -> None:
     ("memory_mib", "heap"), [(2_000, "1024m"), (16_000, "4000m"), (256_000, "8192m")]
 )
 def test_the_heap_is_a_quarter_of_the_memory_within_bounds(memory_mib: int, heap: str) -> None:
-    settings = tuning.tuned("local[2]", cores=2, memory_mib=memory_mib)
+    settings = tuning.tuned_settings("local[2]", cores=2, memory_mib=memory_mib)
 
     assert settings["spark.driver.memory"] == heap
 
@@ -113,7 +113,7 @@ def test_a_container_has_no_more_memory_than_it_may_use(
 
 
 def test_a_cluster_keeps_its_own_memory_and_addresses() -> None:
-    settings = tuning.tuned("spark://host:7077", cores=2, memory_mib=16_000)
+    settings = tuning.tuned_settings("spark://host:7077", cores=2, memory_mib=16_000)
 
     assert "spark.driver.memory" not in settings
     assert "spark.driver.host" not in settings
@@ -133,13 +133,13 @@ def test_a_cluster_keeps_its_own_memory_and_addresses() -> None:
 def test_only_checkpoints_on_a_plain_disk_use_its_rename(
     checkpoint: str | None, master: str, local: bool
 ) -> None:
-    settings = tuning.tuned(master, cores=2, memory_mib=8_000, checkpoint=checkpoint)
+    settings = tuning.tuned_settings(master, cores=2, memory_mib=8_000, checkpoint=checkpoint)
 
     assert ("spark.sql.streaming.checkpointFileManagerClass" in settings) is local
 
 
 def test_the_log_settings_that_spark_is_pointed_to_are_there() -> None:
-    settings = tuning.tuned("local[2]", cores=2, memory_mib=8_000)
+    settings = tuning.tuned_settings("local[2]", cores=2, memory_mib=8_000)
 
     option = settings["spark.driver.extraJavaOptions"]
     path = Path(option.removeprefix("-Dlog4j2.configurationFile=file:"))

@@ -8,7 +8,7 @@ import gc, sys
 from importlib.machinery import ModuleSpec
 
 sys.modules["__main__"].__spec__ = ModuleSpec({name!r}, None)
-import ister.spark.source
+import ister.spark.data_source
 
 counts = []
 for _ in range(6):

@@ -103,19 +103,8 @@ def test_a_message_cannot_be_leased_twice() -> None:
     deliveries = deliveries_of()
     lease(deliveries, range(10))
 
-    assert not deliveries.is_free(range(9, 12))
     with pytest.raises(AssertionError):
         lease(deliveries, range(9, 12))
-
-
-def test_messages_acked_since_they_were_read_are_not_free() -> None:
-    deliveries = deliveries_of()
-    assert deliveries.is_free(range(5))
-
-    deliveries.skip(3, 4)
-
-    assert not deliveries.is_free(range(5))
-    assert deliveries.is_free([0, 1, 2, 4])
 
 
 def test_a_skipped_message_is_acked_and_never_handed_out() -> None:
@@ -128,16 +117,13 @@ def test_a_skipped_message_is_acked_and_never_handed_out() -> None:
     assert deliveries.cursor.take_changes() == [(0, 1), (2, 5)]
 
 
-def test_a_held_message_is_neither_new_nor_due_until_it_is_freed() -> None:
+def test_a_held_message_is_neither_new_nor_due() -> None:
     deliveries = deliveries_of()
 
     deliveries.hold([0, 1, 2])
     assert deliveries.due(0, 10) == []
     assert deliveries.next_new(3) == []
     assert deliveries.unsettled == 3
-
-    deliveries.free([1])
-    assert deliveries.due(0, 10) == [Redelivery(range(1, 2), 1)]
 
 
 def test_a_held_message_can_be_leased_from_where_it_is() -> None:
@@ -204,7 +190,6 @@ def test_a_lease_from_before_a_restart_is_refused_whatever_was_acknowledged_then
     deliveries = Deliveries(former.cursor, AckSettings(), numbers)
     lease(deliveries, [3], attempt=2)
 
-    assert deliveries.refusals(late, 0, 4) == [(0, 4)]
     assert deliveries.ack(late, 0, 4) == [(0, 4)]
     assert not deliveries.ack_through(late, 2)
 
@@ -300,16 +285,6 @@ def test_an_empty_or_backward_run_is_nothing() -> None:
     assert deliveries.nack(number, 3, 1, now_ms=0) == []
     assert deliveries.extend(number, 3, 1, now_ms=0, extension_ms=1) == []
     assert deliveries.in_flight == 4
-
-
-def test_refusals_can_be_asked_for_without_an_ack() -> None:
-    deliveries = deliveries_of()
-    number = lease(deliveries, range(4)).number
-
-    assert deliveries.refusals(number, 0, 4) == []
-    assert deliveries.refusals(number, 2, 6) == [(4, 6)]
-    assert deliveries.refusals(number + 1, 0, 4) == [(0, 4)]
-    assert (deliveries.in_flight, deliveries.refused) == (4, 0)
 
 
 def test_ack_through_acks_other_leases_and_what_waits() -> None:
@@ -449,7 +424,6 @@ def test_a_refusal_across_many_gaps_is_told_in_few_runs_that_cover_all_of_it() -
         deliveries.ack(again, offset, offset + 1)
 
     # An ack is refused as a whole: the lease has lost all of it.
-    assert deliveries.refusals(late, 0, 1_000) == [(0, 1_000)]
     refused = deliveries.nack(late, 0, 1_000, now_ms=TIMEOUT_MS)
 
     assert refused[:2] == [(1, 2), (3, 4)]

@@ -287,11 +287,11 @@ def test_other_settings_spare_nothing_that_is_on_its_way_to_the_dead_letters() -
 # Starting over.
 
 
-def test_a_seek_voids_every_lease() -> None:
+def test_another_cursor_voids_every_lease() -> None:
     deliveries = deliveries_of()
     number = lease(deliveries, range(10)).number
 
-    deliveries.seek(4)
+    deliveries.use(Cursor(4))
 
     assert deliveries.ack(number, 4, 10) == [(4, 10)]
     assert deliveries.next_new(10) == [NewRun(4, 10, 1)]
@@ -301,7 +301,7 @@ def test_a_seek_voids_every_lease() -> None:
 def test_a_seek_and_a_clear_begin_a_new_epoch() -> None:
     deliveries = deliveries_of()
 
-    deliveries.seek(4)
+    deliveries.use(Cursor(4))
     deliveries.clear()
 
     assert deliveries.epoch == 2
@@ -345,7 +345,7 @@ def test_retention_that_overtakes_a_subscription_moves_it_on() -> None:
 def test_a_delay_from_before_a_seek_does_not_come_back_with_one_after_it() -> None:
     deliveries = deliveries_of()
     deliveries.nack(lease(deliveries, range(4)).number, 0, 2, now_ms=0, delay_ms=500)
-    deliveries.seek(0)
+    deliveries.use(Cursor(0))
 
     deliveries.nack(lease(deliveries, range(4)).number, 3, 4, now_ms=0, delay_ms=500)
 

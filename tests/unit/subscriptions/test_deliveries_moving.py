@@ -35,7 +35,6 @@ def test_what_is_acknowledged_is_not_leased_any_more() -> None:
 
     assert not some.is_leased(number, 0, 3)
     assert some.is_leased(number, 2, 5)
-    assert some.refusals(number, 0, 3) == []
 
 
 def test_a_run_is_leased_over_parts_with_deadlines_of_their_own() -> None:

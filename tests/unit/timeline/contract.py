@@ -1,4 +1,4 @@
-"""What every store of timelines must do. See `Store` and `ister.timeline.deciding`."""
+"""What every store of timelines must do. See `Store` and `ister.timeline.rules`."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,6 @@ from tests.unit.timeline.acts import (
 from tests.unit.timeline.leasing import LeasingContract
 
 from ister.base.errors import (
-    BadRequestError,
     MessageChangedError,
     MessageExistsError,
     MessageLeasedError,
@@ -155,33 +154,6 @@ class StoreContract(LeasingContract):
         make(store, put("a", due=due))
 
         assert [slot.due_ms for slot in store.scan(topic, 0, START, END, 10)] == [due]
-
-    @pytest.mark.parametrize(
-        "bad",
-        [
-            Put(0, "", "shop", NOW, b""),
-            Put(0, "a\0b", "shop", NOW, b""),
-            Put(0, "\ud800", "shop", NOW, b""),
-            Put(0, "a", "\udfff", NOW, b""),
-            Put(0, "a", "shop", 2**62, b""),
-            Put(0, "a", "shop", -(2**70), b""),
-            Put(0, "a", "shop", NOW, b"", level=32),
-            Put(0, "a", "shop", NOW, b"", level=-1),
-        ],
-    )
-    def test_what_no_store_has_room_for_is_refused_alone(
-        self, store: Store, put: Callable[..., Put], topic: int, bad: Put
-    ) -> None:
-        outcomes = apply(store, put("before"), bad._replace(topic=topic), put("behind"))
-
-        assert [type(outcome) for outcome in outcomes] == [Changed, BadRequestError, Changed]
-        assert ids(everything(store, topic)) == ["before", "behind"]
-
-    def test_an_id_that_cannot_be_is_not_found(self, store: Store, topic: int) -> None:
-        assert refused(store, Delete(topic, "\ud800", "shop")) is MessageNotFoundError
-        assert refused(store, Done(topic, "a\0b", "c-1", 1)) is MessageNotFoundError
-        assert store.get(topic, "\ud800") is None
-        assert store.get(topic, "a\0b") is None
 
     def test_payloads_are_kept_to_the_byte(self, store: Store, topic: int) -> None:
         payloads = [b"", b"\0", bytes(range(256)), b"x" * 300_000]

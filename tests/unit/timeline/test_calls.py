@@ -14,17 +14,17 @@ from ister.timeline import (
     Changed,
     Done,
     Group,
+    GroupResult,
     Lease,
     MemoryStore,
     Put,
     Slot,
     Store,
-    Told,
     Work,
 )
 from ister.timeline.calls import Slots, pack, try_all, unpack
-from ister.timeline.frames import Frames, encode
-from ister.timeline.process import answer
+from ister.timeline.remote.frames import Frames, encode
+from ister.timeline.remote.process import answer
 
 NUMBERS = st.integers(-(2**70), 2**70)
 THINGS = st.lists(
@@ -61,7 +61,7 @@ def test_a_group_and_what_came_of_it_travel() -> None:
     made = pickle.loads(pickle.dumps(group))(store)
     told = pickle.loads(pickle.dumps(made))
 
-    assert isinstance(told, Told)
+    assert isinstance(told, GroupResult)
     first, second = told.outcomes
     assert isinstance(first, list)
     assert [type(one).__name__ for one in first] == ["Changed", "MessageExistsError"]

@@ -11,7 +11,7 @@ from tests.unit.timeline.acts import NOW
 
 from ister.base.errors import StorageTakenError
 from ister.timeline import FILE_NAME, Lease, Put, SqliteStore, Work, check_timelines
-from ister.timeline.check import FAULTS_MAX
+from ister.timeline.sqlite.check import FAULTS_MAX
 
 COUNT = 300
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ister.base.errors import CorruptedError
-from ister.timeline.cron import CronRule, parse_rule
-from ister.timeline.cron_firing import (
+from ister.timeline.cron.firing import (
     FIRINGS_MAX,
     SLOTS_MAX,
     CronState,
@@ -23,6 +22,7 @@ from ister.timeline.cron_firing import (
     start_state,
     take_back,
 )
+from ister.timeline.cron.rule import CronRule, parse_rule
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

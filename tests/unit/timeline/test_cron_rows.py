@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ister.timeline import MemoryStore, Place, Work, parse_rule, preview_one, tell_one
-from ister.timeline.cron_firing import start_state
-from ister.timeline.cron_rows import first_row, pack
+from ister.timeline.cron.firing import start_state
+from ister.timeline.cron.rows import first_row, pack
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ister.base.errors import BadRequestError
-from ister.timeline.cron import parse_rule
+from ister.timeline.cron.rule import parse_rule
 
 MINUTE = timedelta(minutes=1)
 # Compared in the middle: what is skipped may be a whole day.

@@ -4,7 +4,7 @@ import pytest
 
 from ister.base.errors import DiskFullError
 from ister.timeline import Changed, Delete, Lease, Outcomes, Put, Update, Work
-from ister.timeline.reserve import SPARED_COUNT, Sparing
+from ister.timeline.sqlite.reserve import FULL_COUNT_MAX, FullDiskCommits
 
 
 class Disk:
@@ -28,7 +28,7 @@ class Disk:
         return [Changed(getattr(change, "id", ""), 1, 1, 0, 0) for change in work.changes]
 
     def make(self, work: Work, *, leases: bool = True) -> Outcomes:
-        return Sparing(self.commit, self.commit_reserved, leases=leases).make(work)
+        return FullDiskCommits(self.commit, self.commit_reserved, leases=leases).make(work)
 
 
 def put(name: str) -> Put:
@@ -73,11 +73,11 @@ def test_a_transaction_is_never_divided() -> None:
 
 
 def test_many_changes_are_made_a_few_at_a_time() -> None:
-    disk = Disk(room=SPARED_COUNT)
-    names = [f"m{number}" for number in range(SPARED_COUNT * 2 + 1)]
+    disk = Disk(room=FULL_COUNT_MAX)
+    names = [f"m{number}" for number in range(FULL_COUNT_MAX * 2 + 1)]
 
     assert told(disk.make(Work([delete(name) for name in names]))) == names
-    assert disk.commits == [SPARED_COUNT, SPARED_COUNT, 1]
+    assert disk.commits == [FULL_COUNT_MAX, FULL_COUNT_MAX, 1]
 
 
 def test_changes_that_do_not_fit_together_are_made_in_halves() -> None:

@@ -10,7 +10,7 @@ from tests.unit.timeline.contract import StoreContract
 
 from ister.base.errors import CorruptedError, StorageFailedError, TopicNotFoundError
 from ister.timeline import FILE_NAME, Changed, Delete, Lease, Put, Row, SqliteStore, Update, Work
-from ister.timeline.sqlite import REMAINS_PER_CALL
+from ister.timeline.sqlite.store import PENDING_DELETES_PER_CALL
 
 
 class TestSqliteStore(StoreContract):
@@ -181,7 +181,7 @@ def test_a_large_topic_is_gone_at_once_and_its_messages_step_by_step(
     store: SqliteStore, file: Path
 ) -> None:
     other = store.create_topic("/default/other", "timeline", b"").number
-    count = REMAINS_PER_CALL * 2 + 1
+    count = PENDING_DELETES_PER_CALL * 2 + 1
     apply(store, *(Put(1, f"m{number}", "shop", NOW, b"") for number in range(count)))
     make(store, Put(other, "a", "shop", NOW, b""))
 

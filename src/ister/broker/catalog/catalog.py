@@ -46,23 +46,21 @@ from ister.broker.catalog.wanted import (
     TIMELINE_KINDS,
     check_same_settings,
     check_wanted,
-    no_letters,
+    not_for_dead_letters,
 )
-from ister.broker.durable.dead_letters import OnTopic, is_for_letters
-from ister.broker.live.topic import AnyTopic, Topic
-from ister.broker.scheduling.chores import Steps
-from ister.broker.schema_checks import GuardOf, no_guard
-from ister.broker.state.changes import NamespaceCreated
-from ister.broker.state.state import State
-from ister.broker.storage.committer import Done, ignore
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic
-from ister.broker.streams.streams import Streams
+from ister.broker.durable import OnTopic, takes_dead_letters
+from ister.broker.live import AnyTopic, Topic
+from ister.broker.scheduling import Done, Steps, ignore
+from ister.broker.schema_checks import SchemaCheckOf, no_schema_check
+from ister.broker.state import NamespaceCreated, State
+from ister.broker.storage import Storage, Write
+from ister.broker.streams import Streams, StreamTopic
+from ister.broker.subscriptions import Durables
 from ister.broker.timelines import Timelines
 
 if TYPE_CHECKING:
     from ister.broker.catalog.subscribers import Subscribers
-    from ister.broker.live.subscription import Subscription
+    from ister.broker.live import Subscription
 
 # Of these, every storage knows without having been told.
 ALWAYS_THERE = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
@@ -72,7 +70,7 @@ CLASHES_SHOWN = 5
 
 
 class Catalog:
-    """See the module. Set `subscribers` before anything is made."""
+    """The topics of a broker. Set `subscribers` before anything is made."""
 
     subscribers: "Subscribers"
 
@@ -81,6 +79,7 @@ class Catalog:
         *,
         limits: Limits,
         streams: Streams,
+        durables: Durables,
         new_number: Callable[[], int],
         auto_create: AutoCreate,
     ) -> None:
@@ -89,7 +88,7 @@ class Catalog:
         self.names = SortedNames()
         # Of a broker that has a store for them.
         self.timelines: Timelines | None = None
-        self.guard_of: GuardOf = no_guard
+        self.schema_check_of: SchemaCheckOf = no_schema_check
         # Told of a partitioned topic that was made or has grown.
         self.on_partitions_added: Callable[[TopicName], object] = lambda _: None
         # What deleted topics had counted: totals never fall.
@@ -102,6 +101,7 @@ class Catalog:
         )
         self._limits = limits
         self._streams = streams
+        self._durables = durables
         self._new_number = new_number
         self._auto_create = auto_create
         self._partitioned: dict[str, list[AnyTopic]] = {}
@@ -127,9 +127,8 @@ class Catalog:
     def adopt(self, storage: Storage) -> None:
         """Take over what the state of a storage knows."""
         self.namespaces.adopt(storage.state.namespaces)
-        for topic in storage.topics.values():
+        for topic in self._streams.topics_of(storage).values():
             self._add(topic)
-            topic.guard = self.guard_of(topic.name)
         for name, partitions in storage.state.partitioned.items():
             self._partitioned[name] = [
                 self.topics[partition_name(name, n)] for n in range(partitions)
@@ -186,7 +185,8 @@ class Catalog:
         if kind == OFF:
             raise TopicNotFoundError(name)
         # A live topic would take no dead letters: they would come again and again.
-        return "stream" if is_for_letters(name, self._streams.durables) else kind
+        named = (durable.acks.dead_letter_topic for durable in self._durables)
+        return "stream" if takes_dead_letters(name, named) else kind
 
     def partition_count(self, name: str) -> int:
         """Return the number of partitions of a topic, 0 for any other topic or pattern."""
@@ -254,7 +254,7 @@ class Catalog:
         if isinstance(found, StreamTopic):
             done(found)
         elif found is not None or name in self._partitioned:
-            done(no_letters(name))
+            done(not_for_dead_letters(name))
         else:
 
             def on_done(error: IsterError | None) -> None:
@@ -264,7 +264,7 @@ class Catalog:
 
             self.create(name, on_done, kind="stream", stream=settings)
 
-    def check_letters(self, names: Collection[str]) -> None:
+    def check_dead_letters(self, names: Collection[str]) -> None:
         """Raise when no dead letters may go to a topic, or when it is one that cannot take them.
 
         Several names are in one namespace and end alike: those of a subscription on many topics. Of
@@ -275,15 +275,15 @@ class Catalog:
             is_there = name in self.topics or name in self._partitioned
             is_there = is_there or (timelines is not None and timelines.has(name))
             if is_there or not looked:
-                self._check_letters(name)
+                self._check_dead_letters(name)
             looked = looked or not is_there
 
-    def _check_letters(self, name: str) -> None:
+    def _check_dead_letters(self, name: str) -> None:
         check_not_reserved(name)
         found = self.topics.get(name)
         self._check_no_timeline(name)
         if name in self._partitioned or isinstance(found, Topic):
-            raise no_letters(name)
+            raise not_for_dead_letters(name)
         if found is not None:
             return
         # As for anybody who creates a topic.
@@ -292,10 +292,10 @@ class Catalog:
         if find_partition(name) is not None:
             raise BadNameError(name, "names ending in '-part-N' belong to partitioned topics")
 
-    def set_guards(self, topics: Iterable[AnyTopic]) -> None:
-        """Ask anew who guards some topics."""
+    def refresh_schema_checks(self, topics: Iterable[AnyTopic]) -> None:
+        """Look up the schema checks of some topics again."""
         for topic in topics:
-            topic.guard = self.guard_of(topic.name)
+            topic.schema_check = self.schema_check_of(topic.name)
 
     # Making
 
@@ -411,7 +411,7 @@ class Catalog:
             return
         namespace = namespace_of(topic)
         if namespace not in ALWAYS_THERE and namespace not in storage.state.namespaces:
-            storage.record([NamespaceCreated(namespace)], ignore)
+            storage.commit(Write(changes=[NamespaceCreated(namespace)]), ignore)
         made: list[StreamTopic] = []
 
         def on_done(error: IsterError | None) -> None:
@@ -419,13 +419,16 @@ class Catalog:
                 self._take_back(topic, made)
             done(error)
 
-        total = self.partition_count(topic) + len(names)
         made += self._streams.create(
-            names, settings, on_done, partitioned=topic if partitioned else "", partitions=total
+            names,
+            settings,
+            on_done,
+            partitioned=topic if partitioned else "",
+            partitions=self.partition_count(topic) + len(names),
+            cover=self._durables.plan_cover(names, storage, settings),
         )
         for part in made:
             self._add(part)
-            part.guard = self.guard_of(part.name)
         if partitioned:
             self._partitioned.setdefault(topic, []).extend(made)
         self.subscribers.on_streams(made)
@@ -444,7 +447,6 @@ class Catalog:
         topics = [Topic(name, self._new_number()) for name in names]
         for topic in topics:
             self._add(topic)
-            topic.guard = self.guard_of(topic.name)
         self.subscribers.on_live(topics)
         return topics
 
@@ -452,6 +454,7 @@ class Catalog:
         if topic.name not in self.topics:
             self.names.add(topic.name)
         self.topics[topic.name] = topic
+        topic.schema_check = self.schema_check_of(topic.name)
 
     def _remove(self, name: str) -> None:
         if self.topics.pop(name, None) is not None:
@@ -538,7 +541,7 @@ class Catalog:
             yield from self.subscribers.end(ended, live, reason)
             yield from self._streams.end_followers([t for t in gone if isinstance(t, StreamTopic)])
             names = {name, *(part.name for part in gone)}
-            yield from self._streams.durables.on_topics_gone(names, reason)
+            yield from self._durables.on_topics_gone(names, reason)
         finally:
             # Last: closing has counted what was still queued as dropped.
             for part in gone:

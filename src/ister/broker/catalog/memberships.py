@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ister.base import EARLIEST, LATEST, AckSettings, Position
-from ister.broker.consumers.consumer import Consumer
-from ister.broker.durable.lease_numbers import slot_of
-from ister.broker.durable.subscription import DurableSubscription, Run, TimedRun
-from ister.broker.durable.wanted import Wanted
-from ister.broker.live.subscription import Subscription
-from ister.broker.storage.storage import Storage
+from ister.base.errors import IsterError
+from ister.broker.consumers import Consumer
+from ister.broker.durable import DurableSubscription, Run, TimedRun, slot_of
+from ister.broker.live import Subscription
+from ister.broker.scheduling import Done, after_all
+from ister.broker.storage import Storage
+from ister.broker.subscriptions import Wanted
 
 AnyRun = Run | TimedRun
 Act = Callable[[DurableSubscription, Sequence[Any]], list[Run]]
@@ -75,10 +76,14 @@ class Membership:
         assert self.wanted is not None
         return replace(self.wanted, start=EARLIEST)
 
-    @property
-    def storages(self) -> list[Storage]:
-        """Where its acknowledgements are kept."""
-        return [d.storage for d in self.durables]
+    def confirm(self, done: Done) -> None:
+        """Have `done` called when every journal has what was acknowledged so far."""
+        each = after_all(len(self.durables), done)
+        for durable in self.durables:
+            try:
+                durable.ack_journal.confirm(each)
+            except IsterError as error:
+                each(error)
 
     @property
     def life(self) -> int:

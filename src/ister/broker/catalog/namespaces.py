@@ -17,13 +17,13 @@ from ister.base.errors import (
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
 )
-from ister.broker.state.changes import NamespaceCreated, NamespaceDeleted
-from ister.broker.storage.committer import Done, after_all
-from ister.broker.storage.storage import Storage
+from ister.broker.scheduling import Done, after_all
+from ister.broker.state import NamespaceCreated, NamespaceDeleted
+from ister.broker.storage import Storage, Write
 
 
 class Namespaces:
-    """See the module. `find_use` tells what a namespace is in use by, empty for nothing."""
+    """The namespaces of a broker. `find_use` says what one is in use by, empty for nothing."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Namespaces:
             done(error)
 
         if self._storages:
-            self._storages[0].record([NamespaceCreated(namespace)], on_done)
+            self._storages[0].commit(Write(changes=[NamespaceCreated(namespace)]), on_done)
             self._own.add(namespace)
         else:
             self._own.add(namespace)
@@ -106,4 +106,4 @@ class Namespaces:
         # Each of them may know it: it is told of a namespace with the first topic in it.
         each = after_all(len(self._storages), on_done)
         for storage in self._storages:
-            storage.record([NamespaceDeleted(namespace)], each)
+            storage.commit(Write(changes=[NamespaceDeleted(namespace)]), each)

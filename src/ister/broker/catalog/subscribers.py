@@ -32,17 +32,14 @@ from ister.base.errors import (
 from ister.base.limits import Limits
 from ister.broker.catalog.catalog import Catalog
 from ister.broker.catalog.memberships import Membership, SubscribeOptions
-from ister.broker.consumers.consumer import Consumer, QueueBudget, Sink, nothing
-from ister.broker.durable.subscription import DurableSubscription
-from ister.broker.durable.subscriptions import Durables
-from ister.broker.durable.wanted import Wanted, check_expire_after
-from ister.broker.live.subscription import RandomSlot, Subscription
-from ister.broker.live.topic import Topic
-from ister.broker.scheduling.chores import Steps
-from ister.broker.state.changes import SubscriptionCreated
-from ister.broker.storage.committer import Done
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.consumers import Consumer, QueueBudget, Sink, nothing
+from ister.broker.durable import DurableSubscription
+from ister.broker.live import RandomSlot, Subscription, Topic
+from ister.broker.scheduling import Done, Steps
+from ister.broker.state import SubscriptionCreated
+from ister.broker.storage import Storage
+from ister.broker.streams import StreamTopic
+from ister.broker.subscriptions import Durables, Wanted, check_expire_after
 from ister.subscriptions import Filter, KeyMatcher, Policy, SubscriptionType, check_globs
 
 SubscriptionKey = tuple[Pattern, str]
@@ -50,7 +47,7 @@ OnAttached = Callable[[Membership | IsterError], object]
 
 
 class Subscribers:
-    """See the module."""
+    """The consumers of a broker, and the subscriptions they are attached to."""
 
     def __init__(
         self,
@@ -68,6 +65,8 @@ class Subscribers:
         self._random_slot = random_slot
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
         self._wildcards: dict[SubscriptionKey, Subscription] = {}
+        # Of consumers of live topics: those of a pattern may come to cover streams as well.
+        self._memberships: dict[Subscription, dict[Consumer, Membership]] = {}
 
     def __len__(self) -> int:
         return len(self._subscriptions) + len(self._durables)
@@ -166,10 +165,14 @@ class Subscribers:
         subscription = membership.live
         if subscription is None:
             return
-        subscription.detach(membership.consumer)
+        self._detach_live(subscription, membership.consumer)
         key = (subscription.pattern, subscription.name)
         if not subscription.consumers and self._subscriptions.get(key) is subscription:
             self._remove_subscription(key)
+
+    def _detach_live(self, subscription: Subscription, consumer: Consumer) -> None:
+        self._memberships.get(subscription, {}).pop(consumer, None)
+        subscription.detach(consumer)
 
     def find_live(self, topic: str, name: str) -> Subscription | None:
         """Return the subscription of that name on a live topic, if there is one."""
@@ -254,7 +257,7 @@ class Subscribers:
 
     def _cover_by(self, key: SubscriptionKey, topics: Sequence[StreamTopic]) -> Steps:
         storage = topics[0].storage
-        for membership in list(self._wildcards[key].memberships.values()):
+        for membership in list(self._memberships.get(self._wildcards[key], {}).values()):
             if membership.left:
                 continue
             wanted, late = membership.wanted_anew(), _on_late(membership)
@@ -302,7 +305,7 @@ class Subscribers:
             while subscription.consumers:
                 consumer = subscription.consumers[0]
                 consumer.sink.consumer_closed(consumer.channel, reason)
-                subscription.detach(consumer)
+                self._detach_live(subscription, consumer)
                 yield
             subscription.topics = []
 
@@ -332,7 +335,7 @@ class Subscribers:
         )
         membership.live = subscription
         membership.wanted = wanted
-        subscription.memberships[membership.consumer] = membership
+        self._memberships.setdefault(subscription, {})[membership.consumer] = membership
 
     def _attach_durable(
         self,
@@ -398,7 +401,7 @@ class Subscribers:
         return [
             topic
             for topic in covered
-            if durables.is_free(topic) or (own is not None and own.covers(topic.name))
+            if durables.is_free(topic) or (own is not None and own.coverage.covers(topic.name))
         ]
 
     def _join(
@@ -446,6 +449,7 @@ class Subscribers:
     def _remove_subscription(self, key: SubscriptionKey) -> None:
         subscription = self._subscriptions.pop(key)
         self._wildcards.pop(key, None)
+        self._memberships.pop(subscription, None)
         for topic in subscription.topics:
             topic.detach(subscription)
         subscription.topics = []

@@ -61,7 +61,7 @@ def _shown(name: str, value: object) -> str:
     return limit_text(name, value) if value else "0"
 
 
-def no_letters(name: str) -> WrongKindError:
+def not_for_dead_letters(name: str) -> WrongKindError:
     """Return the error for a topic that takes no dead letters."""
     way_out = "dead letters need a plain stream: delete it, or name another `dead_letter_topic`"
     return WrongKindError(name, "live or partitioned", way_out)

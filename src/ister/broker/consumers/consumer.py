@@ -12,60 +12,17 @@ Always true:
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
 from ister.base import ConsumerReport
 from ister.base.errors import IsterError
 from ister.base.limits import CREDIT_MAX, Limits
-from ister.broker.scheduling.turns import Turns
+from ister.broker.consumers.sink import Sink, SourceTopic
+from ister.broker.scheduling import Turns
 from ister.codec import Batch, Codec
-from ister.subscriptions import KeyMatcher, Responder
-
-if TYPE_CHECKING:
-    from ister.broker.live.topic import Topic
-    from ister.broker.streams.stream import StreamTopic
-
+from ister.subscriptions import KeyMatcher
 
 # Batches sent from a queue, or passed on from it, without a look at the clock: 5 µs each.
 BATCHES_AT_ONCE = 64
-
-
-class Sink(Protocol):
-    """The way to a consumer: a door implements it for one connection."""
-
-    # False while the connection's own send buffer is full.
-    writable: bool
-    address: str
-    # How the client deals with requests; the sink counts those it sends.
-    responder: Responder
-
-    def deliver(self, channel: int, topic: "Topic", batch: Batch) -> None:
-        """Send a batch."""
-
-    def deliver_leased(
-        self,
-        channel: int,
-        topic: "StreamTopic",
-        batch: Batch,
-        lease: int,
-        attempt: int,
-        lease_ms: int,
-    ) -> None:
-        """Send a batch of a stream, to be acknowledged under `lease`."""
-
-    def slow_consumer(self, channel: int, dropped: int) -> None:
-        """Tell the consumer how many messages it has lost so far."""
-
-    def active_changed(self, channel: int, *, active: bool) -> None:
-        """Tell a standby that it was promoted."""
-
-    def consumer_closed(
-        self, channel: int, reason: str, *, error: IsterError | None = None
-    ) -> None:
-        """Tell the consumer that the broker closed it, and by which error, if by one."""
-
-    def leases_void(self, channel: int, leases: int, *, active: bool) -> None:
-        """Tell the consumer that what it holds of streams is void; `leases` names what follows."""
 
 
 def nothing() -> None:
@@ -94,14 +51,14 @@ class QueueBudget:
 
 
 class Consumer:
-    """See the module."""
+    """One consumer of a subscription: its credit, and the queue of what it cannot take yet."""
 
     __slots__ = (
         "_budget",
         "_delivered_before",
+        "_notified_dropped",
         "_queue",
         "_sent_of_first",
-        "_told_dropped",
         "_waits",
         "channel",
         "credit_bytes",
@@ -113,9 +70,9 @@ class Consumer:
         "matcher",
         "name",
         "on_closed",
+        "on_credit",
         "on_void",
         "owner",
-        "pumps",
         "queued_bytes",
         "queued_count",
         "relieve",
@@ -137,7 +94,7 @@ class Consumer:
         # Who leases messages of a stream: the same client under the same name.
         self.identity = (owner, name)
         # What else to do when there is credit again: durable subscriptions hand out then.
-        self.pumps: list[Callable[[], object]] = []
+        self.on_credit: list[Callable[[], object]] = []
         # The same, of a shared subscription on live topics: sends what waits for the others.
         self.relieve: Callable[[Consumer], object] | None = None
         # Of a client that comes back: the leases it still holds, if it says.
@@ -156,8 +113,8 @@ class Consumer:
         self.dropped = 0
         self._budget = budget
         self._delivered_before = 0
-        self._told_dropped = 0
-        self._queue: deque[tuple[Topic, Batch]] = deque()
+        self._notified_dropped = 0
+        self._queue: deque[tuple[SourceTopic, Batch]] = deque()
         # How many messages of the queue's first batch have been sent. Cutting off the rest each
         # time instead would copy a large batch once for every small grant of credit.
         self._sent_of_first = 0
@@ -177,7 +134,7 @@ class Consumer:
         """
         return self.delivered - self._delivered_before + self.queued_count
 
-    def offer(self, topic: "Topic", batch: Batch) -> None:
+    def offer(self, topic: SourceTopic, batch: Batch) -> None:
         """Send `batch` now, or queue it, dropping the oldest when the queue is full."""
         count, sink = batch.count, self.sink
         if (
@@ -195,7 +152,7 @@ class Consumer:
             return
         self.enqueue(topic, batch)
         if not self._waits:
-            self.pump()
+            self.send_queued()
 
     def grant(self, count: int, size_bytes: int) -> None:
         """Add credit, and use it."""
@@ -211,8 +168,8 @@ class Consumer:
     def resume(self) -> None:
         """Send what there is room for again, of live topics and of streams."""
         self._send_waiting()
-        for pump in self.pumps:
-            pump()
+        for call in self.on_credit:
+            call()
 
     def close(self, reason: str, *, error: IsterError | None = None) -> None:
         """The broker ends it: tell the consumer, and whoever attached it."""
@@ -220,7 +177,7 @@ class Consumer:
         self.on_closed()
 
     def send_leased(
-        self, topic: "StreamTopic", batch: Batch, lease: int, attempt: int, lease_ms: int
+        self, topic: SourceTopic, batch: Batch, lease: int, attempt: int, lease_ms: int
     ) -> None:
         """Send a batch of a stream. The caller has looked at the credit."""
         count = batch.count
@@ -230,10 +187,10 @@ class Consumer:
         topic.messages_out += count
         self.sink.deliver_leased(self.channel, topic, batch, lease, attempt, lease_ms)
 
-    def pump(self) -> None:
+    def send_queued(self) -> None:
         """Send from the queue while credit and connection allow."""
         queue = self._queue
-        told_nothing = self._told_dropped == 0
+        not_notified = self._notified_dropped == 0
         sent = 0
         while queue and self.credit_count > 0 and self.credit_bytes > 0 and self.sink.writable:
             if sent % BATCHES_AT_ONCE == BATCHES_AT_ONCE - 1 and not self._budget.turns.join():
@@ -245,8 +202,8 @@ class Consumer:
             self._budget.holders.discard(self)
         elif self._budget.queued_bytes > self._budget.limits.queues_bytes_max:
             self._budget.shed()
-        if self.dropped != self._told_dropped and (sent or told_nothing):
-            self.tell_dropped()
+        if self.dropped != self._notified_dropped and (sent or not_notified):
+            self.notify_dropped()
 
     def send_from(self, other: "Consumer") -> None:
         """Send what waits in the queue of another one, while credit and connection allow."""
@@ -260,7 +217,7 @@ class Consumer:
         if not other.queued_count:
             self._budget.holders.discard(other)
         if sent:
-            other.tell_dropped()
+            other.notify_dropped()
 
     def wait(self) -> None:
         """Go on sending what waits in a later turn of the loop."""
@@ -275,7 +232,7 @@ class Consumer:
 
     def _send_waiting(self) -> None:
         if self._queue:
-            self.pump()
+            self.send_queued()
         elif self.relieve is not None:
             self.relieve(self)
 
@@ -285,19 +242,19 @@ class Consumer:
             self._drop_first()
         if not self._queue:
             self._budget.holders.discard(self)
-        if self._told_dropped == 0:
-            self.tell_dropped()
+        if self._notified_dropped == 0:
+            self.notify_dropped()
 
-    def tell_dropped(self) -> None:
+    def notify_dropped(self) -> None:
         """Tell a slow consumer that it is slow: at the first drop, then as it makes progress.
 
         One notice for every drop would only make a slow connection slower.
         """
-        if self.dropped != self._told_dropped and self.sink.writable:
-            self._told_dropped = self.dropped
+        if self.dropped != self._notified_dropped and self.sink.writable:
+            self._notified_dropped = self.dropped
             self.sink.slow_consumer(self.channel, self.dropped)
 
-    def take_first(self) -> "tuple[Topic, Batch] | None":
+    def take_first(self) -> tuple[SourceTopic, Batch] | None:
         """Take what was never sent of the first batch out of the queue."""
         if not self._queue:
             self._budget.holders.discard(self)
@@ -312,9 +269,9 @@ class Consumer:
         self.queued_bytes, former.queued_bytes = former.queued_bytes, 0
         if self._queue:
             self._budget.holders.add(self)
-        self.pump()
+        self.send_queued()
 
-    def give_queue(self) -> "tuple[deque[tuple[Topic, Batch]], int]":
+    def give_queue(self) -> tuple[deque[tuple[SourceTopic, Batch]], int]:
         """Return the queue, and how many messages of its first batch were sent; forget both."""
         given = self._queue, self._sent_of_first
         self._queue, self._sent_of_first = deque(), 0
@@ -323,7 +280,7 @@ class Consumer:
 
     def on_left(self) -> None:
         """It has left: whatever becomes of its queue, it is not told."""
-        self._told_dropped = -1
+        self._notified_dropped = -1
 
     def report(self, *, active: bool) -> ConsumerReport:
         """Return the figures of this consumer."""
@@ -338,7 +295,7 @@ class Consumer:
             dropped=self.dropped,
         )
 
-    def _send(self, topic: "Topic", batch: Batch) -> None:
+    def _send(self, topic: SourceTopic, batch: Batch) -> None:
         count = batch.count
         self.credit_count -= count
         self.credit_bytes -= batch.size_bytes
@@ -346,7 +303,7 @@ class Consumer:
         topic.messages_out += count
         self.sink.deliver(self.channel, topic, batch)
 
-    def take_part(self, count_max: int) -> "tuple[Topic, Batch]":
+    def take_part(self, count_max: int) -> tuple[SourceTopic, Batch]:
         """Take up to so many messages of the queue's first batch, of those that were not sent."""
         topic, batch = self._queue[0]
         start = self._sent_of_first
@@ -363,7 +320,7 @@ class Consumer:
         self.queued_count -= count_max
         return topic, batch.slice(start, start + count_max)
 
-    def enqueue(self, topic: "Topic", batch: Batch) -> None:
+    def enqueue(self, topic: SourceTopic, batch: Batch) -> None:
         """Queue `batch`, dropping the oldest when the queue is full."""
         batch = batch.detached()
         self._queue.append((topic, batch))

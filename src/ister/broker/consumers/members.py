@@ -17,15 +17,19 @@ from ister.subscriptions import Ring, SubscriptionType
 
 
 class Members:
-    """See the module."""
+    """The consumers of one subscription."""
 
-    __slots__ = ("by_name", "consumers", "ring", "type")
+    __slots__ = ("away", "by_name", "consumers", "delivered_before", "ring", "type")
 
     def __init__(self, type_: SubscriptionType) -> None:
         self.type = type_
         self.consumers: list[Consumer] = []
         self.by_name: dict[str, Consumer] = {}
         self.ring = Ring()
+        # Those whose connection broke, and for whom leases are kept for a while.
+        self.away: set[tuple[str, str]] = set()
+        # Messages delivered to those that have left.
+        self.delivered_before = 0
 
     def join(
         self, consumer: Consumer, *, of: tuple[str, str], consumers_max: int
@@ -40,9 +44,11 @@ class Members:
         if former is not None:
             former.sink.consumer_closed(former.channel, "the same consumer connected again")
             self.consumers[self.consumers.index(former)] = consumer
+            self.delivered_before += former.delivered
         else:
             self.consumers.append(consumer)
         self.by_name[consumer.name] = consumer
+        self.away.discard(consumer.identity)
         if self.type is SubscriptionType.KEY_SHARED:
             if former is not None:
                 self.ring.leave(consumer.name)
@@ -64,10 +70,16 @@ class Members:
         if self.ring.globs_with(consumer.matcher) > KEY_GLOBS_MAX:
             raise LimitReachedError("key_globs_max", KEY_GLOBS_MAX)
 
+    @property
+    def delivered(self) -> int:
+        """Messages delivered to all consumers, those included that have left."""
+        return self.delivered_before + sum(consumer.delivered for consumer in self.consumers)
+
     def leave(self, consumer: Consumer) -> Consumer | None:
         """Remove a consumer; returns the one that is promoted by that, after telling it."""
         was_active = self.is_active(consumer)
         self.consumers.remove(consumer)
+        self.delivered_before += consumer.delivered
         del self.by_name[consumer.name]
         if self.type is SubscriptionType.KEY_SHARED:
             self.ring.leave(consumer.name)

@@ -37,12 +37,19 @@ from ister.base.limits import (
 )
 from ister.broker.delayed.envelope import Envelope, Letter, batches_of, open_row, pack, row_name
 from ister.broker.delayed.outlet import Outlet
-from ister.broker.live.topic import Topic
-from ister.broker.scheduling.chores import Chores, Steps
-from ister.broker.streams.stream import StreamTopic
-from ister.broker.timelines import HoldersChange, TimelineConsumer, Timelines, TimelineTopic
-from ister.broker.timelines.committer import WAITING_BYTES_MAX
-from ister.broker.timelines.timelines import DELAYED
+from ister.broker.live import Topic
+from ister.broker.scheduling import Chores, Steps
+from ister.broker.streams import StreamTopic
+from ister.broker.timelines import (
+    HoldersChange,
+    TimelineConsumer,
+    Timelines,
+    TimelineTopic,
+    change_messages,
+    finish_leases,
+)
+from ister.broker.timelines.settings import DELAYED
+from ister.broker.timelines.store import WAITING_BYTES_MAX
 from ister.codec import NO_SCHEMA, Batch
 from ister.telemetry import Occasions
 from ister.timeline import Changed, Done, Outcomes, Put, Release, Row
@@ -149,7 +156,7 @@ class Delays:
         elif topic.committer.full:
             done(LimitReachedError("timelines_waiting_bytes", WAITING_BYTES_MAX))
         else:
-            topic.change(puts, partial(self._on_put, done), atomic=False)
+            change_messages(topic, puts, partial(self._on_put, done), atomic=False)
 
     def _on_put(self, done: Callable[[IsterError | None], object], outcomes: Outcomes) -> None:
         if isinstance(outcomes, IsterError):
@@ -362,7 +369,7 @@ class Delays:
             self._held_bytes -= sum(letter.size_bytes for letter in letters)
             self._set_credit()
 
-        self._consumer.finish(changes, on_done)
+        finish_leases(self._consumer, changes, on_done)
 
     def _set_credit(self) -> None:
         if self._consumer is not None:

@@ -13,7 +13,7 @@ import msgspec
 
 from ister.base.errors import CorruptedError
 from ister.base.limits import PRODUCER_BATCH_BYTES, PRODUCER_BATCH_COUNT
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.streams import StreamTopic
 from ister.codec import NO_SCHEMA, Batch, SchemaRef, encode
 from ister.timeline import Row
 

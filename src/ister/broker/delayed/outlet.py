@@ -24,10 +24,10 @@ import structlog
 from ister.base.errors import IsterError, StorageUncertainError
 from ister.base.limits import MIB
 from ister.broker.delayed.envelope import Letter, batches_of
-from ister.broker.state.changes import Sequenced, encode_changes
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.state import Sequenced
+from ister.broker.storage import Write
+from ister.broker.streams import StreamTopic
 from ister.codec import Batch
-from ister.log import Kind
 from ister.telemetry import Occasions
 
 # One entry of the journal: a few milliseconds of the event loop, and of the disk.
@@ -43,14 +43,14 @@ Settle = Callable[[Sequence[Letter]], object]
 class Outlet:
     """See the module.
 
-    `word` is the producer that versions are noted under. `told` throttles the log for all streams
+    `producer` is the name that versions are noted under. `told` throttles the log for all streams
     together.
     """
 
     def __init__(
         self,
         stream: StreamTopic,
-        word: str,
+        producer: str,
         batch_bytes: int,
         *,
         finish: Settle,
@@ -58,7 +58,7 @@ class Outlet:
         told: Occasions,
     ) -> None:
         self.stream = stream
-        self._word = word
+        self._producer = producer
         self._batch_bytes = batch_bytes
         self._finish = finish
         self._release = release
@@ -76,7 +76,7 @@ class Outlet:
 
     def has_stored(self, version: int) -> bool:
         """Return whether the message that has this version is in the stream."""
-        record = self.stream.record.producers.find(self._word)
+        record = self.stream.record.producers.find(self._producer)
         if record is None:
             return False
         return any(first <= version < first + count for first, _, count in record.runs)
@@ -118,7 +118,7 @@ class Outlet:
         stream, storage = self.stream, self.stream.storage
         storage.committer.check_room()
         first, last = letters[0].row.version, letters[-1].row.version
-        noted = Sequenced(stream.record.topic, self._word, first, last - first + 1)
+        noted = Sequenced(stream.record.topic, self._producer, first, last - first + 1)
         stored: list[Batch] = []
         # All of them first: what is stamped has to be stored.
         for batch in list(batches_of(letters, self._batch_bytes)):
@@ -127,20 +127,8 @@ class Outlet:
             if new is not None:
                 stream.stamp(new)
                 stored.append(new)
-        changes = encode_changes([noted])
-        if stored:
-            storage.log.append_transaction([stream.part(batch) for batch in stored], changes)
-        else:
-            storage.log.append(Kind.CHANGES, 0, (changes,), sync=True)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None:
-                storage.state.on_changes([noted])
-                for batch in stored:
-                    stream.on_committed(batch, sequenced=False)
-            self._on_stored(letters, error)
-
-        storage.committer.add(on_done)
+        write = Write(batches=[(stream, batch) for batch in stored], changes=[noted])
+        storage.commit(write, lambda error: self._on_stored(letters, error))
 
     def _on_stored(self, letters: list[Letter], error: IsterError | None) -> None:
         if error is None:

@@ -10,28 +10,26 @@ Always true:
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from ister.base import AckSettings, StreamSettings, TopicName, find_partition, parse_topic
 from ister.base.errors import BadRequestError, IsterError
 from ister.base.limits import ATTRIBUTES_COUNT_MAX, MIB, NAME_BYTES_MAX
-from ister.broker.durable.partition import Again, Partition
-from ister.broker.durable.selection import TTL_ATTRIBUTE, runs_of, slots_of
-from ister.broker.state.changes import Acked, Change, encode_changes
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.durable.partition import Partition
+from ister.broker.durable.poison import PoisonPolicy
+from ister.broker.state import Acked, Change
+from ister.broker.storage import Write
+from ister.broker.streams import StreamTopic
 from ister.codec import NO_SCHEMA, Batch, Column, encode
 from ister.subscriptions import keys_of
-
-if TYPE_CHECKING:
-    from ister.broker.durable.subscription import DurableSubscription
+from ister.subscriptions.planning import TTL_ATTRIBUTE, Purpose, State, runs_of, slots_of
 
 OnTopic = Callable[[StreamTopic | IsterError], object]
 
 # Letters looked at in one go, and the payloads of one batch of them, one large message apart.
-LETTERS_AT_ONCE = 1_024
-LETTERS_BYTES = 1 * MIB
+DEAD_LETTERS_AT_ONCE = 1_024
+DEAD_LETTERS_BYTES = 1 * MIB
 # How topics of dead letters end that nobody has named.
-LETTERS_ENDING = "-dlq"
+DEAD_LETTERS_ENDING = "-dlq"
 
 
 class DeadLetters:
@@ -46,17 +44,17 @@ class DeadLetters:
         self._broker = broker
         self._find_topic = find_topic
 
-    def bury(self, partition: Partition) -> None:
-        """Put what was delivered too often among the dead letters; tells the subscription.
+    def put(self, partition: Partition, policy: PoisonPolicy) -> None:
+        """Put what was delivered too often among the dead letters, and tell `policy` of that.
 
         What has to be read first is left: call again when it is there.
         """
-        dead = partition.deliveries.exhausted(LETTERS_AT_ONCE)
-        waiting = [letter for letter in dead if letter[0] not in partition.burying]
+        dead = partition.deliveries.exhausted(DEAD_LETTERS_AT_ONCE)
+        waiting = [letter for letter in dead if letter[0] not in partition.dead.pending]
         while waiting:
-            batch = partition.old_batch(waiting[0][0], Again.DEAD_LETTER)
-            if batch is None and partition.is_gone(Again.DEAD_LETTER):
-                partition.subscription.quarantine.on_gone(partition, [waiting.pop(0)[0]])
+            batch = partition.batch_at(waiting[0][0], Purpose.DEAD_LETTER)
+            if batch is None and partition.is_gone(Purpose.DEAD_LETTER):
+                policy.on_gone(partition, [waiting.pop(0)[0]])
                 continue
             if batch is None:
                 return
@@ -64,30 +62,35 @@ class DeadLetters:
             here = {offset: failures for offset, failures in waiting if offset < end}
             waiting = waiting[len(here) :]
             slots = slots_of(batch, list(here))
-            if partition.held_back and partition.gate is not None:
+            if partition.state is State.RESTORING and partition.gate is not None:
                 keys = keys_of(batch)
                 partition.gate.admit([keys[s] for s in slots], [batch.offsets[s] for s in slots])
             gone = sorted(here.keys() - {batch.offsets[s] for s in slots})
             if gone:
-                partition.subscription.quarantine.on_gone(partition, gone)
+                policy.on_gone(partition, gone)
             for some in _bundles(batch, slots):
-                self._bury(partition, batch, some, [here[batch.offsets[s]] for s in some])
+                self._put(partition, policy, batch, some, [here[batch.offsets[s]] for s in some])
             batch.forget_columns()
-        partition.end_reading(Again.DEAD_LETTER)
-        if len(dead) < LETTERS_AT_ONCE:
-            partition.held_back = False
+        partition.end_reading(Purpose.DEAD_LETTER)
+        if len(dead) < DEAD_LETTERS_AT_ONCE and partition.state is State.RESTORING:
+            partition.state = State.OPEN
 
-    def _bury(
-        self, partition: Partition, batch: Batch, slots: list[int], failures: list[int]
+    def _put(
+        self,
+        partition: Partition,
+        policy: PoisonPolicy,
+        batch: Batch,
+        slots: list[int],
+        failures: list[int],
     ) -> None:
-        subscription, cursor = partition.subscription, partition.cursor
+        cursor = partition.cursor
         offsets = [batch.offsets[s] for s in slots]
-        letters = dead_letters(partition, batch, slots, failures, broker=self._broker)
+        letters = dead_letters(partition, policy, batch, slots, failures, broker=self._broker)
         for run in runs_of(offsets):
-            partition.burying.add(*run)
+            partition.dead.pending.add(*run)
 
         def done(error: IsterError | None) -> None:
-            subscription.quarantine.on_buried(partition, cursor, offsets, error)
+            policy.on_dead_lettered(partition, cursor, offsets, error)
 
         def on_topic(topic: StreamTopic | IsterError) -> None:
             if isinstance(topic, IsterError):
@@ -101,7 +104,7 @@ class DeadLetters:
                 done(error)
 
         try:
-            name = parse_topic(dead_letter_topic(partition))
+            name = parse_topic(dead_letter_topic(partition, policy))
             settings = StreamSettings(durability=partition.topic.record.settings.durability)
             self._find_topic(name, settings, on_topic)
         except IsterError as error:
@@ -115,7 +118,7 @@ def _bundles(batch: Batch, slots: Sequence[int]) -> list[list[int]]:
     size_bytes = 0
     for slot in slots:
         payload_bytes = ends[slot + 1] - ends[slot]
-        if not bundles or size_bytes + payload_bytes > LETTERS_BYTES:
+        if not bundles or size_bytes + payload_bytes > DEAD_LETTERS_BYTES:
             bundles.append([])
             size_bytes = 0
         bundles[-1].append(slot)
@@ -133,29 +136,19 @@ def _store(
     storage = topic.storage
     storage.committer.check_room()
     topic.stamp(letters)
-    changes: list[Change] = []
+    acked: list[Change] = []
     if storage is partition.topic.storage:
-        changes.append(Acked(*partition.numbers, runs_of(offsets)))
+        acked.append(Acked(*partition.numbers, runs_of(offsets)))
     # Not published as by a producer: two topics may have messages with one id, which are two.
-    storage.log.append_transaction([topic.part(letters)], encode_changes(changes))
-
-    def on_done(error: IsterError | None) -> None:
-        if error is None:
-            topic.on_committed(letters, sequenced=False)
-        done(error)
-
-    storage.committer.add(on_done)
+    storage.commit(Write(batches=[(topic, letters)], journal_only=acked), done)
 
 
-def dead_letter_topic(partition: Partition) -> str:
+def dead_letter_topic(partition: Partition, policy: PoisonPolicy) -> str:
     """Return the name of the topic that a subscription's dead letters go to."""
-    subscription = partition.subscription
-    if subscription.acks.dead_letter_topic:
-        return subscription.acks.dead_letter_topic
-    return default_dead_letter_topic(partition.topic.name, subscription.name)
+    return policy.topic or default_dead_letter_topic(partition.topic.name, policy.subscription)
 
 
-def letters_of(topic: str, subscription: str) -> str:
+def dead_letter_name(topic: str, subscription: str) -> str:
     """Return where the dead letters of a topic, or of a partition of one, go if nobody says."""
     partition = find_partition(topic)
     base = partition[0] if partition is not None else topic
@@ -164,34 +157,36 @@ def letters_of(topic: str, subscription: str) -> str:
 
 def default_dead_letter_topic(topic: str, subscription: str) -> str:
     """Return `<topic>-<subscription>-dlq`, with what a topic's name cannot hold replaced."""
-    name = letters_of(topic, subscription)
+    name = dead_letter_name(topic, subscription)
     if len(name.encode()) > NAME_BYTES_MAX:
         raise BadRequestError(f"{name!r} is too long: set `dead_letter_topic`")
     return name
 
 
-def holds_own_letters(topic: str, subscription: str, acks: AckSettings | None) -> bool:
+def holds_own_dead_letters(topic: str, subscription: str, acks: AckSettings | None) -> bool:
     """Whether a topic is one for the dead letters of a subscription."""
     if acks is not None and acks.dead_letter_topic:
         return topic == acks.dead_letter_topic
     return topic.endswith(_ending(subscription))
 
 
-def is_for_letters(name: str, durables: Iterable["DurableSubscription"]) -> bool:
-    """Whether dead letters go to a topic of that name, or may do so when a subscription is made."""
-    if name.endswith(LETTERS_ENDING):
-        return True
-    return any(durable.acks.dead_letter_topic == name for durable in durables)
+def takes_dead_letters(name: str, named: Iterable[str | None]) -> bool:
+    """Whether dead letters go to a topic of that name, or may do so when a subscription is made.
+
+    `named` are the topics that subscriptions have named for them.
+    """
+    return name.endswith(DEAD_LETTERS_ENDING) or name in named
 
 
 @lru_cache(maxsize=1_024)
 def _ending(subscription: str) -> str:
     word = re.sub(r"[^\w-]", "_", subscription)
-    return f"-{word}{LETTERS_ENDING}"
+    return f"-{word}{DEAD_LETTERS_ENDING}"
 
 
 def dead_letters(
     partition: Partition,
+    policy: PoisonPolicy,
     batch: Batch,
     slots: Sequence[int],
     failures: Sequence[int],
@@ -200,18 +195,17 @@ def dead_letters(
 ) -> Batch:
     """Return messages as dead letters: as they were, with where they come from and why."""
     rows = batch.attributes or [{}] * batch.count
-    quarantine = partition.subscription.quarantine
     attributes = []
     for slot, attempts in zip(slots, failures, strict=True):
         added = {
             "x-original-topic": partition.topic.name,
-            "x-original-subscription": partition.subscription.name,
+            "x-original-subscription": policy.subscription,
             "x-original-topic-offset": str(batch.offsets[slot]),
             "x-original-producer": batch.producer,
             "x-original-producer-id": str(batch.producer_id),
             "x-original-broker-addr": broker,
             "x-delivery-attempt": str(attempts),
-            "x-failure-reason": quarantine.reason_of(partition, batch.offsets[slot], attempts),
+            "x-failure-reason": policy.reason_of(partition, batch.offsets[slot], attempts),
             "x-poison-policy": "dead_letter",
         }
         # A message may be a dead letter for the second time, and has them already. A limit of its

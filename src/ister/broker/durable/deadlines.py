@@ -7,25 +7,23 @@ time by now is skipped when it comes up.
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from ister.base import Clock, Timer
+from ister.broker.durable.partition import NOT_DUE_MS, Partition
 
-if TYPE_CHECKING:
-    from ister.broker.durable.partition import Partition
-
-# Later than any time: of a partition that is not watched.
-NEVER_MS = 2**63
 # Partitions dealt with in one turn of the loop: each may end hundreds of leases.
-TRACKS_AT_ONCE = 16
+PARTITIONS_AT_ONCE = 16
 
 
-class Alarm:
-    """See the module. `on_due` gets each partition at its time, once, and may watch it again."""
+class Deadlines:
+    """The times at which partitions of a subscription are due.
+
+    `on_due` gets each partition at its time, once, and may watch it again.
+    """
 
     __slots__ = ("_clock", "_count", "_dues", "_on_due", "_timer", "_timer_ms")
 
-    def __init__(self, clock: Clock, on_due: Callable[["list[Partition]"], object]) -> None:
+    def __init__(self, clock: Clock, on_due: Callable[[list[Partition]], object]) -> None:
         self._clock = clock
         self._on_due = on_due
         # Time, a number that makes ties fair, partition.
@@ -34,18 +32,18 @@ class Alarm:
         self._timer: Timer | None = None
         self._timer_ms = 0
 
-    def watch(self, partition: "Partition", due_ms: int | None) -> None:
+    def schedule(self, partition: Partition, due_ms: int | None) -> None:
         """Look at a partition at that time, or earlier if it is watched for an earlier time."""
-        if due_ms is None or due_ms >= partition.watched_ms:
+        if due_ms is None or due_ms >= partition.due_ms:
             return
-        partition.watched_ms = due_ms
+        partition.due_ms = due_ms
         self._count += 1
         heappush(self._dues, (due_ms, self._count, partition))
         self._set_timer()
 
-    def forget(self, partition: "Partition") -> None:
+    def forget(self, partition: Partition) -> None:
         """A partition is gone."""
-        partition.watched_ms = NEVER_MS
+        partition.due_ms = NOT_DUE_MS
 
     def close(self) -> None:
         """Never ring again."""
@@ -70,10 +68,10 @@ class Alarm:
         self._timer = None
         now_ms = self._clock.monotonic_ms()
         due: list[Partition] = []
-        while self._dues and self._dues[0][0] <= now_ms and len(due) < TRACKS_AT_ONCE:
+        while self._dues and self._dues[0][0] <= now_ms and len(due) < PARTITIONS_AT_ONCE:
             due_ms, _, partition = heappop(self._dues)
-            if due_ms == partition.watched_ms:
-                partition.watched_ms = NEVER_MS
+            if due_ms == partition.due_ms:
+                partition.due_ms = NOT_DUE_MS
                 due.append(partition)
         self._on_due(due)
         self._set_timer()

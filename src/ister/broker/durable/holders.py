@@ -6,10 +6,8 @@ recorded as well. They are removed when the number of records has doubled since 
 """
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ister.broker.durable.partition import Partition
+from ister.broker.durable.partition import Partition
 
 # With fewer records than this, a clean-up does not pay.
 COUNT_MIN = 64
@@ -25,7 +23,7 @@ class Holders:
         self._count = 0
         self._count_max = COUNT_MIN
 
-    def add(self, consumer: Hashable, partition: "Partition") -> None:
+    def add(self, consumer: Hashable, partition: Partition) -> None:
         """Record that a consumer has a lease on a topic."""
         partitions = self._partitions.get(consumer)
         if partitions is None:
@@ -36,7 +34,7 @@ class Holders:
             if self._count > self._count_max:
                 self._clean()
 
-    def of(self, consumer: Hashable) -> "list[Partition]":
+    def of(self, consumer: Hashable) -> list[Partition]:
         """Return the topics that a consumer may have leases on."""
         return list(self._partitions.get(consumer, ()))
 

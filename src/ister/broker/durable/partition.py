@@ -1,122 +1,143 @@
-"""One topic of a durable subscription: its cursor, what is handed out, and where to read on."""
+"""One topic of a durable subscription: its cursor, what is handed out, and where to read on.
+
+Whether new messages may be handed out is its `State`; what is delivered is in its `Deliveries`.
+"""
 
 from collections.abc import Iterator
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ister.base import AckSettings
 from ister.base.errors import ShardMovedError
-from ister.broker.durable.deadlines import NEVER_MS
-from ister.broker.durable.selection import Sieve
-from ister.broker.state.changes import FailedRuns, Runs
-from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.streams import ReadAhead, ReadAheadBudget, StreamTopic
 from ister.codec import Batch
-from ister.subscriptions import Cursor, Deliveries, KeyGate, OffsetSet
+from ister.subscriptions import Cursor, Deliveries, Filter, KeyGate, OffsetSet
+from ister.subscriptions.planning import Purpose, Selector, State
 
-if TYPE_CHECKING:
-    from ister.broker.durable.subscription import DurableSubscription
+# Later than any time: when a partition is due that waits for nothing.
+NOT_DUE_MS = 2**63
 
 
-class Again(Enum):
-    """Why to read what was passed before."""
+class Owner(Protocol):
+    """A subscription, as its partitions see it."""
 
-    REDELIVERY = auto()
-    PARKED = auto()
-    DEAD_LETTER = auto()
+    @property
+    def pattern(self) -> str:
+        """The topic that it is on, or the pattern of those it covers."""
+
+    @property
+    def name(self) -> str:
+        """What consumers call it."""
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether anybody is there to take messages."""
+
+    def on_new(self, partition: "Partition") -> None:
+        """A topic has new messages."""
+
+    def on_trimmed(self, partition: "Partition") -> None:
+        """Messages at the start of a topic are gone."""
+
+    def on_topic_deleted(self, partition: "Partition") -> None:
+        """A covered topic is gone."""
+
+    def on_loaded(self, partition: "Partition", error: Exception | None) -> None:
+        """Stored messages have been read, or cannot be."""
+
+
+class DeadMessages:
+    """What becomes of a partition's messages that were delivered too often."""
+
+    __slots__ = ("pending", "retry_ms", "shown")
+
+    def __init__(self) -> None:
+        # On their way to the dead letters.
+        self.pending = OffsetSet()
+        # Of those that block their keys, which ones the gate has seen after a start.
+        self.shown = OffsetSet()
+        # Not before this time: it has just failed.
+        self.retry_ms = 0
 
 
 class Partition:
-    """See the module."""
+    """One topic that a durable subscription covers."""
 
     __slots__ = (
         "_shared",
-        "_window",
         "_windows",
-        "bury_again_ms",
-        "burying",
-        "counted",
-        "cursor",
+        "dead",
         "deliveries",
+        "due_ms",
         "gate",
-        "held_back",
-        "held_up",
         "leases",
-        "moved",
+        "move",
         "numbers",
-        "parked",
-        "parked_count",
-        "shown",
-        "sieve",
+        "owner",
+        "queued",
+        "queued_count",
+        "selector",
         "slot",
-        "subscription",
+        "state",
         "topic",
-        "watched_ms",
     )
 
     def __init__(
         self,
-        subscription: "DurableSubscription",
+        owner: Owner,
         topic: StreamTopic,
         cursor: Cursor,
+        acks: AckSettings,
+        filter_: Filter,
         *,
+        number: int,
+        ordered: bool,
         slot: int,
         leases: Iterator[int],
         shared: ReadAheadBudget,
     ) -> None:
-        """`slot` is its place among the subscription's partitions, `leases` numbers its leases."""
-        self.subscription = subscription
+        """`slot` is its place among the partitions of subscription `number`.
+
+        `leases` numbers its leases, and `ordered` says whether the keys are kept in order.
+        """
+        self.owner = owner
         self.topic = topic
-        self.cursor = cursor
         self.slot = slot
         self.leases = leases
-        self.numbers = (subscription.number, topic.record.topic)
-        self.deliveries = Deliveries(cursor, subscription.acks, leases)
-        self.sieve = Sieve(subscription.filter)
-        # Key-shared: offsets with their keys that wait for room at the owner of the key, as a heap
-        # for each owner by name; and how many they are.
-        self.parked: dict[str, list[tuple[int, str]]] = {}
-        self.parked_count = 0
-        # Key-shared with ordering: one message of a key at a time.
-        self.gate = KeyGate() if subscription.ordered else None
-        # With ordering: whether there are dead messages that the gate has to see before others.
-        self.held_back = self.gate is not None and self.deliveries.any_exhausted
+        self.numbers = (number, topic.record.topic)
+        self.deliveries = Deliveries(cursor, acks, leases)
+        self.selector = Selector(filter_)
+        # See `Plannable`.
+        self.queued: dict[str, list[tuple[int, str]]] = {}
+        self.queued_count = 0
+        self.dead = DeadMessages()
+        self._keep_order(ordered=ordered)
         # Which of the subscription's moves it follows.
-        self.moved = 0
-        # Whether new messages have to wait for redeliveries that are being read.
-        self.held_up = False
-        # On their way to the dead letters.
-        self.burying = OffsetSet()
-        # Of those that block their keys, which ones the gate has seen after a start.
-        self.shown = OffsetSet()
-        # Not before this time: it has just failed.
-        self.bury_again_ms = 0
-        # What `Flight` has counted of it.
-        self.counted = (0, 0)
-        # When `Alarm` looks at it.
-        self.watched_ms = NEVER_MS
+        self.move = 0
+        # When `Deadlines` looks at it.
+        self.due_ms = NOT_DUE_MS
         self._shared = shared
         # Made when something is not in memory any more: a subscription may have a hundred thousand
-        # partitions, of which most keep up.
-        self._window: ReadAhead | None = None
-        # For going back. One for each purpose: two that take turns in different places would each
-        # throw away what the other has read.
-        self._windows: dict[Again, ReadAhead] = {}
+        # partitions, of which most keep up. One for each purpose: two that take turns in different
+        # places would each throw away what the other has read.
+        self._windows: dict[Purpose, ReadAhead] = {}
 
-    def new_batch(self, offset: int) -> Batch | None:
-        """Return the batch with the next message to hand out; `None` while it is read."""
-        window = self._window
-        if window is None:
-            batch = self.topic.find(offset)
-            if batch is not None:
-                return batch
-            window = self._window = ReadAhead(self.topic, self._shared, self._on_loaded)
-        return window.batch_at(offset)
+    @property
+    def cursor(self) -> Cursor:
+        """What is acknowledged."""
+        return self.deliveries.cursor
 
-    def old_batch(self, offset: int, purpose: Again) -> Batch | None:
-        """Return the batch with a message that was passed before; `None` while it is read.
+    @property
+    def end_offset(self) -> int:
+        """See `Plannable`."""
+        return self.topic.record.next_offset
 
-        When the message is not there any more, it is the next one that is.
-        """
+    @property
+    def ttl_ms(self) -> int:
+        """See `Plannable`."""
+        return self.topic.record.settings.ttl_ms
+
+    def batch_at(self, offset: int, purpose: Purpose) -> Batch | None:
+        """See `Plannable`."""
         window = self._windows.get(purpose)
         if window is None:
             # Mostly it is in memory.
@@ -126,18 +147,18 @@ class Partition:
             window = self._windows[purpose] = ReadAhead(self.topic, self._shared, self._on_loaded)
         return window.batch_at(offset)
 
-    def is_gone(self, purpose: Again | None = None) -> bool:
-        """Whether what was asked for last, and not given, is not to be had: it is not stored.
+    def is_gone(self, purpose: Purpose) -> bool:
+        """See `Plannable`.
 
         Compaction and salvage alone do that: what retention drops is below the start of the topic.
         """
         if not self.topic.holes_end:
             return False
-        window = self._window if purpose is None else self._windows.get(purpose)
+        window = self._windows.get(purpose)
         return window is not None and not window.loading
 
-    def end_reading(self, purpose: Again) -> None:
-        """Let go of what was read for a purpose: there is nothing more for now."""
+    def end_reading(self, purpose: Purpose) -> None:
+        """See `Plannable`."""
         window = self._windows.pop(purpose, None)
         if window is not None:
             window.clear()
@@ -148,25 +169,19 @@ class Partition:
         Under the same cursor, what is on its way to a journal will be done all the same.
         """
         if cursor is not self.cursor:
-            self.burying.clear()
-        self.cursor = cursor
-        # Letters on their way must not be delivered meanwhile.
-        self.deliveries.use(cursor, dead=self.burying)
+            self.dead.pending.clear()
+        # Dead letters on their way must not be delivered meanwhile.
+        self.deliveries.use(cursor, dead=self.dead.pending)
         self.close()
-        self.bury_again_ms = 0
+        self.dead.retry_ms = 0
+        self.dead.shown.clear()
+        self._keep_order(ordered=ordered)
+
+    def _keep_order(self, *, ordered: bool) -> None:
+        # Key-shared with ordering: one message of a key at a time.
         self.gate = KeyGate() if ordered else None
-        self.shown.clear()
-        self.held_back = ordered and self.deliveries.any_exhausted
-        self.held_up = False
-
-    def take_changes(self) -> tuple[Runs, FailedRuns]:
-        """Return what is to be written to the journal, and forget it."""
-        return self.cursor.take_changes(), self.cursor.take_failures()
-
-    def put_back(self, cursor: Cursor, runs: Runs, failed: FailedRuns) -> None:
-        """The journal did not take these, which were of that cursor."""
-        cursor.put_back(runs, failed)
-        self.topic.storage.on_acked(self)
+        restoring = ordered and self.deliveries.any_exhausted
+        self.state = State.RESTORING if restoring else State.OPEN
 
     @property
     def is_durable(self) -> bool:
@@ -174,22 +189,27 @@ class Partition:
         return True
 
     @property
+    def floor(self) -> int:
+        """See `Follower`."""
+        return self.cursor.floor
+
+    @property
     def listening(self) -> bool:
         """See `Follower`."""
-        return bool(self.subscription.consumers)
+        return self.owner.has_consumers
 
     def on_new(self) -> None:
         """See `Follower`."""
-        self.subscription.dispatch.on_new(self)
+        self.owner.on_new(self)
 
     def on_trimmed(self) -> None:
         """Messages at the start of the topic are gone."""
-        self.subscription.on_trimmed(self)
+        self.owner.on_trimmed(self)
 
     def on_topic_deleted(self) -> None:
         """See `Follower`."""
         self.close()
-        self.subscription.on_topic_deleted(self)
+        self.owner.on_topic_deleted(self)
 
     def on_lost(self, error: ShardMovedError) -> None:
         """See `Follower`: the subscription closes its consumers."""
@@ -197,14 +217,9 @@ class Partition:
 
     def close(self) -> None:
         """Read no more, and let go of what was read."""
-        if self._window is not None:
-            self._window.clear()
         for purpose in list(self._windows):
             self.end_reading(purpose)
-        self.sieve.clear()
+        self.selector.clear()
 
     def _on_loaded(self, error: Exception | None) -> None:
-        if error is not None:
-            self.subscription.on_read_failed(self, error)
-        else:
-            self.subscription.on_loaded(self)
+        self.owner.on_loaded(self, error)

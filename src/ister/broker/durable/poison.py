@@ -11,74 +11,110 @@ handed out nor forgotten.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
 
 import structlog
 
-from ister.base import Clock, Poison
+from ister.base import AckSettings, Clock, Poison
 from ister.base.errors import IsterError, StorageFailedError, StorageUncertainError
 from ister.base.limits import NACK_REASON_BYTES_MAX, NACK_REASONS_MAX
-from ister.broker.durable.deadlines import Alarm
-from ister.broker.durable.partition import Again, Partition
-from ister.broker.durable.selection import runs_of, slots_of
+from ister.broker.durable.deadlines import Deadlines
+from ister.broker.durable.partition import Partition
+from ister.broker.state import SubscriptionRecord
 from ister.subscriptions import Cursor, keys_of
+from ister.subscriptions.planning import Purpose, State, runs_of, slots_of
 from ister.telemetry import Occasions
-
-if TYPE_CHECKING:
-    from ister.broker.durable.subscription import DurableSubscription
 
 # How often dead letters that could not be written are tried again.
 RETRY_MS = 1_000
-# How long letters wait that their topic did not take, until an operator has seen to it.
-BURY_AGAIN_MS = 30_000
+# How long dead letters wait that their topic did not take, until an operator has seen to it.
+REFUSED_RETRY_MS = 30_000
 # Messages looked at in one go, to find their keys.
 SHOWN_AT_ONCE = 1_024
 
 
-class Undertaker(Protocol):
+class DeadLetterSink(Protocol):
     """Takes messages that were delivered too often."""
 
-    def bury(self, partition: Partition) -> None:
-        """Put them among the dead letters; `on_buried` is told, and `on_gone`."""
+    def put(self, partition: Partition, policy: "PoisonPolicy") -> None:
+        """Put them into the topic of the dead letters; `policy` is told of each outcome."""
 
 
-class Quarantine:
-    """See the module."""
+class Host(Protocol):
+    """A subscription, as the treatment of its dead messages sees it."""
+
+    record: SubscriptionRecord
+
+    @property
+    def name(self) -> str:
+        """What consumers call it."""
+
+    @property
+    def acks(self) -> AckSettings:
+        """How it treats what is not acknowledged."""
+
+    @property
+    def partitions(self) -> Collection[Partition]:
+        """Its topics."""
+
+    def was_moved(
+        self, partition: Partition, cursor: Cursor, acked: Sequence[tuple[int, int]]
+    ) -> bool:
+        """Whether a partition has another cursor than when something was begun."""
+
+    def skip(self, partition: Partition, runs: Sequence[tuple[int, int]]) -> None:
+        """Count messages as done that nobody holds."""
+
+
+class PoisonPolicy:
+    """What a subscription does with messages that were delivered too often."""
 
     __slots__ = (
-        "_alarm",
         "_clock",
+        "_deadlines",
+        "_host",
         "_logger",
         "_reasons",
+        "_sink",
         "_stuck",
-        "_subscription",
-        "_told",
-        "_undertaker",
+        "_throttle",
+        "_treating",
         "dropped",
     )
 
     def __init__(
         self,
-        subscription: "DurableSubscription",
+        host: Host,
         *,
         clock: Clock,
-        alarm: Alarm,
-        undertaker: Undertaker,
-        told: Occasions,
+        deadlines: Deadlines,
+        sink: DeadLetterSink,
+        throttle: Occasions,
     ) -> None:
-        """`told` throttles the log for all subscriptions together."""
+        """`throttle` limits the log for all subscriptions together."""
         self.dropped = 0
-        self._subscription = subscription
+        self._treating = False
+        self._host = host
         self._clock = clock
-        self._alarm = alarm
-        self._undertaker = undertaker
-        self._told = told
+        self._deadlines = deadlines
+        self._sink = sink
+        self._throttle = throttle
         self._logger: Any = structlog.get_logger("subscription")
         # Why messages were given back, by partition and offset, the oldest first.
         self._reasons: OrderedDict[tuple[Partition, int], str] = OrderedDict()
         # Partitions that may have messages which hold up everything.
         self._stuck: dict[Partition, None] = {}
+
+    @property
+    def subscription(self) -> str:
+        """The name of the subscription."""
+        return self._host.name
+
+    @property
+    def topic(self) -> str | None:
+        """The topic of the dead letters, if it was named."""
+        return self._host.acks.dead_letter_topic or None
 
     @property
     def blocks(self) -> bool:
@@ -93,13 +129,11 @@ class Quarantine:
     @property
     def blocked(self) -> bool:
         """Whether something waits for somebody to see to it: all of it, or some keys."""
-        if self._subscription.acks.poison != Poison.BLOCK:
+        if self._host.acks.poison != Poison.BLOCK:
             return False
-        return any(
-            partition.deliveries.any_exhausted for partition in self._subscription.partitions
-        )
+        return any(partition.deliveries.any_exhausted for partition in self._host.partitions)
 
-    def on_reason(self, partition: Partition, offsets: range, reason: str) -> None:
+    def record_reason(self, partition: Partition, offsets: range, reason: str) -> None:
         """A consumer has said why it gave messages back. A restart forgets that."""
         reason = reason.encode(errors="replace")[:NACK_REASON_BYTES_MAX].decode(errors="ignore")
         for offset in offsets[:NACK_REASONS_MAX]:
@@ -123,112 +157,96 @@ class Quarantine:
         """A partition begins, maybe with messages that failed before the broker was restarted."""
         if not partition.deliveries.any_exhausted:
             return
-        if self._subscription.acks.poison == Poison.BLOCK:
+        if self._host.acks.poison == Poison.BLOCK:
             self._block(partition)
         # Not at once: at the start of a broker, not all of it is there yet.
-        self._alarm.watch(partition, self._clock.monotonic_ms())
+        self._deadlines.schedule(partition, self._clock.monotonic_ms())
 
-    def on_set(self, partition: Partition) -> None:
-        """The subscription is set otherwise."""
+    def on_changed(self, partition: Partition) -> None:
+        """The subscription has another policy, or other limits: `treat` follows."""
         self._stuck.pop(partition, None)
-        partition.deliveries.change(self._subscription.acks, besides=partition.burying)
-        partition.bury_again_ms = 0
-        partition.held_back = partition.held_back and partition.deliveries.any_exhausted
-        self.treat(partition)
+        partition.deliveries.change(self._host.acks, besides=partition.dead.pending)
+        partition.dead.retry_ms = 0
 
     def treat(self, partition: Partition) -> None:
-        """Do with a partition's messages what is to be done, unless that failed just now."""
-        if (
-            not partition.deliveries.any_exhausted
-            or self._clock.monotonic_ms() < partition.bury_again_ms
-        ):
+        """Do with a partition's dead messages what is to be done, unless that failed just now."""
+        if self._treating:
+            return  # One of them is skipped, which changes the partition.
+        if self._clock.monotonic_ms() < partition.dead.retry_ms:
+            self._deadlines.schedule(partition, partition.dead.retry_ms)
             return
-        poison = self._subscription.acks.poison
-        if poison == Poison.BLOCK:
-            self._block(partition)
-        elif poison == Poison.DROP:
-            self._drop(partition)
-        else:
-            self._undertaker.bury(partition)
-
-    def watch(self, partition: Partition) -> None:
-        """Look at a partition when dead letters are to be tried again."""
-        if (
-            partition.deliveries.any_exhausted
-            and partition.bury_again_ms > self._clock.monotonic_ms()
-        ):
-            self._alarm.watch(partition, partition.bury_again_ms)
+        poison = self._host.acks.poison
+        self._treating = True
+        try:
+            if poison == Poison.BLOCK:
+                self._block(partition)
+            elif poison == Poison.DROP:
+                self._drop(partition)
+            else:
+                self._sink.put(partition, self)
+        finally:
+            self._treating = False
 
     # Dead letters
 
     def on_gone(self, partition: Partition, offsets: Sequence[int]) -> None:
         """Messages that were delivered too often are not there any more."""
-        self._settle(partition, runs_of(offsets))
+        self._host.skip(partition, runs_of(offsets))
 
-    def on_buried(
+    def on_dead_lettered(
         self, partition: Partition, cursor: Cursor, offsets: Sequence[int], error: IsterError | None
     ) -> None:
         """Messages are among the dead letters, or could not be put there."""
-        subscription = self._subscription
         runs = runs_of(offsets)
         if error is None:
-            self._subscription.record.dead_lettered += len(offsets)
-        if subscription.was_moved(partition, cursor, runs if error is None else ()):
+            self._host.record.dead_lettered += len(offsets)
+        if self._host.was_moved(partition, cursor, runs if error is None else ()):
             return
         for run in runs:
-            partition.burying.discard(*run)
+            partition.dead.pending.discard(*run)
         now_ms = self._clock.monotonic_ms()
-        if error is not None:
-            # They wait, and nothing is lost.
-            delay_ms = RETRY_MS
-            if not isinstance(error, StorageFailedError | StorageUncertainError):
-                # A topic that takes no letters, say.
-                delay_ms = BURY_AGAIN_MS
-                if times := self._told.times("not_buried"):
-                    self._logger.warning(
-                        "not_buried",
-                        topic=partition.topic.name,
-                        subscription=subscription.name,
-                        reason=str(error),
-                        times=times,
-                    )
-            partition.bury_again_ms = now_ms + delay_ms
-            subscription.watch(partition)
+        if error is None:
+            self._host.skip(partition, runs)
+            if partition.deliveries.any_exhausted:
+                # In another turn: when none can be put there, each would tell of the next.
+                self._deadlines.schedule(partition, now_ms)
             return
-        self._settle(partition, runs)
-        if partition.deliveries.any_exhausted:
-            # In another turn: when none can be buried, each would tell of the next.
-            self._alarm.watch(partition, now_ms)
-        subscription.dispatch.add(partition)
-        subscription.dispatch.pump()
-
-    def _settle(self, partition: Partition, runs: Sequence[tuple[int, int]]) -> None:
-        for start, end in runs:
-            partition.deliveries.skip(start, end)
-            self._subscription.on_acked(partition, start, end)
+        # They wait, and nothing is lost.
+        delay_ms = RETRY_MS
+        if not isinstance(error, StorageFailedError | StorageUncertainError):
+            # A topic that takes no dead letters, say.
+            delay_ms = REFUSED_RETRY_MS
+            if times := self._throttle.times("not_buried"):
+                self._logger.warning(
+                    "not_buried",
+                    topic=partition.topic.name,
+                    subscription=self._host.name,
+                    reason=str(error),
+                    times=times,
+                )
+        partition.dead.retry_ms = now_ms + delay_ms
+        self._deadlines.schedule(partition, partition.dead.retry_ms)
 
     # Dropping, blocking
 
     def _drop(self, partition: Partition) -> None:
         # What is among the letters as good as now is not dropped.
-        dead = partition.deliveries.exhausted_besides(partition.burying)
+        dead = partition.deliveries.exhausted_besides(partition.dead.pending)
         self.dropped += dead.count
-        partition.held_back = False
-        self._settle(partition, dead.runs())
+        self._host.skip(partition, dead.runs())
 
     def _block(self, partition: Partition) -> None:
         if partition.gate is not None:
-            if partition.held_back:
+            if partition.state is State.RESTORING:
                 self._show_gate(partition)
             return
-        dead = partition.deliveries.exhausted(1)
-        if dead and partition not in self._stuck:
+        if partition not in self._stuck and (dead := partition.deliveries.exhausted(1)):
             self._stuck[partition] = None
-            if times := self._told.times("subscription_blocked"):
+            if times := self._throttle.times("subscription_blocked"):
                 self._logger.warning(
                     "subscription_blocked",
                     topic=partition.topic.name,
-                    subscription=self._subscription.name,
+                    subscription=self._host.name,
                     offset=dead[0][0],
                     times=times,
                 )
@@ -241,12 +259,12 @@ class Quarantine:
         gate, deliveries = partition.gate, partition.deliveries
         assert gate is not None
         while dead := list(
-            deliveries.exhausted_besides(partition.burying, partition.shown)
+            deliveries.exhausted_besides(partition.dead.pending, partition.dead.shown)
             .lowest(SHOWN_AT_ONCE)
             .offsets()
         ):
-            batch = partition.old_batch(dead[0], Again.DEAD_LETTER)
-            if batch is None and partition.is_gone(Again.DEAD_LETTER):
+            batch = partition.batch_at(dead[0], Purpose.DEAD_LETTER)
+            if batch is None and partition.is_gone(Purpose.DEAD_LETTER):
                 self.on_gone(partition, dead[:1])
                 continue
             if batch is None:
@@ -257,8 +275,8 @@ class Quarantine:
             keys = keys_of(batch)
             gate.admit([keys[s] for s in slots], shown)
             for run in runs_of(shown):
-                partition.shown.add(*run)
+                partition.dead.shown.add(*run)
             self.on_gone(partition, sorted(set(here).difference(shown)))
             batch.forget_columns()
-        partition.end_reading(Again.DEAD_LETTER)
-        partition.held_back = False
+        partition.end_reading(Purpose.DEAD_LETTER)
+        partition.state = State.OPEN

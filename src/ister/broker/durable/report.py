@@ -24,12 +24,12 @@ def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionRep
         topic=durable.pattern,
         subscription=durable.name,
         type=durable.type.value,
-        policy=durable.policy.value,
+        policy=durable.rules.policy.value,
         filters=created.filters,
         key_filters=created.key_filters,
         topics=len(partitions),
-        messages_out=durable.messages_out + sum(c.delivered for c in durable.consumers),
-        messages_dropped=durable.quarantine.dropped,
+        messages_out=durable.members.delivered,
+        messages_dropped=durable.poison_policy.dropped,
         consumers=[
             c.report(active=durable.members.is_active(c))
             for c in durable.consumers[:LISTED_CONSUMERS_MAX]
@@ -44,7 +44,7 @@ def report_of(durable: "DurableSubscription", *, now_ms: int) -> SubscriptionRep
             dead_lettered=durable.record.dead_lettered,
             refused=sum(t.deliveries.refused for t in partitions),
             paused=durable.record.paused,
-            blocked=durable.quarantine.blocked,
+            blocked=durable.poison_policy.blocked,
             durable=UNSET if created.durable else False,
             expire_after_ms=created.expire_after_ms or UNSET,
             snapshots=sorted(durable.record.saved),

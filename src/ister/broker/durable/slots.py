@@ -5,16 +5,13 @@ another one has it.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ister.broker.durable.lease_numbers import SLOTS_MAX, is_of_epoch, lease_numbers, slot_of
-
-if TYPE_CHECKING:
-    from ister.broker.durable.partition import Partition
+from ister.broker.durable.partition import Partition
 
 
 class Slots:
-    """See the module."""
+    """The partitions of a subscription by their slot, which is part of the number of each lease."""
 
     __slots__ = ("_epoch", "_free", "_journal", "_partitions")
 
@@ -38,16 +35,16 @@ class Slots:
         self._partitions.append(None)
         return slot, lease_numbers(epoch=self._epoch, journal=self._journal, slot=slot)
 
-    def put(self, partition: "Partition") -> None:
+    def put(self, partition: Partition) -> None:
         """Have a partition in the slot that was taken for it."""
         self._partitions[partition.slot] = partition
 
-    def free(self, partition: "Partition") -> None:
+    def free(self, partition: Partition) -> None:
         """Have the slot of a partition for another one."""
         self._partitions[partition.slot] = None
         self._free.append((partition.slot, partition.leases))
 
-    def find(self, number: int) -> "Partition | None":
+    def find(self, number: int) -> Partition | None:
         """Return the partition that a lease number belongs to, if there is one."""
         journal, slot = slot_of(number)
         known = journal == self._journal and slot < len(self._partitions)

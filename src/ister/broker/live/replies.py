@@ -4,7 +4,7 @@ from collections.abc import Container
 from typing import Protocol
 
 from ister.base.errors import BadBatchError
-from ister.broker.scheduling.chores import Steps
+from ister.broker.scheduling import Steps
 from ister.codec import Batch
 
 

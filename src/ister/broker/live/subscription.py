@@ -10,14 +10,12 @@ One subscription may cover many topics (a pattern, the partitions of a topic). A
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ister.base import Pattern, SubscriptionReport
 from ister.base.limits import LISTED_CONSUMERS_MAX
-from ister.broker.consumers.consumer import BATCHES_AT_ONCE, Consumer
-from ister.broker.consumers.members import Members
+from ister.broker.consumers import BATCHES_AT_ONCE, Consumer, Members, SourceTopic
 from ister.broker.live.topic import SHARED_AT_ONCE, Topic
-from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling import Turns
 from ister.codec import Batch, Column
 from ister.subscriptions import (
     OWNER_WEIGHT,
@@ -30,9 +28,6 @@ from ister.subscriptions import (
     piece_end,
     to_least_loaded,
 )
-
-if TYPE_CHECKING:
-    from ister.broker.catalog.memberships import Membership
 
 # Where the counting of turns starts over.
 TURNS = 2**32
@@ -47,7 +42,7 @@ CROWD = 256
 
 
 class Subscription:
-    """See the module."""
+    """A subscription on live topics: it lives as long as it has consumers."""
 
     __slots__ = (
         "_direct",
@@ -60,9 +55,7 @@ class Subscription:
         "consumers",
         "filter",
         "members",
-        "memberships",
         "messages_dropped",
-        "messages_out",
         "name",
         "pattern",
         "policy",
@@ -91,10 +84,7 @@ class Subscription:
         # Of the members, for the hot path.
         self.consumers = self.members.consumers
         self.topics: list[Topic] = []
-        # Of the consumers of a pattern, which may come to cover streams as well.
-        self.memberships: dict[Consumer, Membership] = {}
         # Of consumers that have left.
-        self.messages_out = 0
         self.messages_dropped = 0
         self._direct = self._is_direct()
         self._to_ready = self._goes_to_ready()
@@ -133,7 +123,6 @@ class Subscription:
             consumer, of=(self.pattern, self.name), consumers_max=consumers_max
         )
         if former is not None:
-            self.messages_out += former.delivered
             self.messages_dropped += former.dropped
             consumer.inherit(former)
             former.relieve = None
@@ -149,12 +138,10 @@ class Subscription:
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer; what it was not sent goes to the others. Harmless if it has left."""
-        self.memberships.pop(consumer, None)
         if consumer not in self.members:
             return
         promoted = self.members.leave(consumer)
         self._reweigh()
-        self.messages_out += consumer.delivered
         consumer.on_left()
         consumer.relieve = None
         if consumer is self._holder:
@@ -252,7 +239,7 @@ class Subscription:
             filters=self.filter.attributes,
             key_filters=list(self.filter.key_globs),
             topics=len(self.topics),
-            messages_out=self.messages_out + sum(c.delivered for c in self.consumers),
+            messages_out=self.members.delivered,
             messages_dropped=self.messages_dropped
             + sum(c.dropped for c in (*self.consumers, *self._leaving)),
             consumers=[
@@ -273,14 +260,14 @@ class Subscription:
             for topic in self.topics:
                 topic.weight += change
 
-    def _hand_out_in_order(self, topic: Topic, batch: Batch) -> int:
+    def _hand_out_in_order(self, topic: SourceTopic, batch: Batch) -> int:
         """Give a filtered batch to the consumers, behind what others have left to them."""
         if not self._leaving:
             return self._hand_out(topic, batch)
         self._leaving[-1].enqueue(topic, batch)
         return batch.count
 
-    def _hand_out(self, topic: Topic, batch: Batch) -> int:
+    def _hand_out(self, topic: SourceTopic, batch: Batch) -> int:
         consumers = self.consumers
         if self.type is SubscriptionType.KEY_SHARED:
             return self._by_key(topic, batch)
@@ -299,7 +286,7 @@ class Subscription:
             consumers[slot].offer(topic, batch.slice(start, end))
         return batch.count
 
-    def _share(self, topic: Topic, batch: Batch) -> None:
+    def _share(self, topic: SourceTopic, batch: Batch) -> None:
         """Give a batch to those that have room; what is too much for them waits."""
         holder, count, start = self._holder, batch.count, 0
         if holder is not None and holder.queued_count:
@@ -330,7 +317,7 @@ class Subscription:
         if self._to_ready and holder is not None and holder.queued_count:
             consumer.send_from(holder)
 
-    def _by_key(self, topic: Topic, batch: Batch) -> int:
+    def _by_key(self, topic: SourceTopic, batch: Batch) -> int:
         if batch.keys is None:
             owner = self.members.ring.owner(batch.producer)
             if owner is None:
@@ -351,7 +338,7 @@ def _load(consumer: Consumer) -> int:
     return consumer.load
 
 
-def _offer(consumer: Consumer, topic: Topic, batch: Batch, start: int, count: int) -> int:
+def _offer(consumer: Consumer, topic: SourceTopic, batch: Batch, start: int, count: int) -> int:
     """Send up to `count` messages of a batch, as far as there is room; return where that ends."""
     end = min(start + count, start + consumer.credit_count, batch.count)
     if start < end and consumer.ready:

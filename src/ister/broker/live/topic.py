@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ister.base import TopicName, TopicReport
 from ister.base.limits import KIB, MIB
-from ister.broker.schema_checks import Guard
+from ister.broker.schema_checks import SchemaCheck
 from ister.codec import Batch
 
 if TYPE_CHECKING:
     from ister.broker.live.subscription import Subscription
-    from ister.broker.streams.stream import StreamTopic
+    from ister.broker.streams import StreamTopic
 
 # What is published in one go when messages have to be looked at, as far as that can be told.
 AT_ONCE_US = 4_000
@@ -42,7 +42,6 @@ class Topic:
         "busy",
         "bytes_in",
         "deleted",
-        "guard",
         "messages_dropped",
         "messages_in",
         "messages_out",
@@ -50,6 +49,7 @@ class Topic:
         "next_offset",
         "number",
         "producers",
+        "schema_check",
         "subscriptions",
         "weight",
     )
@@ -66,7 +66,7 @@ class Topic:
         self.busy = False
         self.producers = 0
         self.deleted = False
-        self.guard: Guard | None = None
+        self.schema_check: SchemaCheck | None = None
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out = 0

@@ -28,7 +28,7 @@ class Waiter(Protocol):
 
 
 class Turns:
-    """See the module."""
+    """The turns of one event loop, shared by those who join."""
 
     __slots__ = (
         "_begun_ns",
@@ -71,7 +71,7 @@ class Turns:
             self._fresh = False
             return True
         now_ns = self._now_ns()
-        # Asking the loop to be told of the end of its turn makes it go round once more: not for
+        # Asking the loop for a call at the end of its turn makes it go round once more: not for
         # each of thousands of small ones in a second.
         if not self._known and now_ns - self._begun_ns >= CROWDED_TURN_NS:
             self._begun_ns, self._end_ns = now_ns, now_ns + TURN_NS

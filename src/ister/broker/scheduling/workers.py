@@ -71,7 +71,7 @@ class ThreadWorker:
             call, done = job
             try:
                 result = call()
-            except Exception as error:  # noqa: BLE001 - whoever gave the call is told
+            except Exception as error:  # noqa: BLE001 - passed to `done`
                 result = error
             with self._lock:
                 self._calls -= 1
@@ -123,7 +123,7 @@ class InlineWorker:
         result: T | Exception
         try:
             result = call()
-        except Exception as error:  # noqa: BLE001 - whoever gave the call is told
+        except Exception as error:  # noqa: BLE001 - passed to `done`
             result = error
         self._call_soon(done, result)
 

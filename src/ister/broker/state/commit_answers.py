@@ -21,7 +21,7 @@ import msgspec
 
 from ister.base.limits import COMMIT_REMEMBERED_MS, COMMITS_BYTES_MAX, COMMITS_CLIENT_BYTES_MAX
 
-# Measured memory of a commit besides its word and answer (an entry of a dictionary, the headers of
+# Measured memory of a commit besides its id and answer (an entry of a dictionary, the headers of
 # two objects, an entry in the list of its client), and of a client besides its name.
 COMMIT_OVERHEAD_BYTES = 160
 CLIENT_OVERHEAD_BYTES = 250
@@ -36,12 +36,12 @@ FEW_ANSWER_BYTES = 1_024
 PART_COUNT = 32
 # Expired commits that are dropped at most for each commit that is added.
 FORGOTTEN_AT_ONCE = 16
-# Dropped words stay in a client's list until there are at least so many, and half of the list.
+# Dropped ids stay in a client's list until there are at least so many, and half of the list.
 GONE_COUNT_MIN = 32
 # Rows of one step of a snapshot: 2 ms.
 ROWS_AT_ONCE = 8_192
 
-# Client, word, answer.
+# Client, id of the transaction, answer.
 Row = tuple[str, str, bytes]
 
 
@@ -65,27 +65,27 @@ _decode = msgspec.msgpack.Decoder(tuple[list[int], dict[int, list[int]]]).decode
 class _Client:
     """The commits of a client that has many, oldest first."""
 
-    __slots__ = ("gone", "newest_ms", "size_bytes", "words")
+    __slots__ = ("gone", "ids", "newest_ms", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
-        self.words: list[str] = []
-        # How many of the first words are dropped.
+        self.ids: list[str] = []
+        # How many of the first ids are dropped.
         self.gone = 0
         self.size_bytes = size_bytes
         self.newest_ms = 0
 
     def __len__(self) -> int:
-        return len(self.words) - self.gone
+        return len(self.ids) - self.gone
 
     def drop_first(self) -> None:
         self.gone += 1
-        if self.gone >= GONE_COUNT_MIN and self.gone * 2 >= len(self.words):
-            del self.words[: self.gone]
+        if self.gone >= GONE_COUNT_MIN and self.gone * 2 >= len(self.ids):
+            del self.ids[: self.gone]
             self.gone = 0
 
 
 class CommitAnswers:
-    """The answers of recent commits, by the word of the transaction."""
+    """The answers of recent commits, by the id of the transaction."""
 
     __slots__ = (
         "_answers",
@@ -103,9 +103,9 @@ class CommitAnswers:
         self._newest_ms = 0
         # What `stamp` adds to the monotonic time of this process.
         self._began_ms: int | None = None
-        # By word. Encoded answers take a fifth of the memory of objects.
+        # By id. Encoded answers take a fifth of the memory of objects.
         self._answers: list[dict[str, bytes]] = [{} for _ in range(PART_COUNT)]
-        # The client that committed last is at the end. The words of a client with few commits are a
+        # The client that committed last is at the end. The ids of a client with few commits are a
         # tuple, which the garbage collector does not partition: 400,000 lists would take it 0.2 s.
         self._clients: list[OrderedDict[str, tuple[str, ...] | _Client]] = [
             OrderedDict() for _ in range(PART_COUNT)
@@ -124,8 +124,8 @@ class CommitAnswers:
         """How many clients are known."""
         return sum(map(len, self._clients))
 
-    def __contains__(self, word: str) -> bool:
-        return word in self._answers[hash(word) % PART_COUNT]
+    def __contains__(self, transaction_id: str) -> bool:
+        return transaction_id in self._answers[hash(transaction_id) % PART_COUNT]
 
     def stamp(self, monotonic_ms: int) -> int:
         """Return the time for an answer that is added now.
@@ -136,9 +136,9 @@ class CommitAnswers:
             self._began_ms = self._newest_ms - monotonic_ms
         return self._began_ms + monotonic_ms
 
-    def find(self, word: str) -> Answer | None:
-        """Return the answer to the commit under this word, if it is known."""
-        answer = self._answers[hash(word) % PART_COUNT].get(word)
+    def find(self, transaction_id: str) -> Answer | None:
+        """Return the answer to the commit under this id, if it is known."""
+        answer = self._answers[hash(transaction_id) % PART_COUNT].get(transaction_id)
         if answer is None:
             return None
         return Answer(_time_ms(answer), *_decode(memoryview(answer)[_TIME_BYTES:]))
@@ -146,19 +146,21 @@ class CommitAnswers:
     def add(
         self,
         client: str,
-        word: str,
+        transaction_id: str,
         time_ms: int,
         offsets: list[int],
         each: dict[int, list[int]],
     ) -> None:
         """Add the answer to a commit, and drop answers that are expired or over a limit."""
-        if word not in self:
-            self._add(client, word, time_ms.to_bytes(_TIME_BYTES) + _encode((offsets, each)))
+        if transaction_id not in self:
+            self._add(
+                client, transaction_id, time_ms.to_bytes(_TIME_BYTES) + _encode((offsets, each))
+            )
 
-    def _add(self, client: str, word: str, answer: bytes) -> None:
+    def _add(self, client: str, transaction_id: str, answer: bytes) -> None:
         time_ms = _time_ms(answer)
         self._newest_ms = max(self._newest_ms, time_ms)
-        self._answers[hash(word) % PART_COUNT][word] = answer
+        self._answers[hash(transaction_id) % PART_COUNT][transaction_id] = answer
         clients = self._clients[hash(client) % PART_COUNT]
         line = clients.get(client, ())
         if line:
@@ -167,25 +169,25 @@ class CommitAnswers:
             self.size_bytes += CLIENT_OVERHEAD_BYTES + len(client)
         if isinstance(line, tuple):
             if len(line) < FEW_COUNT and len(answer) <= FEW_ANSWER_BYTES:
-                clients[client] = (*line, word)
-                self.size_bytes += _size_bytes(word, answer)
+                clients[client] = (*line, transaction_id)
+                self.size_bytes += _size_bytes(transaction_id, answer)
                 self._forget(client, time_ms)
                 return
             line = clients[client] = self._unfold(client, line)
-        line.words.append(word)
+        line.ids.append(transaction_id)
         line.newest_ms = max(line.newest_ms, time_ms)
-        self._resize(client, line, _size_bytes(word, answer))
+        self._resize(client, line, _size_bytes(transaction_id, answer))
         while line.size_bytes > COMMITS_CLIENT_BYTES_MAX and len(line) > 1:
             self._forget_first(client)
         self._forget(client, time_ms)
 
     def _unfold(self, client: str, few: tuple[str, ...]) -> _Client:
         line = _Client(CLIENT_OVERHEAD_BYTES + len(client))
-        for word in few:
-            answer = self._answer(word)
-            line.words.append(word)
+        for transaction_id in few:
+            answer = self._answer(transaction_id)
+            line.ids.append(transaction_id)
             line.newest_ms = max(line.newest_ms, _time_ms(answer))
-            line.size_bytes += _size_bytes(word, answer)
+            line.size_bytes += _size_bytes(transaction_id, answer)
         number = _class_of(line.size_bytes)
         if number:
             self._classes[number][client] = None
@@ -211,8 +213,8 @@ class CommitAnswers:
                 break
             self._forget_first(silent)
 
-    def _answer(self, word: str) -> bytes:
-        return self._answers[hash(word) % PART_COUNT][word]
+    def _answer(self, transaction_id: str) -> bytes:
+        return self._answers[hash(transaction_id) % PART_COUNT][transaction_id]
 
     def _client_to_trim(self) -> str:
         """Return one of the largest clients or, when all are small, one that is idle for longest.
@@ -235,8 +237,10 @@ class CommitAnswers:
     def _forget_first(self, client: str) -> None:
         clients = self._clients[hash(client) % PART_COUNT]
         line = clients[client]
-        word = _first(line)
-        size_bytes = _size_bytes(word, self._answers[hash(word) % PART_COUNT].pop(word))
+        transaction_id = _first(line)
+        size_bytes = _size_bytes(
+            transaction_id, self._answers[hash(transaction_id) % PART_COUNT].pop(transaction_id)
+        )
         if isinstance(line, tuple):
             self.size_bytes -= size_bytes
             line = clients[client] = line[1:]
@@ -269,11 +273,11 @@ class CommitAnswers:
         rows: list[Row] = []
         for client in [client for part in self._clients for client in part]:
             line = self._clients[hash(client) % PART_COUNT].get(client)
-            words = line.words[line.gone :] if isinstance(line, _Client) else line or ()
-            for word in words:
-                answer = self._answers[hash(word) % PART_COUNT].get(word)
+            ids = line.ids[line.gone :] if isinstance(line, _Client) else line or ()
+            for transaction_id in ids:
+                answer = self._answers[hash(transaction_id) % PART_COUNT].get(transaction_id)
                 if answer is not None:
-                    rows.append((client, word, answer))
+                    rows.append((client, transaction_id, answer))
                 if len(rows) >= ROWS_AT_ONCE:
                     yield rows
                     rows = []
@@ -282,19 +286,19 @@ class CommitAnswers:
 
     def restore(self, rows: Sequence[Row]) -> None:
         """Add the rows that `rows` yielded. Raises `ValueError` for other bytes."""
-        for client, word, answer in rows:
+        for client, transaction_id, answer in rows:
             # Raises msgspec's own error if this is not an answer.
             _decode(memoryview(answer)[_TIME_BYTES:])
-            if word not in self:
-                self._add(client, word, answer)
+            if transaction_id not in self:
+                self._add(client, transaction_id, answer)
 
 
 def _first(line: tuple[str, ...] | _Client) -> str:
-    return line[0] if isinstance(line, tuple) else line.words[line.gone]
+    return line[0] if isinstance(line, tuple) else line.ids[line.gone]
 
 
-def _size_bytes(word: str, answer: bytes) -> int:
-    return COMMIT_OVERHEAD_BYTES + len(word) + len(answer)
+def _size_bytes(transaction_id: str, answer: bytes) -> int:
+    return COMMIT_OVERHEAD_BYTES + len(transaction_id) + len(answer)
 
 
 def _class_of(size_bytes: int) -> int:

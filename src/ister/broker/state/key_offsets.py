@@ -38,7 +38,7 @@ class KeyOffsetRow(NamedTuple):
 
 
 class KeyOffsets:
-    """Those of one stream. See the module."""
+    """The offset of the newest message of each key of one stream."""
 
     __slots__ = ("_budget", "_is_compact", "_newest", "counted", "forgotten_below")
 

@@ -31,7 +31,7 @@ ALL_TIMES_MS = 1 << _TIME_BITS
 
 
 class MessageIds:
-    """The ids of one stream. See the module."""
+    """The message ids of one stream, within its dedup window."""
 
     __slots__ = ("_again", "_budget", "_chunks", "_ids", "counted")
 

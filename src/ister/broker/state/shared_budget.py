@@ -27,7 +27,7 @@ class Member(Protocol):
 
 
 class SharedBudget:
-    """Counts what all members have, and has the largest ones forget some. See the module."""
+    """Counts what all members have, and has the largest ones forget some."""
 
     __slots__ = ("_by_digits", "_forget_size", "forgotten", "size", "size_max")
 

@@ -161,7 +161,7 @@ class SubscriptionRecord:
 
 
 class State:
-    """See the module."""
+    """What the journal of one log says, apart from the messages."""
 
     def __init__(self, budgets: Budgets | None = None) -> None:
         # Of its topics, and of those of the broker's other state.
@@ -463,8 +463,10 @@ class State:
             record.saved = {name: bytes(saved) for name, saved in row.saved.items()}
             self.saved_bytes += sum(map(len, record.saved.values()))
         self.commits.restore(rows.commits)
-        for word, offsets in rows.transactions:
-            self.commits.add("", word, now_ms, offsets, rows.transactions_each.get(word, {}))
+        for transaction_id, offsets in rows.transactions:
+            self.commits.add(
+                "", transaction_id, now_ms, offsets, rows.transactions_each.get(transaction_id, {})
+            )
         for run in rows.confirmed:
             self.confirmations.add(*run)
         for key_row in rows.key_offsets:

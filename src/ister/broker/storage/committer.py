@@ -11,7 +11,7 @@ Always true:
 - `done` of an entry is called once: without an error after its group is as durable as it asked
   for, or with one, and then nothing of the group is visible or acknowledged;
 - with `StorageFailedError` no later start finds anything of the group: it was never written, was
-  cut off, or the journal has gone on behind it. VOIDING tries that before anybody is told. When
+  cut off, or the journal has gone on behind it. VOIDING tries that before anybody is answered. When
   it fails too the error is `StorageUncertainError`;
 - in VOIDING and FAILED no entry is accepted. Callers that changed state for an entry are asked to
   undo it;
@@ -33,34 +33,9 @@ from ister.base.errors import (
     StorageTakenError,
     StorageUncertainError,
 )
-from ister.broker.scheduling.workers import Worker
+from ister.broker.scheduling import Done, Worker, ignore
 from ister.broker.storage.commit_figures import CommitFigures
 from ister.log import Group, Log, is_disk_full
-
-Done = Callable[[IsterError | None], object]
-
-
-def ignore(_: IsterError | None) -> None:
-    """For what nobody waits for."""
-
-
-def after_all(count: int, done: Done) -> Done:
-    """Return what to call `count` times, for `done` to be told once: of the first error, if any."""
-    errors: list[IsterError] = []
-    left = count
-
-    def one(error: IsterError | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            errors.append(error)
-        if left == 0:
-            done(errors[0] if errors else None)
-
-    if not count:
-        done(None)
-    return one
-
 
 # While changes are taken and messages are not.
 FULL = "the disk is full"
@@ -76,7 +51,7 @@ COMMITTING_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Committer:
-    """See the module."""
+    """Writes what a log collects, a group at a time, and tells everybody who waits for it."""
 
     def __init__(
         self,
@@ -85,21 +60,22 @@ class Committer:
         worker: Worker,
         clock: Clock,
         call_soon: Callable[[Callable[[], object]], object],
-        before_take: Callable[[], object],
-        on_failed: Callable[[], object],
         shard: Callable[[], str] = lambda: "local",
     ) -> None:
         """`shard` is what the log is called."""
         self.log = log
         self.error: StorageFailedError | ShardMovedError | None = None
-        # Called once, when the storage is lost and everybody who waited was told.
+        # Called before a group is taken: who has gathered something for it appends that now.
+        self.before_group: list[Callable[[], object]] = []
+        # Called when a group has failed, before anybody gets its error: who has changed state for
+        # an entry undoes that.
+        self.on_failure: list[Callable[[], object]] = []
+        # Called once, when the storage is lost and everybody who waited has an answer.
         self.on_lost: Callable[[ShardMovedError], object] = ignore
         self.figures = CommitFigures()
         self._worker = worker
         self._clock = clock
         self._call_soon = call_soon
-        self._before_take = before_take
-        self._on_failed = on_failed
         self._shard = shard
         self._logger: Any = structlog.get_logger("storage")
         self._waiting: list[Done] = []
@@ -108,14 +84,14 @@ class Committer:
         self._scheduled = False
         # Whether somebody wanted a commit while one was under way: acknowledgements, say, which
         # are gathered only when the next group is begun.
-        self._kicked = False
+        self._woken = False
         self._closed = False
         # Whether a small group may be written in the event loop, when the disk is quick: going to
         # a thread and back costs as much as such a disk does. Whoever has few connections to
         # serve says so.
         self.at_once: Callable[[], bool] = lambda: False
         self._commit_s = 1.0
-        # Called after everybody was told of a commit: doors send what that has set off.
+        # Called after the callbacks of a commit: doors send what that has set off.
         self.after_commit: list[Callable[[], object]] = []
         # Whether one entry alone was committed: its answer is worth a system call of its own.
         self.lone = False
@@ -175,26 +151,26 @@ class Committer:
     def add(self, done: Done) -> None:
         """Have `done` called when everything appended so far is as durable as it asked to be."""
         self._waiting.append(done)
-        self.kick()
+        self.wake()
 
     def after(self, done: Done) -> None:
         """As `add`, but at once when nothing is under way, also when the storage has failed.
 
-        For who finds something done already: whoever did it may still wait for the journal.
+        For callers that find something done already: its commit may still be under way.
         """
         if self.resting:
             done(None)
         else:
             self.add(done)
 
-    def ride(self, done: Done) -> None:
+    def piggyback(self, done: Done) -> None:
         """As `add`, for what need not be committed before something else is."""
         self._waiting.append(done)
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Commit what has gathered, at the end of this turn of the loop or after this group."""
         if self._committing is not None:
-            self._kicked = True
+            self._woken = True
         elif not self._scheduled and self.error is None:
             self._scheduled = True
             self._call_soon(self._begin)
@@ -218,13 +194,14 @@ class Committer:
         self._scheduled = False
         if self._committing is not None or self.error is not None or self._closed:
             return
-        self._kicked = False
-        self._before_take()
+        self._woken = False
+        for call in self.before_group:
+            call()
         group = self.log.take()
         waiting, self._waiting = self._waiting, []
         if group is None:
-            self._tell_all(waiting, None)
-            self._tell(self._idle)
+            self._answer_all(waiting, None)
+            self._call_once(self._idle)
             return
         self._committing = waiting
         self._committing_bytes = group.size_bytes
@@ -237,7 +214,7 @@ class Committer:
     def _try_write(self, group: Group) -> Exception | None:
         try:
             self._write(group)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - passed to who waits
             return error
         return None
 
@@ -260,23 +237,23 @@ class Committer:
         self._committing_bytes = 0
         self.log.committed(group)
         # The next group first: the disk works while we tell everybody about this one. Not in the
-        # event loop: whoever waits for the next group would be told before those of this one.
+        # event loop: callers of the next group would be answered before those of this one.
         if self.log.collecting:
             self._begin(may_block=False)
         self.lone = len(waiting) == 1
-        self._tell_all(waiting, None)
+        self._answer_all(waiting, None)
         for call in self.after_commit:
             call()
         if self.lost:
             self._discard(Group(), None)
             return
         if not self.full:
-            self._tell(self._relieved)
+            self._call_once(self._relieved)
         if self.resting:
-            if self._waiting or self._kicked:
-                self.kick()
+            if self._waiting or self._woken:
+                self.wake()
             else:
-                self._tell(self._idle)
+                self._call_once(self._idle)
 
     def _fail(self, group: Group, error: Exception) -> None:
         self.figures.failures += 1
@@ -295,7 +272,7 @@ class Committer:
         if group.reached and not self._closed and not self.lost:
             self._worker.run(self.log.recover, lambda e: self._on_voided(failed, e))
             return
-        self._tell_failed(StorageUncertainError(reason) if group.reached else failed)
+        self._answer_failed(StorageUncertainError(reason) if group.reached else failed)
         if not self.lost:
             # On a full disk there may be room for a smaller group, or a reserve for changes.
             self._retry_later(0.0 if full else RETRY_S)
@@ -304,13 +281,13 @@ class Committer:
         committing, self._committing = self._committing or [], None
         waiting, self._waiting = self._waiting, []
         was_lost = self.lost
-        # First: whoever is told may try again at once.
+        # First: a caller may try again as soon as it is answered.
         self._on_retried(error)
         void = error is None or self.log.voided
         outcome = failed if void else StorageUncertainError(failed.reason)
-        self._tell_all([*committing, *waiting], outcome)
-        self._tell(self._relieved)
-        self._tell(self._idle)
+        self._answer_all([*committing, *waiting], outcome)
+        self._call_once(self._relieved)
+        self._call_once(self._idle)
         if was_lost:
             self._discard(Group(), self.error)
 
@@ -326,23 +303,24 @@ class Committer:
     def _discard(self, group: Group, failed: IsterError | None) -> None:
         """Forget `group`, which has `failed`, and all that was to come after it."""
         self._take_back(group)
-        self._tell_failed(failed)
+        self._answer_failed(failed)
 
     def _take_back(self, group: Group) -> None:
         """Undo the state of all entries before any caller gets its error."""
         self.log.failed(group)
         self._committing_bytes = 0
-        self._on_failed()
+        for call in self.on_failure:
+            call()
 
-    def _tell_failed(self, failed: IsterError | None) -> None:
+    def _answer_failed(self, failed: IsterError | None) -> None:
         committing, self._committing = self._committing or [], None
         waiting, self._waiting = self._waiting, []
-        self._tell_all(committing, failed)
+        self._answer_all(committing, failed)
         # Some may wait for what somebody else has in the group that failed.
         uncertain = failed if isinstance(failed, StorageUncertainError) else None
-        self._tell_all(waiting, uncertain or self.error)
-        self._tell(self._relieved)
-        self._tell(self._idle)
+        self._answer_all(waiting, uncertain or self.error)
+        self._call_once(self._relieved)
+        self._call_once(self._idle)
         if isinstance(self.error, ShardMovedError):
             self.on_lost(self.error)
 
@@ -366,18 +344,18 @@ class Committer:
             return
         self.error = None
         self._logger.info("storage_recovered")
-        self.kick()
+        self.wake()
 
-    def _tell_all(self, waiting: list[Done], error: IsterError | None) -> None:
-        """Tell everybody: who fails on it must not keep it from the others."""
+    def _answer_all(self, waiting: list[Done], error: IsterError | None) -> None:
+        """Call all that wait: one that raises must not keep the answer from the others."""
         for done in waiting:
             try:
                 done(error)
             except Exception:  # A bug costs one answer, not those of a group.
                 self._logger.exception("internal_error")
 
-    def _tell(self, calls: list[Callable[[], object]]) -> None:
-        told = calls[:]
+    def _call_once(self, calls: list[Callable[[], object]]) -> None:
+        due = calls[:]
         calls.clear()
-        for call in told:
+        for call in due:
             call()

@@ -19,29 +19,29 @@ import structlog
 from ister.base import Clock, Retention
 from ister.base.errors import CorruptedError
 from ister.base.limits import MIB
-from ister.broker.scheduling.workers import Worker
-from ister.broker.state.state import State
+from ister.broker.scheduling import Worker
+from ister.broker.state import State
 from ister.broker.storage.compaction_figures import CompactionFigures
 from ister.log import CompactionPolicy, KeyPolicy, Log, Rewrite, plan_compaction
 
-# How often to look whether something pays.
-LOOK_S = 5.0
+# How often to check whether something pays.
+CHECK_S = 5.0
 # A rewrite reads and writes about so much in a second: a tenth of what a disk does, so that
 # producers and consumers do not notice.
 BYTES_PER_S = 64 * MIB
-# For so long a deleted key is told to those who read late.
+# For so long those who read late are told of a deleted key.
 TOMBSTONES_MS = 24 * 3_600_000
 # Segments whose newest message is older than this go to the remote tier, if there is one.
 UPLOAD_AFTER_MS = 3_600_000
 # After so many rewrites for other reasons an upload goes first, if there is one to make. After one
-# that failed, so many looks pass without another: a tier that is away must not take every turn.
+# that failed, so many checks pass without another: a tier that is away must not take every turn.
 UPLOAD_IN_TURN = 3
 # Of 0 to 19; the system gives the thread what others leave over.
 NICENESS = 10
 
 
 class Compactor:
-    """See the module."""
+    """Rewrites segments of one log, at most one at a time."""
 
     def __init__(
         self,
@@ -63,27 +63,27 @@ class Compactor:
         self._closed = False
         # Rewrites for other reasons since the last upload.
         self._since_upload = 0
-        # Looks to come that plan no upload.
-        self._looks_without_upload = 0
-        self._looked_ms = clock.monotonic_ms()
+        # Checks to come that plan no upload.
+        self._checks_without_upload = 0
+        self._checked_ms = clock.monotonic_ms()
 
-    def tend(self) -> None:
-        """Look whether something pays, if it is time to. Called about once a second."""
+    def maintain(self) -> None:
+        """Check whether something pays, if it is time to. Called about once a second."""
         now_ms = self._clock.monotonic_ms()
-        due = self._log.disk_full or now_ms - self._looked_ms >= LOOK_S * 1000
+        due = self._log.disk_full or now_ms - self._checked_ms >= CHECK_S * 1000
         if due and not self._busy and not self._closed:
-            self._looked_ms = now_ms
-            self.look()
+            self._checked_ms = now_ms
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Do the rewrite that pays most, if any does."""
         self._busy = True
         log, state = self._log, self._log.state()
         topics = self._state.topics.values()
         horizon = {t.topic: t.first_offset for t in topics}
         now_ms = self._clock.now_ms()
-        uploads = not self._looks_without_upload
-        self._looks_without_upload = max(0, self._looks_without_upload - 1)
+        uploads = not self._checks_without_upload
+        self._checks_without_upload = max(0, self._checks_without_upload - 1)
         policy = CompactionPolicy(
             keyed={
                 # What holds the last message stays, so that whoever walks a topic finds its end.
@@ -127,7 +127,7 @@ class Compactor:
                 # Left alone from now on: reads tell of it, and so does `ister storage check`.
                 self._log.rewrite_failed(rewrite)
             if is_upload:
-                self._looks_without_upload = UPLOAD_IN_TURN
+                self._checks_without_upload = UPLOAD_IN_TURN
             self.figures.failures += 1
             reason = rewrite.reason if rewrite is not None else "not planned"
             self._logger.error("compaction_failed", reason=reason, error=str(error))
@@ -136,12 +136,12 @@ class Compactor:
         self._since_upload = 0 if is_upload else self._since_upload + 1
         self.figures.add(rewrite.reason, rewrite.figures)
         self._logger.info("compacted", reason=rewrite.reason, **asdict(rewrite.figures))
-        # There may be more of the kind: look again right after the checkpoint.
-        self._looked_ms = -(10**9)
+        # There may be more of the kind: check again right after the checkpoint.
+        self._checked_ms = -(10**9)
 
 
 class _Job:
-    """One look and what came of it."""
+    """One check and what came of it."""
 
     def __init__(self, pause: Callable[[int], None]) -> None:
         self.rewrite: Rewrite | None = None

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from ister.base import Clock
-from ister.broker.state.state import Budgets, State
+from ister.broker.state import Budgets, State
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS
-from ister.broker.storage.storage import Storage, Workers
-from ister.broker.streams.recent import RecentBudget
+from ister.broker.storage.storage import Storage
+from ister.broker.storage.threads import Workers
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, open_log
 
 
@@ -16,7 +16,6 @@ def open_storage(
     *,
     workers: Callable[[], Workers],
     clock: Clock,
-    budget: RecentBudget,
     call_soon: Callable[[Callable[[], object]], object],
     upload_after_ms: int = UPLOAD_AFTER_MS,
     on_entry: Callable[[Entry], object] | None = None,
@@ -59,7 +58,6 @@ def open_storage(
         state,
         workers=workers(),
         clock=clock,
-        budget=budget,
         call_soon=call_soon,
         upload_after_ms=upload_after_ms,
     )

@@ -18,19 +18,22 @@ import msgspec
 
 from ister.base import find_partition, namespace_of, partition_name
 from ister.base.errors import BadRequestError, TopicNotFoundError
-from ister.broker.state.changes import (
+from ister.broker.state import (
     Change,
     CursorSaved,
     NamespaceCreated,
     PartitionedCreated,
     PartitionedDeleted,
+    State,
     SubscriptionDeleted,
     SubscriptionPaused,
+    SubscriptionRecord,
     TopicCreated,
     TopicDeleted,
+    TopicRecord,
+    decode_cursors,
+    encode_cursors,
 )
-from ister.broker.state.cursor_maps import decode_cursors, encode_cursors
-from ister.broker.state.state import State, SubscriptionRecord, TopicRecord
 from ister.broker.storage.stopped_log import StoppedLog
 from ister.log import plan_relocation
 from ister.subscriptions import Cursor

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from ister.base import Retention, StreamSettings, partition_name
-from ister.broker.state.changes import (
+from ister.broker.state import (
     Change,
     NamespaceCreated,
+    State,
     SubscriptionDeleted,
     TopicCreated,
     TopicDeleted,
+    TopicRecord,
     decode_changes,
 )
-from ister.broker.state.state import State, TopicRecord
 from ister.broker.storage.stopped_log import StoppedLog, unlimited_budgets
 from ister.log import (
     Entry,

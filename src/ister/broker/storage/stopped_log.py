@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import Limits
-from ister.broker.state.changes import Change, encode_changes
-from ister.broker.state.state import Budgets, State
+from ister.broker.state import Budgets, Change, State, encode_changes
 from ister.log import ChunkBackend, Entry, FileBackend, Kind, LogOptions, Place, open_log
 
 # A state that has more than its budget forgets some. What the broker may remember is a setting of
@@ -28,7 +27,7 @@ def unlimited_budgets() -> Budgets:
 
 
 class StoppedLog:
-    """See the module. Blocks; for one thread."""
+    """A log without a broker, and its state. Blocks; for one thread."""
 
     def __init__(
         self,

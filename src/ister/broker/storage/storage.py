@@ -1,102 +1,41 @@
 """One log with its state: what writes to it, reads from it, and keeps it in order.
 
 A broker has one storage in its data folder, and may have another in an object store. Always true:
-- acknowledgements are in the cursors at once and in the journal with the next group, at the
-  latest `LAZY_S` later; whoever asked for a confirmation waits for that;
 - a checkpoint is written in the background, one at a time;
 - once another broker has the log, nothing is written, compacted or removed any more (LOST).
 """
 
-import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import structlog
 
-from ister.base import Clock, Retention
+from ister.base import Clock
 from ister.base.errors import (
     IsterError,
     ShardMovedError,
     StorageFailedError,
     StorageTakenError,
 )
-from ister.broker.scheduling.workers import Worker
-from ister.broker.state.changes import (
-    Acked,
-    Change,
-    Confirmed,
-    Failed,
-    FailedRuns,
-    Runs,
-    encode_changes,
-)
-from ister.broker.state.state import State
-from ister.broker.storage.committer import Committer, Done
+from ister.broker.scheduling import Done, Worker
+from ister.broker.state import State
+from ister.broker.storage.committer import Committer
 from ister.broker.storage.compactor import UPLOAD_AFTER_MS, Compactor
-from ister.broker.streams.recent import RecentBudget
-from ister.log import Kind, Log, Place
-from ister.subscriptions import Cursor, LeasedRun
+from ister.broker.storage.threads import Workers
+from ister.broker.storage.writes import Writable, Write
+from ister.log import Log, Place
 
-if TYPE_CHECKING:
-    from ister.broker.durable.partition import Partition
-    from ister.broker.streams.stream import StreamTopic
-
-# Acknowledgements that nobody waits for may be this late in the journal: what a crash of the
-# broker makes us deliver again is what was acknowledged since.
-LAZY_S = 0.1
 # A checkpoint costs a pass over the state; what it saves is replaying a file at the next start.
 CHECKPOINT_S_MIN = 2.0
-# How often to look whether another broker has taken the log: one request, 86,400 in a month, which
+# How often to check whether another broker has taken the log: one request, 86,400 in a month, which
 # cost some cents. Upkeep runs each second; when it did not for this long, the process was stopped.
 WATCH_OWNER_MS = 30_000
 STOPPED_MS = 3_000
-# Topics of these keep what was not acknowledged, or less than that.
-BY_ACKS = (Retention.INTEREST, Retention.WORKQUEUE)
-
-
-class Workers:
-    """The threads of a storage: its own for writing, maybe shared ones for everything else."""
-
-    __slots__ = ("compacting", "housekeeping", "reading", "reading_remote", "writing")
-
-    def __init__(
-        self,
-        *,
-        writing: Worker,
-        reading: Worker,
-        housekeeping: Worker,
-        compacting: Worker | None = None,
-        reading_remote: Worker | None = None,
-    ) -> None:
-        self.writing = writing
-        self.reading = reading
-        # For what lies in the remote tier, which may not answer for minutes.
-        self.reading_remote = reading_remote or reading
-        self.housekeeping = housekeeping
-        # A rewrite takes minutes; without a thread of its own, checkpoints wait for it.
-        self.compacting = compacting or housekeeping
-
-    def close(self, timeout_s: float | None = None) -> bool:
-        """End them all. Blocks until what was given to them is done; return whether it is.
-
-        What is being written is waited for however long it takes, everything else for `timeout_s`.
-        """
-        self.writing.close()
-        ends_s = None if timeout_s is None else time.monotonic() + timeout_s
-        done = True
-        for worker in (
-            self.reading,
-            self.reading_remote,
-            self.housekeeping,
-            self.compacting,
-        ):
-            left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
-            done &= worker.close(left_s)
-        return done
 
 
 class Storage:
-    """See the module."""
+    """A log, its state, the threads that write and read it, and its housekeeping."""
 
     def __init__(
         self,
@@ -105,7 +44,6 @@ class Storage:
         *,
         workers: Workers,
         clock: Clock,
-        budget: RecentBudget,
         call_soon: Callable[[Callable[[], object]], object],
         upload_after_ms: int = UPLOAD_AFTER_MS,
     ) -> None:
@@ -117,24 +55,18 @@ class Storage:
         # Leases of one start are told from those of another by it. The low bits are for counting
         # how often leases became void.
         self.life = log.epoch << 32
-        self.budget = budget
         self.workers = workers
         self.reading = workers.reading
-        self.topics: dict[int, StreamTopic] = {}
-        # Those that may keep too much by now.
-        self.changed: list[StreamTopic] = []
+        # Called once, when another broker has the log.
+        self.on_loss: list[Callable[[ShardMovedError], object]] = []
         self.committer = Committer(
             log,
             worker=workers.writing,
             clock=clock,
             call_soon=call_soon,
-            before_take=self._append_acks,
-            on_failed=self._on_failed,
             shard=lambda: self.name,
         )
         self.committer.on_lost = self._on_lost
-        # Called once, when another broker has the log.
-        self.on_lost: Callable[[ShardMovedError], object] = lambda _: None
         self.compactor = Compactor(
             log,
             state,
@@ -145,112 +77,55 @@ class Storage:
         self.compactions = self.compactor.figures
         self._call_soon = call_soon
         self._logger: Any = structlog.get_logger("storage")
-        self._dirty: dict[Partition, None] = {}
-        # By subscription, what was acknowledged under which lease and is to be confirmed.
-        self._confirmed: dict[int, list[LeasedRun]] = {}
-        # Whether somebody waits for the acknowledgements that are not on the disk yet.
-        self._confirming = False
-        # Whether some are in the journal without having asked for a sync.
-        self._acks_unsynced = False
-        self._lazy = False
         self._checkpointing = False
         self._checkpointed_ms = -(10**9)
         self._checkpoint_timer = False
-        self._tended_ms = self._watched_ms = clock.monotonic_ms()
+        self._maintained_ms = self._watched_ms = clock.monotonic_ms()
         self._refilling = False
-        self._told_full = False
+        self._logged_full = False
         # Set while there is something to drop that the manifest still names.
         self.trimmed = False
 
     # Writing
 
-    def record(
-        self, changes: Iterable[Change], done: Done, *, apply: bool = True, sync: bool = True
-    ) -> None:
-        """Write changes to the journal; `done` is called after the state has taken them.
+    def commit(self, write: Writable, done: Done) -> None:
+        """Store a write, whole or not at all; then apply its changes and show its batches.
 
-        With `apply=False` the caller puts them into the state himself, when he is told. Raises
-        `StorageFailedError` while nothing is taken.
+        `done` is called once, after this has returned: with an error, and nothing of the write is
+        anywhere; or without, when it is as durable as it asks to be. By then the state has its
+        changes; its batches are shown right after, so that no producer waits for its consumers.
+
+        Never raises. Whoever has stamped batches has called `check_room` since, with no turn of
+        the loop in between: the places of a write that is refused here are not taken back.
         """
-        self.committer.check()
-        listed = list(changes)
-        self.log.append(Kind.CHANGES, 0, (encode_changes(listed),), sync=sync)
+        error = self.committer.error
+        if error is not None:
+            self._call_soon(partial(done, error))
+            return
+        write.append_to(self.log)
+        self.committer.add(partial(self._on_written, write, done))
 
-        def on_done(error: IsterError | None) -> None:
-            if error is None and apply:
-                self.state.on_changes(listed)
+    def piggyback(self, write: Writable, done: Done) -> None:
+        """As `commit`, called from `Committer.before_group`: into the group about to be taken."""
+        write.append_to(self.log)
+        self.committer.piggyback(partial(self._on_written, write, done))
+
+    def _on_written(self, write: Writable, done: Done, error: IsterError | None) -> None:
+        """End a write: the one place where what is stored becomes visible."""
+        if error is not None:
             done(error)
-
-        self.committer.add(on_done)
-
-    def on_acked(self, partition: "Partition") -> None:
-        """A cursor has moved: have that in the journal soon."""
-        self._dirty[partition] = None
-        if partition.topic.record.settings.retention in BY_ACKS:
-            partition.topic.on_changed()
-        if not self._lazy:
-            self._lazy = True
-            self.clock.call_later(LAZY_S, self._on_lazy)
-
-    def on_confirmed(self, subscription: int, runs: list[LeasedRun]) -> None:
-        """Have the journal say under which leases messages were acknowledged: `confirm` follows."""
-        if runs:
-            self._confirmed.setdefault(subscription, []).extend(runs)
-
-    def confirm(self, done: Done) -> None:
-        """Have `done` called when all acknowledgements so far are on the disk."""
-        self.committer.check()
-        self._confirming = True
-        self.committer.add(done)
-
-    def _on_lazy(self) -> None:
-        self._lazy = False
-        if self._dirty:
-            self.committer.kick()
-
-    def _append_acks(self) -> None:
-        """Put the acknowledgements since the last group into this one."""
-        if not self._dirty and not self._confirming:
             return
-        dirty, self._dirty = self._dirty, {}
-        changes: list[Change] = []
-        written: list[tuple[Partition, Cursor, Runs, FailedRuns]] = []
-        for partition in dirty:
-            subscription, topic = partition.numbers
-            runs, failed = partition.take_changes()
-            written.append((partition, partition.cursor, runs, failed))
-            if runs:
-                changes.append(Acked(subscription, topic, runs))
-            if failed:
-                changes.append(Failed(subscription, topic, failed))
-        confirmed, self._confirmed = self._confirmed, {}
-        confirmations = [Confirmed(*item) for item in confirmed.items()]
-        changes += confirmations
-        sync, self._confirming = self._confirming, False
-        if not changes and not (sync and self._acks_unsynced):
-            return
-        self._acks_unsynced = not sync
-        self.log.append(Kind.CHANGES, 0, (encode_changes(changes),), sync=sync)
-
-        def on_done(error: IsterError | None) -> None:
-            if error is None:
-                self.state.on_changes(confirmations)
-                return
-            for partition, cursor, runs, failed in written:
-                partition.put_back(cursor, runs, failed)
-            for subscription, leased in confirmed.items():
-                self.on_confirmed(subscription, leased)
-
-        self.committer.ride(on_done)
-
-    def _on_failed(self) -> None:
-        for topic in self.topics.values():
-            topic.on_failed()
+        if write.changes:
+            self.state.on_changes(write.changes)
+        try:
+            done(None)
+        finally:
+            write.show()
 
     def _on_lost(self, error: ShardMovedError) -> None:
         self.compactor.close()
-        self._dirty.clear()
-        self.on_lost(error)
+        for call in self.on_loss:
+            call(error)
 
     # Housekeeping
 
@@ -258,13 +133,13 @@ class Storage:
         """Return the threads that read what lies in a place."""
         return self.workers.reading_remote if place is Place.REMOTE else self.reading
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Compact, or write a checkpoint, when there is reason to. Called about once a second."""
         if self.committer.error is not None:
             return
         self._watch_owner()
         self._refill()
-        self.compactor.tend()
+        self.compactor.maintain()
         if self.log.disk_short:
             # What retention has just dropped, too: that is what makes room.
             self.committer.after(lambda error: None if error else self._checkpoint_if_due())
@@ -296,35 +171,35 @@ class Storage:
             self._refilling = False
             if error is not None:
                 self._logger.warning("reserve_not_made", reason=str(error))
-            if space.is_full and not self._told_full:
-                self._told_full = True
+            if space.is_full and not self._logged_full:
+                self._logged_full = True
                 self._logger.error("disk_full", hint="messages are refused until space is free")
-            elif self._told_full and not space.is_full:
-                self._told_full = False
+            elif self._logged_full and not space.is_full:
+                self._logged_full = False
                 self._logger.info("disk_has_room")
 
         self.workers.housekeeping.run(space.refill, on_done)
 
     def _watch_owner(self) -> None:
-        """Look whether another broker has taken the log: who writes nothing would not notice.
+        """Check whether another broker has taken the log: without writes nothing else shows it.
 
         Right after this process was stopped, or its machine was, for longer than another broker
         waits; and every now and then.
         """
         now_ms = self.clock.monotonic_ms()
-        was_stopped = now_ms - self._tended_ms > STOPPED_MS
-        self._tended_ms = now_ms
+        was_stopped = now_ms - self._maintained_ms > STOPPED_MS
+        self._maintained_ms = now_ms
         if not was_stopped and now_ms - self._watched_ms < WATCH_OWNER_MS:
             return
         self._watched_ms = now_ms
 
-        def on_looked(error: Exception | None) -> None:
+        def on_checked(error: Exception | None) -> None:
             if isinstance(error, StorageTakenError):
                 self.committer.lose(error)
             elif error is not None:
                 self._logger.warning("owner_not_known", journal=self.name, reason=str(error))
 
-        self.workers.writing.run(self.log.check_owner, on_looked)
+        self.workers.writing.run(self.log.check_owner, on_checked)
 
     @property
     def checkpointing(self) -> bool:
@@ -359,8 +234,8 @@ class Storage:
         if self.log.unsynced:
             # A snapshot that knows more than the disk would give offsets twice after a power cut.
             # Only the journal can tell whether a sync has worked: another descriptor of the same
-            # file may be told that all is well after the journal was told otherwise.
-            self.record([], on_synced, apply=False)
+            # file may report that all is well after the journal was told otherwise.
+            self.commit(Write(), on_synced)
         else:
             on_synced(None)
 
@@ -408,7 +283,7 @@ class Storage:
         if self.committer.error is not None or self.committer.figures.failures != failures:
             done(self.committer.error or StorageFailedError("it failed during a checkpoint"))
         elif self.log.unsynced:
-            self.record([], done, apply=False)
+            self.commit(Write(), done)
         else:
             self.committer.after(done)
 

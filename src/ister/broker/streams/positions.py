@@ -1,10 +1,11 @@
 """Places in streams: turns positions that users name into offsets."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ister.base import TURN_S, Origin, Position
 from ister.base.errors import BadRequestError, IsterError, OffsetGoneError
-from ister.broker.scheduling.chores import Steps
+from ister.broker.scheduling import Steps, after_all
 from ister.broker.streams.stream import StreamTopic
 
 # Offsets by the number of the topic, or what went wrong.
@@ -65,27 +66,19 @@ def _offset_of(topic: StreamTopic, position: Position) -> int:
 
 def _find_times(topics: Sequence[StreamTopic], time_ms: int, done: OnOffsets) -> Steps:
     offsets: dict[int, int] = {}
-    failed: list[IsterError] = []
-    left = len(topics)
+    each = after_all(len(topics), lambda error: done(error or offsets))
 
     def on_found(topic: StreamTopic, found: int | Exception) -> None:
-        nonlocal left
-        left -= 1
         if isinstance(found, int):
             # Retention may have been faster than the disk.
             offsets[topic.record.topic] = max(found, topic.first_offset)
+            each(None)
+        elif isinstance(found, IsterError):
+            each(found)
         else:
-            failed.append(
-                found
-                if isinstance(found, IsterError)
-                else BadRequestError(f"{topic.name} cannot be read: {found}")
-            )
-        if left == 0:
-            done(failed[0] if failed else offsets)
+            each(BadRequestError(f"{topic.name} cannot be read: {found}"))
 
-    if not topics:
-        done(offsets)
     for count, topic in enumerate(topics, 1):
-        topic.find_time(time_ms, lambda found, topic=topic: on_found(topic, found))  # type: ignore[misc]
+        topic.find_time(time_ms, partial(on_found, topic))
         if count % TIMES_PER_STEP == 0:
             yield

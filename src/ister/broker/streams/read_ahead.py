@@ -147,7 +147,7 @@ class ReadAhead:
                 self._on_loaded(result)
                 return
             self._batches.extend(result)
-            # Also when it is nothing: what was planned is gone, and who asks again is told so.
+            # Also when it is nothing: what was planned is gone, and the next call says so.
             self._on_loaded(None)
 
         self._loading = self._topic.load(offset, self._shared.read_bytes, done)

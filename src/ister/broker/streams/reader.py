@@ -18,8 +18,7 @@ from ister.base.errors import (
     StorageFailedError,
 )
 from ister.base.limits import CREDIT_MAX
-from ister.broker.durable.subscriptions import Durables
-from ister.broker.scheduling.turns import Turns
+from ister.broker.scheduling import Turns
 from ister.broker.streams.positions import resolve
 from ister.broker.streams.read_ahead import ReadAhead, ReadAheadBudget, cut
 from ister.broker.streams.stream import StreamTopic
@@ -39,7 +38,7 @@ class ReaderSink(Protocol):
 
 
 class Reader:
-    """See the module."""
+    """Sends a range of one stream to one client."""
 
     def __init__(
         self,
@@ -119,10 +118,19 @@ class Reader:
         """See `Follower`: who reads up to an end is not interested in what comes now."""
         return self.end is None
 
+    @property
+    def floor(self) -> int | None:
+        """See `Follower`."""
+        return None
+
     def on_new(self) -> None:
         """Messages have become visible."""
         if self._credit_count > 0:
             self.pump()
+
+    def on_trimmed(self) -> None:
+        """See `Follower`."""
+        self.on_new()
 
     def on_topic_deleted(self) -> None:
         """The topic is gone."""
@@ -222,7 +230,8 @@ def open_reader(
     end: Position | None,
     done: OnReader,
     *,
-    durables: Durables,
+    turns: Turns,
+    shared: ReadAheadBudget,
     sink: ReaderSink,
     channel: int,
     whole: bool = False,
@@ -269,8 +278,8 @@ def open_reader(
             channel=channel,
             start=first,
             end=last,
-            turns=durables.turns,
-            shared=durables.shared,
+            turns=turns,
+            shared=shared,
             past=past,
         )
         done(reader)

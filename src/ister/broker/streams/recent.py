@@ -6,6 +6,7 @@ Always true: all tails together stay within one budget, and what makes room is t
 from bisect import bisect_right
 from collections import deque
 
+from ister.base.limits import MIB
 from ister.codec import Batch
 
 # What a batch costs beside its bytes: the object, its view, and places in lists.
@@ -17,7 +18,7 @@ class RecentBudget:
 
     __slots__ = ("_order", "limit_bytes", "size_bytes")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int = 64 * MIB) -> None:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
         self._order: deque[RecentBatches] = deque()

@@ -1,7 +1,7 @@
 """Where the messages of a stream lie, for those who read sealed segments by themselves.
 
-What is told is true when it is told. Retention, compaction and the move to a remote tier may take
-a segment away at any time: whoever does not find it reads from the broker.
+An answer is true when it is given. Retention, compaction and the move to a remote tier may take
+a segment away at any time: a client that does not find it reads from the broker.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def _marked(log: Log, spans: list[Span], now_ms: Callable[[], int]) -> list[Loca
             try:
                 row = Located(store, span, log.reader.opened(span.segment).mark)
             except (OSError, CorruptedError):
-                # Removed since, or broken: who reads it from the broker is told.
+                # Removed since, or broken: a client that reads it from the broker gets the error.
                 row = None
         found.append(row)
         if now_ms() >= deadline_ms:

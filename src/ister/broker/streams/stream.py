@@ -3,43 +3,44 @@
 Always true:
 - offsets rise by one per message; `appended` is the next one to give, `record.next_offset` the
   next one to become visible;
-- a batch is seen by consumers and readers, and its producer is told, only once its group is
+- a batch is seen by consumers and readers, and its producer answered, only once its group is
   committed;
 - a batch that was sent before is not stored again: it is answered as it was the first time.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Protocol, Unpack
+from typing import Protocol, Unpack
 
 from ister.base import Durability, Expected, Retention, StreamReport, StreamSettings, TopicReport
 from ister.base.errors import (
     IsterError,
     MessagesMissingError,
     OffsetMismatchError,
-    SequenceError,
     ShardMovedError,
 )
-from ister.broker.scheduling.turns import Turns
-from ister.broker.schema_checks import Guard, check
-from ister.broker.state.changes import Sequenced, encode_changes
-from ister.broker.state.key_offsets import PendingKeys, check_keys
-from ister.broker.state.message_ids import keys_of
-from ister.broker.state.state import TopicRecord
-from ister.broker.streams.recent import RecentBatches
+from ister.broker.scheduling import Done, Turns, ignore
+from ister.broker.schema_checks import SchemaCheck, check
+from ister.broker.state import (
+    PendingKeys,
+    Sequenced,
+    TopicRecord,
+    TopicTrimmed,
+    check_keys,
+    keys_of,
+)
+from ister.broker.storage import Publish, Storage, Write
+from ister.broker.streams.deduplication import Deduplication
+from ister.broker.streams.recent import RecentBatches, RecentBudget
 from ister.codec import Batch, Column
-from ister.log import Kind
 
-if TYPE_CHECKING:
-    from ister.broker.storage.storage import Storage
+# Called when a batch is stored or refused: with an error; or with nothing, and the batch says where
+# it is; or with the offset of each message, when some were known before.
+OnStored = Callable[[IsterError | None, list[int] | None], object]
 
-# What a producer is told: an error; or nothing, and the batch says where it is; or the offset of
-# each message, when some were known before.
-Told = Callable[[IsterError | None, list[int] | None], object]
-
-# Followers told of new messages without a look at the clock: 2 µs each, once their turn is over.
-TOLD_AT_ONCE = 64
+# Followers notified of new messages without a look at the clock, 2 µs each, once their turn is
+# over.
+NOTIFIED_AT_ONCE = 64
 # One read of what is not in memory any more.
 READ_BYTES = 4 * 1024 * 1024
 # Above every offset.
@@ -47,7 +48,7 @@ ALL_OFFSETS = 2**63 - 1
 
 
 class Follower(Protocol):
-    """Whoever wants to know of new messages: a partition of a subscription, or a reader."""
+    """What is notified of new messages: a partition of a subscription, a reader, a watch."""
 
     @property
     def listening(self) -> bool:
@@ -57,8 +58,15 @@ class Follower(Protocol):
     def is_durable(self) -> bool:
         """Whether it belongs to a subscription."""
 
+    @property
+    def floor(self) -> int | None:
+        """The offset below which it has acknowledged everything; `None` if it keeps no count."""
+
     def on_new(self) -> None:
         """Messages have become visible."""
+
+    def on_trimmed(self) -> None:
+        """Messages at the start of the topic are gone."""
 
     def on_topic_deleted(self) -> None:
         """The topic is gone."""
@@ -82,19 +90,16 @@ class StreamTopic:
 
     __slots__ = (
         "_in_memory",
-        "_pending_ids",
-        "_pending_keys",
-        "_pending_sequences",
+        "_on_changed",
         "_stamped_ms",
         "_sync",
         "_turns",
-        "_untold",
+        "_unnotified",
         "appended",
         "bytes_in",
         "changed",
         "deleted",
         "followers",
-        "guard",
         "is_work_queue",
         "keys",
         "messages_dropped",
@@ -107,17 +112,29 @@ class StreamTopic:
         "producers",
         "recent",
         "record",
+        "schema_check",
+        "sent",
         "settings",
         "storage",
     )
 
-    def __init__(self, record: TopicRecord, number: int, storage: "Storage", turns: Turns) -> None:
+    def __init__(
+        self,
+        record: TopicRecord,
+        number: int,
+        storage: Storage,
+        *,
+        turns: Turns,
+        recent: RecentBudget,
+        on_changed: "Callable[[StreamTopic], object]",
+    ) -> None:
+        """`on_changed` is called once until `changed` is reset: it may keep too much by now."""
         self.record = record
         self.name = record.name
         # What deliver frames call this topic.
         self.number = number
         self.storage = storage
-        self.recent = RecentBatches(storage.budget)
+        self.recent = RecentBatches(recent)
         self.appended = record.next_offset
         self.followers: dict[Follower, None] = {}
         self.is_work_queue = record.settings.retention == Retention.WORKQUEUE
@@ -127,9 +144,10 @@ class StreamTopic:
         # Who last opened a producer of a name: the others are fenced.
         self.owners: dict[str, object] = {}
         self.deleted = False
-        # Whether its storage knows that it is to be looked at: see `upkeep`.
+        # Whether retention has been asked to check it: see `upkeep`.
         self.changed = False
-        self.guard: Guard | None = None
+        self._on_changed = on_changed
+        self.schema_check: SchemaCheck | None = None
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out = 0
@@ -140,16 +158,12 @@ class StreamTopic:
         self._in_memory = record.settings.durability == Durability.MEMORY
         # The last time that was given, to a batch that is stored or on its way.
         self._stamped_ms = record.last_ms
-        # Of batches that are not committed yet: by producer, the first number and the end of each.
-        self._pending_sequences: dict[str, dict[int, int]] = {}
-        # Of batches with ids: the offset by the key of an id, and the keys by the first offset of a
-        # batch. A long id takes as long to turn into its key as all else: that is done once.
-        self._pending_ids: dict[str, int] = {}
-        self._pending_keys: dict[int, list[str | None]] = {}
+        # What producers have sent before.
+        self.sent = Deduplication(record, storage.clock.now_ms)
         self.keys = PendingKeys(record)
         self._turns = turns
-        # Followers that are told of new messages in a later turn of the loop.
-        self._untold: OrderedDict[Follower, None] = OrderedDict()
+        # Followers that are notified of new messages in a later turn of the loop.
+        self._unnotified: OrderedDict[Follower, None] = OrderedDict()
 
     @property
     def next_offset(self) -> int:
@@ -161,138 +175,79 @@ class StreamTopic:
         """The offset of the oldest message kept."""
         return self.record.first_offset
 
+    def floors(self) -> list[int]:
+        """Return the floor of every subscription; where the topic begins for those to come."""
+        floors = [floor for one in self.followers if (floor := one.floor) is not None]
+        return [*floors, self.first_offset] if self.partitions_coming else floors
+
+    def trim(self, first_offset: int, done: Done) -> None:
+        """Drop the messages below an offset, if there are any."""
+        # A hole at the start of a stream is nobody's to explain once what was before it is gone.
+        first_offset = self.first_stored(min(first_offset, self.next_offset))
+        if first_offset <= self.first_offset:
+            done(None)
+            return
+
+        def on_done(error: IsterError | None) -> None:
+            if error is None:
+                self.storage.trimmed = True
+                for follower in list(self.followers):
+                    follower.on_trimmed()
+            done(error)
+
+        self.storage.commit(Write(changes=[TopicTrimmed(self.record.topic, first_offset)]), on_done)
+
     # Producing
 
     def publish(
         self,
         name: str,
         batch: Batch,
-        told: Told,
+        on_stored: OnStored,
         *,
-        guard: Guard | None = None,
+        schema_check: SchemaCheck | None = None,
         **expected: Unpack[Expected],
     ) -> None:
-        """Store a checked batch of the producer `name`; `told` is called once, maybe at once.
+        """Store a checked batch of the producer `name`; `on_stored` is called once, maybe at once.
 
-        What is stored already is answered without asking the `guard`, which may know better now.
+        What is stored already is answered without a `schema_check`: the schema may be another now.
         """
         self.storage.committer.check_room()
-        if self.is_repeated(name, batch):
-            self._answer_again(name, batch, told)
+        if self.sent.is_repeated(name, batch):
+            self._answer_again(name, batch, on_stored)
             return
-        if guard is not None:
-            check(guard, batch)
+        if schema_check is not None:
+            check(schema_check, batch)
         if self.record.key_offsets is not None:
             check_keys([batch])
         if (offset := expected.get("expected_offset", self.appended)) != self.appended:
             raise OffsetMismatchError(self.name, offset, self.appended)
         if "expected_key_offset" in expected:
             self.keys.check(batch, expected["expected_key_offset"])
-        new, offsets = self.sort_out(batch)
+        new, offsets = self.sent.sort_out(batch, self.appended)
         if offsets is not None:
-            self._publish_rest(batch, new, offsets, told)
+            self._publish_rest(name, batch, new, offsets, on_stored)
         else:
-            self._store(batch, told)
+            self._store(name, batch, on_stored)
 
     def sort_out(self, batch: Batch) -> tuple[Batch | None, list[int] | None]:
-        """Return what of a batch is new by its ids, to be stamped next.
-
-        When some of it is not, also the offset of each message: of one that was stored before as a
-        negative number, its bits turned round.
-        """
-        if not batch.columns & Column.ID or not self.record.settings.dedup_window_ms:
-            return batch, None
-        keys = keys_of(batch.ids or ())
-        known = self._known_offsets(keys)
-        new = [slot for slot, offset in enumerate(known) if offset is None]
-        if len(new) == batch.count:
-            self._expect_ids(keys)
-            return batch, None
-        offsets = [~o if o is not None else 0 for o in known]
-        for place, slot in enumerate(new):
-            offsets[slot] = self.appended + place
-        rest = batch.unstamped(new) if new else None
-        if rest is not None:
-            self._expect_ids([keys[slot] for slot in new])
-        return rest, offsets
+        """Return what of a batch is new by its ids, to be stamped next: see `Deduplication`."""
+        return self.sent.sort_out(batch, self.appended)
 
     def plan_offsets(self, batches: Sequence[Batch]) -> list[int]:
         """Return the offset of the first new message of each of some batches, stored in turn."""
-        dedup = self.record.settings.dedup_window_ms
-        ids = [keys_of(b.ids or ()) if b.columns & Column.ID and dedup else [] for b in batches]
-        known = iter(self._known_offsets(list(chain.from_iterable(ids))))
-        offset, offsets = self.appended, []
-        for batch, keys in zip(batches, ids, strict=True):
-            offsets.append(offset)
-            offset += sum(o is None for o in islice(known, len(keys))) if keys else batch.count
-        return offsets
+        return self.sent.plan_offsets(batches, self.appended)
 
-    def is_repeated(self, name: str, batch: Batch) -> bool:
-        """Whether a batch of a producer was stored before, or is about to be."""
-        if not name or not batch.numbered:
-            return False
-        sequence, due = batch.first_sequence, self.next_sequence(name)
-        # A higher one is new: what lies between was refused; and so is that when it comes again.
-        if sequence >= due or self._is_hole(name, batch):
-            return False
-        if sequence + batch.count <= due:
-            return True
-        # Some of a batch with ids may have been left out: the ids will tell.
-        if not batch.columns & Column.ID:
-            raise SequenceError(self.name, name, sequence, due)
-        return False
-
-    def _is_hole(self, name: str, batch: Batch) -> bool:
-        """Whether none of a batch is stored or about to be, though later ones are."""
-        first, end = batch.first_sequence, batch.first_sequence + batch.count
-        pending = self._pending_sequences.get(name, {})
-        if any(other < end and other_end > first for other, other_end in pending.items()):
-            return False
-        return self.record.producers.is_hole(name, first, batch.count)
-
-    def _store(self, batch: Batch, told: Told) -> None:
+    def _store(self, name: str, batch: Batch, on_stored: OnStored) -> None:
         self.stamp(batch)
-        self._expect(batch)
-        self.storage.log.append(
-            Kind.BATCH,
-            self.record.topic,
-            (batch.stamp_bytes(), batch.tail),
-            count=batch.count,
-            base_offset=batch.base_offset,
-            time_ms=batch.publish_time_ms,
-            sync=self._sync,
-        )
+        self.sent.take_numbers(name, batch)
+        write = Publish(self, batch, sync=self._sync)
         if self._in_memory:
-            # The application chose to be told before anything is safe.
-            self.storage.committer.add(lambda error: None if error else self.on_committed(batch))
-            told(None, None)
-            return
-
-        def done(error: IsterError | None) -> None:
-            # First of all: the producer need not wait for what is to be done here.
-            try:
-                told(error, None)
-            finally:
-                if error is None:
-                    self.on_committed(batch)
-
-        self.storage.committer.add(done)
-
-    def _expect(self, batch: Batch) -> None:
-        """A batch is about to be stored: its numbers are taken."""
-        if batch.numbered and (name := batch.producer_bytes):
-            first = batch.first_sequence
-            pending = self._pending_sequences.setdefault(name.decode(errors="replace"), {})
-            pending[first] = first + batch.count
-
-    def _expected(self, batch: Batch) -> None:
-        """It is stored."""
-        name = batch.producer_bytes.decode(errors="replace")
-        pending = self._pending_sequences.get(name)
-        if pending is not None:
-            pending.pop(batch.first_sequence, None)
-            if not pending:
-                del self._pending_sequences[name]
+            # The application chose to be answered before anything is safe.
+            self.storage.commit(write, ignore)
+            on_stored(None, None)
+        else:
+            self.storage.commit(write, lambda error: on_stored(error, None))
 
     def stamp(self, batch: Stamped) -> None:
         """Give a batch its offsets and time."""
@@ -307,37 +262,19 @@ class StreamTopic:
             assert isinstance(batch, Batch)
             self.keys.add(batch, self.record.key_offsets)
 
-    def part(self, batch: Batch) -> tuple[int, int, int, int, tuple[bytes, memoryview]]:
-        """Return a stamped batch as a part of a journal transaction."""
-        return (
-            self.record.topic,
-            batch.base_offset,
-            batch.publish_time_ms,
-            batch.count,
-            (batch.stamp_bytes(), batch.tail),
-        )
-
     def on_committed(self, batch: Batch, *, sequenced: bool = True) -> None:
         """A batch is in the journal: from now on it is there for everybody."""
         if self.deleted:
             return
-        keys = None
-        if self._pending_keys and batch.columns & Column.ID:
-            keys = self._pending_keys.pop(batch.base_offset, None)
-        self.record.on_stored(batch, sequenced=sequenced, keys=keys)
+        self.sent.on_committed(batch, sequenced=sequenced)
         self.messages_in += batch.count
         self.bytes_in += batch.size_bytes
-        if sequenced and self._pending_sequences and batch.numbered:
-            self._expected(batch)
-        for key in keys or ():
-            if key is not None:
-                self._pending_ids.pop(key, None)
         if self.record.key_offsets is not None:
             self.keys.on_stored(batch)
         self._keep([batch])
         if not self.changed:
             self.on_changed()
-        self._tell_followers()
+        self._notify_followers()
 
     def on_series(
         self, end_offset: int, *, count: int, size_bytes: int, held: Sequence[Batch] = ()
@@ -354,12 +291,12 @@ class StreamTopic:
         self.messages_in += count
         self.bytes_in += size_bytes
         self.on_changed()
-        self._tell_followers()
+        self._notify_followers()
 
-    def _tell_followers(self) -> None:
-        if len(self.followers) > TOLD_AT_ONCE:
-            waits = bool(self._untold)
-            self._untold.update(self.followers)
+    def _notify_followers(self) -> None:
+        if len(self.followers) > NOTIFIED_AT_ONCE:
+            waits = bool(self._unnotified)
+            self._unnotified.update(self.followers)
             if not waits:
                 self.go_through()
             return
@@ -368,14 +305,14 @@ class StreamTopic:
             follower.on_new()
 
     def go_through(self) -> None:
-        """Tell followers of new messages as long as there is time, and the others later."""
-        untold, followers = self._untold, self.followers
-        while untold:
-            for _ in range(min(len(untold), TOLD_AT_ONCE)):
-                follower, _ = untold.popitem(last=False)
+        """Notify followers of new messages as long as there is time, and the others later."""
+        unnotified, followers = self._unnotified, self.followers
+        while unnotified:
+            for _ in range(min(len(unnotified), NOTIFIED_AT_ONCE)):
+                follower, _ = unnotified.popitem(last=False)
                 if follower in followers:
                     follower.on_new()
-            if untold and not self._turns.join():
+            if unnotified and not self._turns.join():
                 self._turns.wait(self)
                 return
 
@@ -394,103 +331,59 @@ class StreamTopic:
         self._in_memory = durability == Durability.MEMORY
 
     def on_changed(self) -> None:
-        """Have the upkeep look at this topic soon: it may keep too much by now."""
+        """Have retention check this topic soon: it may keep too much by now."""
         if not self.changed:
             self.changed = True
-            self.storage.changed.append(self)
+            self._on_changed(self)
 
     def on_failed(self) -> None:
         """Nothing that was not committed will be."""
         self.appended = self.record.next_offset
-        self._pending_sequences.clear()
-        self._pending_ids.clear()
-        self._pending_keys.clear()
+        self.sent.clear()
         self.keys.clear()
 
-    def next_sequence(self, name: str) -> int:
-        """Return the number the next message of a producer should have."""
-        stored = self.record.producers.next_sequence(name)
-        pending = self._pending_sequences.get(name)
-        return stored if pending is None else max(stored, *pending.values())
-
-    def _answer_again(self, name: str, batch: Batch, told: Told) -> None:
-        """Tell a producer of a batch that is stored, or about to be, where it is."""
+    def _answer_again(self, name: str, batch: Batch, on_stored: OnStored) -> None:
+        """Answer a producer of a batch that is stored, or about to be, with where it is."""
         sequence, record = batch.first_sequence, self.record.producers
         if batch.columns & Column.ID:
-            known = self._known_offsets(keys_of(batch.ids or ()))
+            known = self.sent.find_offsets(keys_of(batch.ids or ()), self.appended)
             if None not in known:
                 # What it repeats may still be on its way to the disk.
                 offsets = [~offset for offset in known if offset is not None]
-                self.storage.committer.add(lambda error: told(error, None if error else offsets))
+                self.storage.committer.add(
+                    lambda error: on_stored(error, None if error else offsets)
+                )
                 return
         batch.publish_time_ms = self.storage.clock.now_ms()
 
         def done(error: IsterError | None) -> None:
             batch.base_offset = record.offset_of(name, sequence)
-            told(error, None)
+            on_stored(error, None)
 
         if sequence + batch.count <= record.next_sequence(name):
             done(None)
         else:
             self.storage.committer.add(done)
 
-    def _known_offsets(self, keys: Sequence[str | None]) -> list[int | None]:
-        """Return for each key of an id the offset it was stored at before, `None` for a new one."""
-        window_ms = self.record.settings.dedup_window_ms
-        newer_than_ms = self.storage.clock.now_ms() - window_ms
-        find, pending = self.record.ids.find, self._pending_ids
-        known: list[int | None] = []
-        fresh: dict[str, int] = {}
-        # The offset of the next message that is new.
-        following = self.appended
-        for key in keys:
-            if key is None:
-                known.append(None)
-                following += 1
-                continue
-            offset = pending.get(key)
-            if offset is None:
-                offset = find(key, newer_than_ms=newer_than_ms)
-            if offset is None:
-                # The second of two in one batch is known by the first, whose offset this will be.
-                offset = fresh.get(key)
-                if offset is None:
-                    fresh[key] = following
-                    following += 1
-            known.append(offset)
-        return known
-
-    def _expect_ids(self, keys: list[str | None]) -> None:
-        """A batch with these keys of ids is about to be stamped and stored."""
-        self._pending_keys[self.appended] = keys
-        for offset, key in enumerate(keys, self.appended):
-            if key is not None:
-                self._pending_ids[key] = offset
-
     def _publish_rest(
-        self, batch: Batch, rest: Batch | None, offsets: list[int], told: Told
+        self, name: str, batch: Batch, rest: Batch | None, offsets: list[int], on_stored: OnStored
     ) -> None:
         """Store the messages of a batch that are new, and tell the offset of each."""
-        self._expect(batch)
+        self.sent.take_numbers(name, batch)
         taken = Sequenced(self.record.topic, batch.producer, batch.first_sequence, batch.count)
-        changes = encode_changes([taken])
-        if rest is None:
-            self.storage.log.append(Kind.CHANGES, 0, (changes,), sync=self._sync)
-        else:
+        batches = []
+        if rest is not None:
             self.stamp(rest)
-            # One entry: with the numbers alone, what is new would never be stored; without them,
-            # a repetition from after the window of the ids would be stored again.
-            self.storage.log.append_transaction([self.part(rest)], changes, sync=self._sync)
+            batches.append((self, rest))
 
         def done(error: IsterError | None) -> None:
             if error is None:
-                self.storage.state.on_changes([taken])
-                self._expected(batch)
-                if rest is not None:
-                    self.on_committed(rest, sequenced=False)
-            told(error, None if error else offsets)
+                self.sent.on_numbers_stored(batch)
+            on_stored(error, None if error else offsets)
 
-        self.storage.committer.add(done)
+        # One entry: with the numbers alone, what is new would never be stored; without them, a
+        # repetition from after the window of the ids would be stored again.
+        self.storage.commit(Write(batches=batches, changes=[taken], sync=self._sync), done)
 
     # Reading
 
@@ -503,7 +396,7 @@ class StreamTopic:
     ) -> bool:
         """Read the batch with the message at `offset`, or the next there is, and those after it.
 
-        `done` is told in a later turn of the loop. Returns whether there is anything to read.
+        `done` is called in a later turn of the loop. Returns whether there is anything to read.
         Only where compaction or salvage have left holes they are passed over: any other is a
         `MessagesMissingError`, unless what was asked for has been trimmed meanwhile.
         """

@@ -1,4 +1,4 @@
-"""Waiting for messages without taking any: a watch is told once when a stream has new ones.
+"""Waiting for messages without taking any: a watch is answered once a stream has new ones.
 
 Always true:
 - a watch answers once: when a stream has messages beyond what its client knows, when one of its
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from ister.base import Clock, Timer
 from ister.base.errors import BadRequestError, IsterError, ShardMovedError, TopicNotFoundError
 from ister.base.limits import WATCH_MS_MAX, WATCHED_STREAMS_MAX
-from ister.broker.catalog.catalog import Catalog
 from ister.broker.streams.stream import StreamTopic
 
 
@@ -96,13 +95,22 @@ class Seat:
         """See `Follower`: who waits for messages comes for them next, and finds them in memory."""
         return True
 
+    @property
+    def floor(self) -> int | None:
+        """See `Follower`."""
+        return None
+
     def on_new(self) -> None:
         """Messages have become visible, or some are gone, which is nothing new."""
         if self.stream.next_offset > self._known:
             self._watch.answer()
 
+    def on_trimmed(self) -> None:
+        """See `Follower`."""
+        self.on_new()
+
     def on_topic_deleted(self) -> None:
-        """The topic is gone: its client is told by whatever looking it up says."""
+        """The topic is gone: the client gets the error of looking it up."""
         self._watch.answer()
 
     def on_lost(self, error: ShardMovedError) -> None:
@@ -113,16 +121,16 @@ class Seat:
 class Watching:
     """The watches of a broker, and the heads of its streams."""
 
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, find_streams: Callable[[str], Sequence[StreamTopic]], clock: Clock) -> None:
+        """`find_streams` finds a stream or the partitions of one, or raises what is wrong."""
         self.waiting: set[Watch] = set()
-        self._catalog = catalog
+        self._find_streams = find_streams
         self._clock = clock
-        catalog.on_partitions_added = self._on_partitions_added
 
     def watch(
         self, topics: Sequence[str], beyond: Mapping[str, int], wait_ms: int, done: OnHeads
     ) -> Watch | None:
-        """Have `done` told the heads of some streams, maybe at once; return who waits, if any.
+        """Call `done` with the heads of some streams, maybe at once; return the watch if it waits.
 
         A partitioned topic stands for its partitions, those to come as well. Raises
         `TopicNotFoundError` and `WrongKindError`.
@@ -150,18 +158,18 @@ class Watching:
         # Each name once: of one with a thousand partitions, a command has room for many.
         for name in dict.fromkeys(topics):
             # By name: a topic may be named beside one of its partitions.
-            found |= {stream.name: stream for stream in self._catalog.streams_of(name)}
+            found |= {stream.name: stream for stream in self._find_streams(name)}
             if len(found) > WATCHED_STREAMS_MAX:
                 raise BadRequestError(
                     f"more than {WATCHED_STREAMS_MAX} streams at once: ask for some of them"
                 )
         for name, stream in found.items():
-            # The catalog lists it until everybody was told.
+            # The catalog lists it until every follower was notified.
             if stream.deleted:
                 raise TopicNotFoundError(name)
         return list(found.values())
 
-    def _on_partitions_added(self, topic: str) -> None:
+    def on_partitions_added(self, topic: str) -> None:
         """A topic has more partitions: nobody who asked for it knows anything of those."""
         for watch in [watch for watch in self.waiting if watch.asks_for(topic)]:
             watch.answer()

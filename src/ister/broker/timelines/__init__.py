@@ -1,14 +1,24 @@
 """Timelines in the broker: who is handed which message, when, and what owners may change."""
 
-from ister.broker.timelines.committer import Committer
-from ister.broker.timelines.consumer import HoldersChange, Reject, TimelineConsumer, TimelineSink
+from ister.broker.timelines.changes import (
+    HoldersChange,
+    OwnersChange,
+    Redriven,
+    RedrivePage,
+    Reject,
+    change_messages,
+    finish_leases,
+)
 from ister.broker.timelines.cron import CronRules
-from ister.broker.timelines.figures import TimelineFigures
-from ister.broker.timelines.owners import OwnersChange
-from ister.broker.timelines.redriving import Redriven, RedrivePage
-from ister.broker.timelines.timelines import Timelines, check_topics
-from ister.broker.timelines.topic import TimelineTopic
-from ister.broker.timelines.workers import StoreWorker, WithStore
+from ister.broker.timelines.leasing import (
+    TimelineConsumer,
+    TimelineFigures,
+    TimelineSink,
+    TimelineTopic,
+)
+from ister.broker.timelines.settings import check_topics
+from ister.broker.timelines.store import Committer, StoreWorker, WithStore
+from ister.broker.timelines.timelines import Timelines
 
 __all__ = [
     "Committer",
@@ -25,5 +35,7 @@ __all__ = [
     "TimelineTopic",
     "Timelines",
     "WithStore",
+    "change_messages",
     "check_topics",
+    "finish_leases",
 ]

@@ -32,17 +32,24 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import NAME_BYTES_MAX, TIMELINE_PAGE_MAX, TIMELINES_MAX
-from ister.broker.timelines.committer import WAITING_BYTES_MAX, Committer
-from ister.broker.timelines.consumer import TimelineConsumer, TimelineSink
-from ister.broker.timelines.cron import CronRules
-from ister.broker.timelines.cron_topics import change_with_rules
-from ister.broker.timelines.high_water import HighWater
-from ister.broker.timelines.owners import OwnersChange, check_changes
-from ister.broker.timelines.reading import Reads
-from ister.broker.timelines.redriving import OnRedriven, RedrivePage, redrive_page
-from ister.broker.timelines.topic import TimelineTopic
-from ister.broker.timelines.window import Room
-from ister.broker.timelines.workers import StoreWorker
+from ister.broker.timelines.changes import (
+    OnRedriven,
+    OwnersChange,
+    RedrivePage,
+    change_messages,
+    check_changes,
+    redrive_page,
+)
+from ister.broker.timelines.cron import CronRules, change_with_rules
+from ister.broker.timelines.leasing import (
+    MaxClock,
+    Room,
+    TimelineConsumer,
+    TimelineSink,
+    TimelineTopic,
+)
+from ister.broker.timelines.settings import HIDDEN_KINDS, decode_settings, letters_of
+from ister.broker.timelines.store import WAITING_BYTES_MAX, Committer, Reads, StoreWorker
 from ister.telemetry import Occasions
 from ister.timeline import (
     FAR,
@@ -65,15 +72,12 @@ BEAT_S = 1.0
 JUMP_MS = 2
 # For how long after somebody has published elsewhere timelines give way.
 GIVE_WAY_MS = 100
-# What the broker itself keeps in timelines. A broker that does not know a kind leaves it alone.
-DELAYED = "delayed"
-HIDDEN_KINDS = frozenset({DELAYED})
 
 T = TypeVar("T")
 
 
 class Timelines:
-    """See the module. Nobody but `worker` uses the store.
+    """All timelines of a broker. Nobody but `worker` uses the store.
 
     `find_kind` tells the kind of a topic that is no timeline, and `count_published` how often
     somebody has published to one. `after_commit` are called when somebody was told of a change.
@@ -99,14 +103,14 @@ class Timelines:
         self._published = 0
         self._published_ms = -GIVE_WAY_MS
         self._committer = Committer(
-            worker, clock=clock, call_soon=call_soon, after_group=self._look
+            worker, clock=clock, call_soon=call_soon, after_group=self._schedule_dirty
         )
         self._logger: Any = structlog.get_logger("timelines")
         # Throttles the log for all topics together.
         self.told = Occasions(clock.monotonic_ms)
         self._room = Room()
         # The latest time there was: leases of messages that were due by then have begun.
-        self.high_water = HighWater(clock)
+        self.max_clock = MaxClock(clock)
         self._topics: dict[str, TimelineTopic] = {}
         # Of cron topics.
         self._rules: dict[str, CronRules] = {}
@@ -115,7 +119,7 @@ class Timelines:
         # Being made or deleted: their names are taken.
         self._reserved: set[str] = set()
         # To be looked at when this turn's share of a commit was told of.
-        self._touched: dict[TimelineTopic, None] = {}
+        self._dirty: dict[TimelineTopic, None] = {}
         self._beat: Timer | None = None
         self._wall_ahead_ms = 0
         self._closed = False
@@ -139,14 +143,14 @@ class Timelines:
 
     def adopt(self, rows: Sequence[TopicRow]) -> None:
         """Take over the topics that the store had at the start; raise for what cannot be read."""
-        rules, remains = find_rules(rows)
+        rules, leftover = find_rules(rows)
         for row in rows:
             if row.kind in set(TimelineKind):
                 self._add(row, decode_settings(row), rules.get(row.number))
             elif row.kind in HIDDEN_KINDS:
-                self._hidden[row.kind] = self._made(row, decode_settings(row))
-        for number in remains:
-            self._committer.look(methodcaller("delete_topic", number), lambda _: None)
+                self._hidden[row.kind] = self._new_topic(row, decode_settings(row))
+        for number in leftover:
+            self._committer.query(methodcaller("delete_topic", number), lambda _: None)
 
     def create(
         self, name: str, settings: TimelineSettings, done: Callable[[IsterError | None], object]
@@ -227,7 +231,7 @@ class Timelines:
             done(error)
 
         # Behind the work that was asked for before.
-        self._committer.look(partial(delete_topics, number=topic.number, rules=rules), on_deleted)
+        self._committer.query(partial(delete_topics, number=topic.number, rules=rules), on_deleted)
 
     def has(self, name: str) -> bool:
         """Return whether there is such a topic."""
@@ -285,7 +289,7 @@ class Timelines:
             return
         rules = self._rules.get(name)
         if rules is None:
-            topic.change(changes, done, atomic=atomic)
+            change_messages(topic, changes, done, atomic=atomic)
         else:
             change_with_rules(rules, changes, done, atomic=atomic)
 
@@ -316,14 +320,14 @@ class Timelines:
     ) -> None:
         """Tell the zone of a rule that is in no topic, and its next slots."""
         now_ms = self._clock.now_ms()
-        self._committer.look(partial(preview_rule, rule=rule, now_ms=now_ms, count=count), done)
+        self._committer.query(partial(preview_rule, rule=rule, now_ms=now_ms, count=count), done)
 
     def get(self, name: str, id: str, done: Callable[[Row | IsterError], object]) -> None:
         """Find a message."""
 
         def on_read(row: Row | IsterError | None) -> None:
             if isinstance(row, Row):
-                row = self._as_known(name, row)
+                row = self._as_owner_sees(name, row)
             done(MessageNotFoundError(id) if row is None else row)
 
         self._read(name, lambda number: methodcaller("get", number, id), on_read)
@@ -344,7 +348,7 @@ class Timelines:
 
         def on_read(rows: list[Row] | IsterError) -> None:
             if isinstance(rows, list):
-                rows = [self._as_known(name, row) for row in rows]
+                rows = [self._as_owner_sees(name, row) for row in rows]
             done(rows)
 
         self._read(
@@ -387,7 +391,7 @@ class Timelines:
         check_not_reserved(name)
         topic = self._topics.get(name)
         if topic is None:
-            done(self._missing(name))
+            done(self._missing_error(name))
             return
         topic.consume(
             consumer,
@@ -419,7 +423,7 @@ class Timelines:
             if isinstance(row, Exception):
                 done(as_ister_error(row))
                 return
-            topic = self._hidden[kind] = self._made(row, settings)
+            topic = self._hidden[kind] = self._new_topic(row, settings)
             done(topic)
 
         encoded = msgspec.msgpack.encode(settings)
@@ -429,7 +433,7 @@ class Timelines:
         self, topic: TimelineTopic, done: Callable[[int | IsterError], object]
     ) -> None:
         """Count the messages of one."""
-        self._committer.look(methodcaller("count", topic.number, 0, FAR), done)
+        self._committer.query(methodcaller("count", topic.number, 0, FAR), done)
 
     # For topics
 
@@ -440,9 +444,9 @@ class Timelines:
             self._published, self._published_ms = published, now_ms
         return 0 <= now_ms - self._published_ms < GIVE_WAY_MS
 
-    def touch(self, topic: TimelineTopic) -> None:
+    def mark_dirty(self, topic: TimelineTopic) -> None:
         """Have a topic looked at when this turn's share of a commit was told of."""
-        self._touched[topic] = None
+        self._dirty[topic] = None
 
     def find_letters(
         self, topic: TimelineTopic, done: Callable[[TimelineTopic | IsterError], object]
@@ -496,14 +500,14 @@ class Timelines:
     def _get(self, name: str, kind: str = TimelineKind.TIMELINE) -> TimelineTopic:
         topic = self._topics.get(name)
         if topic is None:
-            raise self._missing(name, kind)
+            raise self._missing_error(name, kind)
         return topic
 
-    def _as_known(self, name: str, row: Row) -> Row:
+    def _as_owner_sees(self, name: str, row: Row) -> Row:
         topic = self._topics.get(name)
-        return row if topic is None else topic.as_known(row)
+        return row if topic is None else topic.as_owner_sees(row)
 
-    def _missing(self, name: str, wanted: str = TimelineKind.TIMELINE) -> IsterError:
+    def _missing_error(self, name: str, wanted: str = TimelineKind.TIMELINE) -> IsterError:
         kind = self._find_kind(name)
         if kind is None:
             return TopicNotFoundError(name, wanted)
@@ -511,23 +515,25 @@ class Timelines:
         return WrongKindError(name, kind, reason)
 
     def _add(self, row: TopicRow, settings: TimelineSettings, rules: int | None) -> None:
-        topic = self._topics[row.name] = self._made(row, settings)
+        topic = self._topics[row.name] = self._new_topic(row, settings)
         if rules is not None:
             cron = self._rules[row.name] = CronRules(topic, rules, self.told)
             topic.on_gone = cron.on_gone
-            cron.look()
+            # Messages may be gone that rules wait for.
+            topic.on_recovered = cron.schedule
+            cron.schedule()
 
-    def _made(self, row: TopicRow, settings: TimelineSettings) -> TimelineTopic:
+    def _new_topic(self, row: TopicRow, settings: TimelineSettings) -> TimelineTopic:
         topic = TimelineTopic(
             row.name,
             row.number,
             settings,
-            timelines=self,
+            host=self,
             clock=self._clock,
             committer=self._committer,
             room=self._room,
         )
-        topic.look()
+        topic.schedule()
         if self._beat is None:
             self._wall_ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
             self._beat = self._clock.call_later(BEAT_S, self._on_beat)
@@ -538,7 +544,7 @@ class Timelines:
     ) -> None:
         topic = self._topics.get(name)
         if topic is None:
-            done(self._missing(name))
+            done(self._missing_error(name))
             return
 
         def on_read(found: T | Exception) -> None:
@@ -546,13 +552,13 @@ class Timelines:
 
         self._reads.add(call(topic.number), on_read)
 
-    def _look(self) -> None:
+    def _schedule_dirty(self) -> None:
         # Answers leave before we look what is to be done next.
         for call in self._after_commit:
             call()
-        touched, self._touched = self._touched, {}
+        touched, self._dirty = self._dirty, {}
         for topic in touched:
-            topic.look()
+            topic.schedule()
 
     @housekeeping
     def _on_beat(self) -> None:
@@ -560,36 +566,13 @@ class Timelines:
         if self._closed:
             return
         self._beat = self._clock.call_later(BEAT_S, self._on_beat)
-        self.high_water.look()
+        self.max_clock.latest_ms()
         ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
         if abs(ahead_ms - self._wall_ahead_ms) < JUMP_MS:
             return
         self._logger.info("clock_set", by_ms=ahead_ms - self._wall_ahead_ms)
         self._wall_ahead_ms = ahead_ms
         for topic in (*self._topics.values(), *self._hidden.values()):
-            topic.look()
+            topic.schedule()
         for rules in list(self._rules.values()):
-            rules.look()
-
-
-def letters_of(name: str, settings: TimelineSettings) -> str:
-    """Return the name of the topic that dead letters of another go to."""
-    return settings.dead_letters or f"{name}-dlq"
-
-
-def check_topics(rows: Sequence[TopicRow]) -> None:
-    """Raise `CorruptedError` for topics of a store that `Timelines.adopt` would raise for."""
-    find_rules(rows)
-    for row in rows:
-        if row.kind in {*TimelineKind, *HIDDEN_KINDS}:
-            decode_settings(row)
-
-
-def decode_settings(row: TopicRow) -> TimelineSettings:
-    """Return the settings of a topic, or raise `CorruptedError`."""
-    try:
-        settings = msgspec.msgpack.decode(row.settings, type=TimelineSettings)
-        settings.check()
-    except (msgspec.MsgspecError, UnicodeDecodeError, BadRequestError) as error:
-        raise CorruptedError(f"timeline {row.name!r}", 0, f"its settings: {error}") from error
-    return settings
+            rules.schedule()

@@ -2,11 +2,11 @@
 
 Always true:
 - the mark of a series is in the journal with what it stands for, whole or absent, and is known
-  before anybody is told: whoever repeats a number finds it;
+  before anybody is answered: a repeated number is found;
 - stages are published one after the other, in the order they were asked for. So the same number
   that is asked for twice waits for itself, and a higher one cannot overtake a lower one;
 - the batches are not in memory, but for those of small stages: the journal reads each from its
-  stage when it writes it, and whoever consumes it, from the journal;
+  stage when it writes it, and consumers read it from the journal;
 - stages that could not be published are still there, unless they cannot be read back.
 """
 
@@ -24,11 +24,11 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import NAME_BYTES_MAX, SERIES_BATCHES_MAX, SERIES_BYTES_MAX
-from ister.broker.state.changes import SeriesPublished, encode_changes
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic
-from ister.broker.streams.streams import Streams
+from ister.broker.state import Change, SeriesPublished, encode_changes
+from ister.broker.storage import Storage
+from ister.broker.streams import Streams, StreamTopic
 from ister.broker.transactions.stages import Stage, StagedBatch, Staging
+from ister.log import Log
 
 # Publishes that wait for the one under way, of all connections: a few hundred queries at once.
 PUBLISHES_MAX = 1_000
@@ -52,37 +52,39 @@ OnPublished = Callable[[Published | IsterError], object]
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    words: Sequence[str]
+    stage_ids: Sequence[str]
     series: str
     number: int
     done: OnPublished
 
 
 class SeriesPublisher:
-    """See the module."""
+    """Publishes stages, one request after the other."""
 
     def __init__(self, staging: Staging, streams: Streams) -> None:
         self._staging = staging
         self._streams = streams
         self._waiting: deque[_Request] = deque()
-        # One is under way; and the next is being looked for.
+        # One is under way; and the next is being chosen.
         self._busy = False
         self._going_on = False
 
-    def publish(self, words: Sequence[str], series: str, number: int, done: OnPublished) -> None:
-        """Publish everything of some stages as a number of a series; `done` is told once.
+    def publish(
+        self, stage_ids: Sequence[str], series: str, number: int, done: OnPublished
+    ) -> None:
+        """Publish everything of some stages as a number of a series; `done` is called once.
 
-        It may be told at once. Raises when the request makes no sense.
+        It may be called at once. Raises when the request makes no sense.
         """
         if not 0 < len(series.encode()) <= NAME_BYTES_MAX:
             raise BadRequestError(f"the name of a series has 1 to {NAME_BYTES_MAX} bytes")
         if not 0 <= number < NUMBER_MAX:
             raise BadRequestError(f"the number of a publish is 0 to 2^62 - 1, not {number}")
-        if len(set(words)) < len(words):
+        if len(set(stage_ids)) < len(stage_ids):
             raise BadRequestError("a stage is named twice")
         if len(self._waiting) >= PUBLISHES_MAX:
             raise LimitReachedError("publishes_max", PUBLISHES_MAX)
-        self._waiting.append(_Request(words, series, number, done))
+        self._waiting.append(_Request(stage_ids, series, number, done))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -115,9 +117,9 @@ class SeriesPublisher:
         marks = (v.state.series.get(request.series, (-1, 0))[0] for v in self._streams.storages)
         highest = max(marks, default=-1)
         if highest >= request.number:
-            self._staging.drop(request.words)
+            self._staging.drop(request.stage_ids)
             return Published(repeated=True, overtaken=highest > request.number)
-        stages = [self._staging.closed(word) for word in request.words]
+        stages = [self._staging.get_closed(stage_id) for stage_id in request.stage_ids]
         size, batches = sum(s.size_bytes for s in stages), sum(s.batches for s in stages)
         if size > SERIES_BYTES_MAX:
             raise StageTooLargeError("bytes", size, SERIES_BYTES_MAX)
@@ -132,7 +134,7 @@ class SeriesPublisher:
         for stage in stages:
             stage.publishing = True
         if batches:
-            self._staging.survey(
+            self._staging.list_batches(
                 stages, lambda found: self._on_found(storage, request, stages, found)
             )
         else:
@@ -170,7 +172,7 @@ class SeriesPublisher:
                         raise TopicNotFoundError(topic.name)
             self._append(storage, request, stages, found)
         except IsterError as error:
-            self._staging.not_published(stages)
+            self._staging.on_not_published(stages)
             self._end(request, error)
 
     def _append(
@@ -183,34 +185,39 @@ class SeriesPublisher:
         mark = SeriesPublished(request.series, request.number, storage.clock.now_ms())
         for batch in batches:
             batch.topic.stamp(batch)
-        storage.log.append_series([batch.part() for batch in batches], encode_changes([mark]))
 
         def on_done(error: IsterError | None) -> None:
             if error is not None:
-                self._staging.not_published(stages)
+                self._staging.on_not_published(stages)
                 self._end(request, error)
                 return
-            storage.state.on_changes([mark])
             messages = sum(stage.messages for stage in stages)
-            self._staging.published(stages)
-            try:
-                _show(batches)
-            finally:
-                # Whoever fails on what he is shown must not keep all others from publishing.
-                self._end(request, Published(repeated=False, messages=messages))
+            self._staging.on_published(stages)
+            self._end(request, Published(repeated=False, messages=messages))
 
-        storage.committer.add(on_done)
+        storage.commit(SeriesWrite(batches, [mark]), on_done)
 
 
-def _show(batches: Sequence[StagedBatch]) -> None:
-    """Have the messages of a series seen, topic by topic."""
-    found: dict[StreamTopic, list[StagedBatch]] = {}
-    for batch in batches:
-        found.setdefault(batch.topic, []).append(batch)
-    for topic, own in found.items():
-        topic.on_series(
-            own[-1].base_offset + own[-1].count,
-            count=sum(batch.count for batch in own),
-            size_bytes=sum(batch.size_bytes for batch in own),
-            held=[batch.held for batch in own if batch.held is not None],
-        )
+@dataclass(frozen=True, slots=True)
+class SeriesWrite:
+    """Staged batches, each an entry of its own, that count once all of them are stored."""
+
+    batches: Sequence[StagedBatch]
+    changes: Sequence[Change]
+
+    def append_to(self, log: Log) -> None:
+        """See `Writable`."""
+        log.append_series([batch.part() for batch in self.batches], encode_changes(self.changes))
+
+    def show(self) -> None:
+        """See `Writable`: topic by topic."""
+        found: dict[StreamTopic, list[StagedBatch]] = {}
+        for batch in self.batches:
+            found.setdefault(batch.topic, []).append(batch)
+        for topic, own in found.items():
+            topic.on_series(
+                own[-1].base_offset + own[-1].count,
+                count=sum(batch.count for batch in own),
+                size_bytes=sum(batch.size_bytes for batch in own),
+                held=[batch.held for batch in own if batch.held is not None],
+            )

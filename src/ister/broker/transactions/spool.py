@@ -3,7 +3,7 @@
 Always true:
 - the file has no name, so that it is gone when it is closed, and when the process ends in any way;
 - with a keyring, what is in it is sealed under a key that is in memory only;
-- any thread may use it, and whoever comes after `close` gets an `OSError`, never another file
+- any thread may use it, and a call after `close` gets an `OSError`, never another file
   that has got the same descriptor since.
 """
 
@@ -40,7 +40,7 @@ class SpoolPlace(NamedTuple):
 
 
 class Spool:
-    """See the module. The file is made with the first batch."""
+    """The file of one stage. It is made with the first batch."""
 
     __slots__ = (
         "_cipher",

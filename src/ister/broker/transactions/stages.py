@@ -7,7 +7,7 @@ Always true:
 - a batch is in memory only until its stage's file has it, and so is at most `STAGING_BYTES_MAX`
   of all stages, and what was read before their connections were held up; but a small stage has no
   file, and stays in memory: at most `HELD_BYTES_MAX` of all stages;
-- what is wrong with a batch costs its stage, and is told when that is closed;
+- what is wrong with a batch costs its stage, and is the answer when that is closed;
 - a stage that is being published is neither dropped nor too old until that has ended;
 - nothing of it is durable: a broker that ends has no stages afterwards (docs/adr/0010-series.md).
 """
@@ -42,17 +42,16 @@ from ister.base.limits import (
     STAGES_MAX,
     STAGING_BYTES_MAX,
 )
-from ister.broker.scheduling.workers import Worker
-from ister.broker.schema_checks import Guard, check
-from ister.broker.streams.recent import BATCH_OVERHEAD_BYTES
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.scheduling import Worker
+from ister.broker.schema_checks import SchemaCheck, check
+from ister.broker.streams import BATCH_OVERHEAD_BYTES, StreamTopic
 from ister.broker.transactions.spool import Spool, SpoolPlace
 from ister.codec import Batch, Column
 from ister.log import Buffer, SeriesPart, is_disk_full
 
 # Threads by what they do. Checking what was staged may take minutes, and must not keep others from
 # staging and publishing.
-WRITING, CHECKING, SURVEYING = "staging", "stage-checks", "surveys"
+WRITING, CHECKING, LISTING = "staging", "stage-checks", "surveys"
 
 # A stage of so much stays in memory, as long as all such stages together have no more than that.
 # One event on its way through Spark is such a stage: a file, and the threads that write and read
@@ -64,7 +63,7 @@ _T = TypeVar("_T")
 
 
 class StageState(Enum):
-    """See the module."""
+    """Where a stage is in its life."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -86,12 +85,13 @@ class Stage:
         "batches",
         "due_ms",
         "error",
-        "guards",
         "held_bytes",
+        "id",
         "keep_ms",
         "messages",
         "on_written",
         "publishing",
+        "schema_checks",
         "size_bytes",
         "slot_end",
         "spool",
@@ -99,16 +99,15 @@ class Stage:
         "state",
         "topics",
         "waiting",
-        "word",
         "writing",
     )
 
-    def __init__(self, word: str, keep_ms: int, spool: Spool) -> None:
-        self.word = word
+    def __init__(self, stage_id: str, keep_ms: int, spool: Spool) -> None:
+        self.id = stage_id
         self.keep_ms = keep_ms
         self.spool = spool
         self.state = StageState.OPEN
-        # What went wrong with a batch: told when it is closed.
+        # What went wrong with a batch: the answer when it is closed.
         self.error: IsterError | None = None
         self.batches = 0
         self.messages = 0
@@ -124,7 +123,7 @@ class Stage:
         self.on_written: Callable[[], object] | None = None
         # Once closed: by slot, where its batches go, and who has checked them.
         self.topics: list[StreamTopic] = []
-        self.guards: list[Guard | None] = []
+        self.schema_checks: list[SchemaCheck | None] = []
         # When it is too old; 0 while it is open.
         self.due_ms = 0
         self.publishing = False
@@ -196,7 +195,7 @@ class StagedBatch:
 
 
 class Staging:
-    """See the module. `check_batch` raises what is wrong with a batch of any producer."""
+    """All stages of a broker. `check_batch` raises what is wrong with a batch of any producer."""
 
     def __init__(
         self,
@@ -245,22 +244,22 @@ class Staging:
 
     # The life of a stage
 
-    def open(self, word: str, keep_ms: int) -> Stage:
-        """Begin a stage under a word that no other has."""
+    def open(self, stage_id: str, keep_ms: int) -> Stage:
+        """Begin a stage under an id that no other has."""
         if self._spooling is None:
             raise BadRequestError("this broker takes no stages: it keeps no streams")
-        if not 0 < len(word.encode()) <= NAME_BYTES_MAX:
-            raise BadRequestError(f"the word of a stage has 1 to {NAME_BYTES_MAX} bytes")
+        if not 0 < len(stage_id.encode()) <= NAME_BYTES_MAX:
+            raise BadRequestError(f"the id of a stage has 1 to {NAME_BYTES_MAX} bytes")
         if not STAGE_KEEP_MS_MIN <= keep_ms <= STAGE_KEEP_MS_MAX:
             raise BadRequestError(
                 f"a stage is kept for {span_text(STAGE_KEEP_MS_MIN)} to "
                 f"{span_text(STAGE_KEEP_MS_MAX)}, not {span_text(keep_ms)}"
             )
-        if word in self._stages:
-            raise StageExistsError(word)
+        if stage_id in self._stages:
+            raise StageExistsError(stage_id)
         if len(self._stages) >= STAGES_MAX:
             raise StagingFullError("stages_max", STAGES_MAX)
-        stage = self._stages[word] = Stage(word, keep_ms, self._spooling.new_spool())
+        stage = self._stages[stage_id] = Stage(stage_id, keep_ms, self._spooling.new_spool())
         return stage
 
     def add(self, stage: Stage, slot: int, batch: Batch) -> None:
@@ -285,7 +284,7 @@ class Staging:
                 self._write(stage)
 
     def fail(self, stage: Stage, error: IsterError) -> None:
-        """Have nothing of a stage kept but its word, and why, for whoever closes it."""
+        """Have nothing of a stage kept but its id, and why, for the client that closes it."""
         if stage.error is None and stage.state is StageState.OPEN:
             stage.error = error
             self._let_go(stage)
@@ -293,14 +292,14 @@ class Staging:
     def close(
         self, stage: Stage, names: Sequence[str], done: Callable[[IsterError | None], object]
     ) -> None:
-        """Nothing more is added: `done` is told when all of it waits to be published.
+        """Nothing more is added: `done` is called when all of it waits to be published.
 
         `names` are the streams or partitions that batches were staged for, by slot. With an error
         the stage is gone. Raises an error of the same kind.
         """
         try:
             if stage.state is not StageState.OPEN or stage.on_written is not None:
-                raise StageNotFoundError(stage.word)
+                raise StageNotFoundError(stage.id)
             if stage.error is not None:
                 raise stage.error
             if len(names) > STAGE_TOPICS_MAX:
@@ -325,7 +324,7 @@ class Staging:
                 self._remove(stage)
                 done(stage.error)
             elif stage.state is not StageState.OPEN:
-                done(StageNotFoundError(stage.word))
+                done(StageNotFoundError(stage.id))
             else:
                 self._check_schemas(stage, on_checked)
 
@@ -333,7 +332,7 @@ class Staging:
             if error is not None:
                 self._remove(stage)
             elif stage.state is not StageState.OPEN:
-                error = StageNotFoundError(stage.word)
+                error = StageNotFoundError(stage.id)
             else:
                 stage.state = StageState.CLOSED
                 self._keep(stage)
@@ -349,53 +348,56 @@ class Staging:
         if stage.state is StageState.OPEN:
             self._remove(stage)
 
-    def drop(self, words: Sequence[str]) -> None:
+    def drop(self, stage_ids: Sequence[str]) -> None:
         """Forget stages, also those that are open, but for those that are being published."""
-        for word in words:
-            stage = self._stages.get(word)
+        for stage_id in stage_ids:
+            stage = self._stages.get(stage_id)
             if stage is not None and not stage.publishing:
                 self._remove(stage)
 
     # For who publishes
 
-    def closed(self, word: str) -> Stage:
+    def get_closed(self, stage_id: str) -> Stage:
         """Return a stage that waits to be published, or raise `StageNotFoundError`."""
-        stage = self._stages.get(word)
+        stage = self._stages.get(stage_id)
         if stage is None or stage.state is not StageState.CLOSED:
-            raise StageNotFoundError(word)
+            raise StageNotFoundError(stage_id)
         return stage
 
-    def survey(
+    def list_batches(
         self, stages: Sequence[Stage], done: Callable[[list[StagedBatch] | IsterError], object]
     ) -> None:
-        """Find the batches of stages; `done` is told, maybe at once.
+        """Find the batches of stages; `done` is called, maybe at once.
 
         They are checked again where a topic was bound to another schema since.
         """
-        guards = [
-            [topic.guard if topic.guard is not known else None for topic, known in pairs]
-            for pairs in (zip(s.topics, s.guards, strict=True) for s in stages)
+        schema_checks = [
+            [
+                topic.schema_check if topic.schema_check is not known else None
+                for topic, known in pairs
+            ]
+            for pairs in (zip(s.topics, s.schema_checks, strict=True) for s in stages)
         ]
 
-        def look() -> list[StagedBatch]:
+        def read_batches() -> list[StagedBatch]:
             found = []
-            for stage, changed in zip(stages, guards, strict=True):
+            for stage, changed in zip(stages, schema_checks, strict=True):
                 for slot, batch in stage.find_batches():
-                    guard = changed[slot]
-                    if guard is not None:
-                        check(guard, batch.read())
+                    schema_check = changed[slot]
+                    if schema_check is not None:
+                        check(schema_check, batch.read())
                     found.append(batch)
             return found
 
-        self._read(SURVEYING, stages, look, done)
+        self._read(LISTING, stages, read_batches, done)
 
-    def published(self, stages: Sequence[Stage]) -> None:
+    def on_published(self, stages: Sequence[Stage]) -> None:
         """These are published."""
         for stage in stages:
             stage.publishing = False
             self._remove(stage)
 
-    def not_published(self, stages: Sequence[Stage]) -> None:
+    def on_not_published(self, stages: Sequence[Stage]) -> None:
         """These could not be published: they wait once more, as long as when they were closed.
 
         But for those that cannot be read back: each attempt to write one fails the journal.
@@ -458,8 +460,8 @@ class Staging:
             if stage.waiting:
                 self._write(stage)
             elif stage.on_written is not None:
-                told, stage.on_written = stage.on_written, None
-                told()
+                on_written, stage.on_written = stage.on_written, None
+                on_written()
             self._relieve(size)
 
         self._worker(WRITING).run(lambda: stage.spool.write(rows), on_done)
@@ -467,21 +469,21 @@ class Staging:
     def _relieve(self, size_bytes: int) -> None:
         self._waiting_bytes -= size_bytes
         if self._relieved and not self.full:
-            told, self._relieved = self._relieved, []
-            for call in told:
+            relieved, self._relieved = self._relieved, []
+            for call in relieved:
                 call()
 
     def _check_schemas(self, stage: Stage, done: Callable[[IsterError | None], object]) -> None:
-        guards = stage.guards = [topic.guard for topic in stage.topics]
-        if not any(guard is not None for guard in guards) or not stage.batches:
+        schema_checks = stage.schema_checks = [topic.schema_check for topic in stage.topics]
+        if not any(schema_check is not None for schema_check in schema_checks) or not stage.batches:
             done(None)
             return
 
         def run() -> None:
             for slot, batch in stage.find_batches():
-                guard = guards[slot]
-                if guard is not None:
-                    check(guard, batch.read())
+                schema_check = schema_checks[slot]
+                if schema_check is not None:
+                    check(schema_check, batch.read())
 
         self._read(
             CHECKING,
@@ -522,7 +524,7 @@ class Staging:
     def _remove(self, stage: Stage) -> None:
         if stage.state is not StageState.GONE:
             stage.state = StageState.GONE
-            del self._stages[stage.word]
+            del self._stages[stage.id]
             if stage.error is None:
                 self._let_go(stage)
 

@@ -9,7 +9,7 @@ Always true:
   that would not get the offset it expects;
 - a message that is acknowledged belongs to the transaction, and to nobody else, until the journal
   has it or has refused it. So two transactions cannot acknowledge one message;
-- a commit repeated under the same word is answered as the first one was, also while that is on
+- a commit repeated under the same id is answered as the first one was, also while that is on
   its way.
 """
 
@@ -35,13 +35,11 @@ from ister.base.limits import (
     TRANSACTION_TOPICS_MAX,
     TRANSACTION_WORD_BYTES_MAX,
 )
-from ister.broker.durable.partition import Partition
-from ister.broker.durable.subscription import DurableSubscription, Run
-from ister.broker.schema_checks import Guard, check
-from ister.broker.state.changes import Acked, Change, TransactionDone, encode_changes
-from ister.broker.state.key_offsets import check_keys
-from ister.broker.storage.storage import Storage
-from ister.broker.streams.stream import StreamTopic
+from ister.broker.durable import DurableSubscription, Partition, Run
+from ister.broker.schema_checks import SchemaCheck, check
+from ister.broker.state import Acked, Change, TransactionDone, check_keys
+from ister.broker.storage import Storage, Write
+from ister.broker.streams import StreamTopic
 from ister.codec import Batch, Column
 from ister.subscriptions import OffsetSet
 
@@ -56,10 +54,10 @@ TransactionAck = tuple[Sequence[DurableSubscription], int, int, int]
 class Transaction:
     """What a client has staged."""
 
-    word: str
+    id: str
     batches: list[tuple[int, Batch]] = field(default_factory=list)
     size_bytes: int = 0
-    # What went wrong with a batch: told at the commit, which then does nothing.
+    # What went wrong with a batch: the answer to the commit, which then does nothing.
     error: IsterError | None = None
     # Once it is committed: of batches with messages that were known before by their ids, the
     # offset of each message; of those known as a negative number, its bits turned round.
@@ -74,10 +72,10 @@ class Transaction:
     beside_ids: int = 0
 
     def __post_init__(self) -> None:
-        size_bytes = len(self.word.encode(errors="replace"))
+        size_bytes = len(self.id.encode(errors="replace"))
         if size_bytes > TRANSACTION_WORD_BYTES_MAX:
             raise BadNameError(
-                self.word[:40] + "...",
+                self.id[:40] + "...",
                 f"the id of a transaction is at most {TRANSACTION_WORD_BYTES_MAX} bytes",
             )
 
@@ -106,7 +104,7 @@ class Transaction:
 
 
 def check_commit(topics: int, acks: int) -> None:
-    """Raise `LimitReachedError` for a commit that names too much to be looked at in one go."""
+    """Raise `LimitReachedError` for a commit that names too much to be checked in one go."""
     if topics > TRANSACTION_TOPICS_MAX:
         raise LimitReachedError("transaction_topics_max", TRANSACTION_TOPICS_MAX)
     if acks > TRANSACTION_ACKS_MAX:
@@ -116,6 +114,7 @@ def check_commit(topics: int, acks: int) -> None:
 class _Ack(NamedTuple):
     """A run that a transaction acknowledges: lease, first offset, end."""
 
+    durable: DurableSubscription
     partition: Partition
     run: Run
 
@@ -126,7 +125,7 @@ class Transactions:
     def __init__(self, storages: Sequence[Storage], find_topic: FindTopic) -> None:
         self._storages = storages
         self._find_topic = find_topic
-        # By word: on their way to the journal, with everybody who is to be told.
+        # By id: on their way to the journal, with everybody who waits for the answer.
         self._committing: dict[str, list[tuple[Transaction, Offsets]]] = {}
 
     def commit(
@@ -144,32 +143,32 @@ class Transactions:
         follow the schemas of their topics.
         """
         check_commit(len(names), len(acks))
-        word = transaction.word
-        if not word:
+        transaction_id = transaction.id
+        if not transaction_id:
             raise BadRequestError("a transaction needs an id that no other transaction has")
         for journal in self._storages:
-            known = journal.state.commits.find(word)
+            known = journal.state.commits.find(transaction_id)
             if known is not None:
                 transaction.each = known.each
                 done(known.offsets)
                 return
-        if word in self._committing:
-            self._committing[word].append((transaction, done))
+        if transaction_id in self._committing:
+            self._committing[transaction_id].append((transaction, done))
             return
         parts = self._parts(transaction, names)
         if not checked:
             for topic, batch in parts:
-                if topic.guard is not None:
-                    check(topic.guard, batch)
+                if topic.schema_check is not None:
+                    check(topic.schema_check, batch)
         for durables, *_ in acks:
             for durable in durables:
                 # First: that a lease is over would mean that nothing of it was carried out, and
                 # an earlier attempt may still be found by the next start.
                 durable.storage.committer.check()
-        found = _leased(word, acks)
+        found = _find_leased(transaction_id, acks)
         check_keys(batch for topic, batch in parts if topic.record.key_offsets is not None)
         _check_expected(parts, transaction.expected)
-        storage = _one_storage(word, parts, found)
+        storage = _one_storage(transaction_id, parts, found)
         if storage is None:
             done([])
             return
@@ -179,15 +178,19 @@ class Transactions:
             storage.committer.check()
         self._carry_out(storage, parts, found, (transaction, done))
 
-    def guarded(self, transaction: Transaction, names: Sequence[str]) -> list[tuple[Guard, Batch]]:
+    def batches_to_check(
+        self, transaction: Transaction, names: Sequence[str]
+    ) -> list[tuple[SchemaCheck, Batch]]:
         """Return the batches of a transaction that are to be checked; of one repeated, none."""
-        word = transaction.word
-        if word in self._committing or any(word in v.state.commits for v in self._storages):
+        transaction_id = transaction.id
+        if transaction_id in self._committing or any(
+            transaction_id in v.state.commits for v in self._storages
+        ):
             return []
         return [
-            (topic.guard, batch)
+            (topic.schema_check, batch)
             for topic, batch in self._parts(transaction, names)
-            if topic.guard is not None
+            if topic.schema_check is not None
         ]
 
     def _parts(self, transaction: Transaction, names: Sequence[str]) -> list[_Part]:
@@ -201,38 +204,30 @@ class Transactions:
         acks: list[_Ack],
         asker: tuple[Transaction, Offsets],
     ) -> None:
-        word = asker[0].word
+        transaction_id = asker[0].id
         offsets, each, stored = _stamp(parts)
-        changes: list[Change] = [Acked(*ack.partition.numbers, [ack.run[1:]]) for ack in acks]
+        acked: list[Change] = [Acked(*ack.partition.numbers, [ack.run[1:]]) for ack in acks]
         client = asker[0].client
         time_ms = storage.state.commits.stamp(storage.clock.monotonic_ms())
-        changes.append(TransactionDone(word, offsets, time_ms, each, client))
-        storage.log.append_transaction(
-            [topic.part(batch) for topic, batch in stored], encode_changes(changes)
-        )
-        self._committing[word] = [asker]
+        answer = TransactionDone(transaction_id, offsets, time_ms, each, client)
+        self._committing[transaction_id] = [asker]
         commits = [
-            (partition, partition.cursor, partition.deliveries.begin_commit(*run))
-            for partition, run in acks
+            (durable, partition, partition.cursor, partition.deliveries.begin_commit(*run))
+            for durable, partition, run in acks
         ]
 
         def on_done(error: IsterError | None) -> None:
-            waiting = self._committing.pop(word)
-            if error is None:
-                storage.state.on_changes([changes[-1]])
-            for partition, cursor, commit in commits:
+            waiting = self._committing.pop(transaction_id)
+            for durable, partition, cursor, commit in commits:
                 if error is None:
-                    partition.subscription.on_committed(partition, cursor, commit)
+                    durable.on_committed(partition, cursor, commit)
                 else:
-                    partition.subscription.on_not_committed(partition, cursor, commit)
-            if error is None:
-                for topic, batch in stored:
-                    topic.on_committed(batch, sequenced=False)
-            for transaction, told in waiting:
+                    durable.on_not_committed(partition, cursor, commit)
+            for transaction, answer_to in waiting:
                 transaction.each = each
-                told(error or offsets)
+                answer_to(error or offsets)
 
-        storage.committer.add(on_done)
+        storage.commit(Write(batches=stored, changes=[answer], journal_only=acked), on_done)
 
 
 def _stamp(
@@ -288,37 +283,41 @@ def _at(topics: list[StreamTopic], slot: int) -> StreamTopic:
     return topics[slot]
 
 
-def _one_storage(word: str, parts: Sequence[_Part], acks: Sequence[_Ack]) -> Storage | None:
+def _one_storage(
+    transaction_id: str, parts: Sequence[_Part], acks: Sequence[_Ack]
+) -> Storage | None:
     """Return where all of it is kept, `None` when there is nothing."""
     storages = {id(topic.storage): topic.storage for topic, _ in parts}
     storages |= {id(ack.partition.topic.storage): ack.partition.topic.storage for ack in acks}
     if len(storages) > 1:
-        raise TransactionError(word, "its topics are kept in different places (durability)")
+        raise TransactionError(
+            transaction_id, "its topics are kept in different places (durability)"
+        )
     return next(iter(storages.values()), None)
 
 
-def _leased(word: str, acks: Sequence[TransactionAck]) -> list[_Ack]:
+def _find_leased(transaction_id: str, acks: Sequence[TransactionAck]) -> list[_Ack]:
     """Return the runs, each with its partition, if all of them are still leased; else raise."""
     found: list[_Ack] = []
     named: dict[Partition, OffsetSet] = {}
     for durables, number, start, end in acks:
-        partition = _partition_of(durables, number, start, end)
-        if partition is None:
-            raise TransactionError(word, f"message {start} is not leased to this consumer any more")
-        of_partition = named.setdefault(partition, OffsetSet())
+        ack = _find_ack(durables, (number, start, end))
+        if ack is None:
+            raise TransactionError(
+                transaction_id, f"message {start} is not leased to this consumer any more"
+            )
+        of_partition = named.setdefault(ack.partition, OffsetSet())
         if of_partition.count_within(start, end):
-            raise TransactionError(word, f"it acknowledges message {start} twice")
+            raise TransactionError(transaction_id, f"it acknowledges message {start} twice")
         of_partition.add(start, end)
-        found.append(_Ack(partition, (number, start, end)))
+        found.append(ack)
     return found
 
 
-def _partition_of(
-    durables: Sequence[DurableSubscription], number: int, start: int, end: int
-) -> Partition | None:
-    """Return where a run is leased under a number."""
+def _find_ack(durables: Sequence[DurableSubscription], run: Run) -> _Ack | None:
+    """Return a run with where it is leased."""
     for durable in durables:
-        partition = durable.partition_of_lease(number)
-        if partition is not None and partition.deliveries.is_leased(number, start, end):
-            return partition
+        partition = durable.coverage.find(run[0])
+        if partition is not None and partition.deliveries.is_leased(*run):
+            return _Ack(durable, partition, run)
     return None

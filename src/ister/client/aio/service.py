@@ -1,8 +1,8 @@
 """Services: a handler answers the requests to a topic, and other clients can see how it does.
 
 Always true:
-- at most `concurrency` requests are with the handler; the others wait in the broker, which gives
-  them to the replica with the fewest unanswered ones;
+- at most `concurrency` requests are on the client, all of them with the handler; the others wait in
+  the broker, which gives them to the replica with the fewest unanswered ones;
 - every request that a handler was given is answered: with what it returned, or with an error;
 - each instance answers on the topic `ister-services` of its namespace, as the subscription of its
   own name, to requests whose key is that name. So whoever lists the subscriptions of that topic
@@ -109,6 +109,8 @@ class ServiceInstance:
         self._requests: Subscription = client.subscribe(
             self.topic, name, type="shared", buffer_count=self.concurrency
         )
+        # A replica that hangs would else have the next requests in its buffer as well.
+        self._requests.hold_until_settled()
         self._questions: Subscription = client.subscribe(
             self._subject, self.id, key_filters=[self.id]
         )
@@ -117,6 +119,8 @@ class ServiceInstance:
         self._started_ms = 0
         self._answered = self._failures = self._in_flight = 0
         self._latency_us = self._latency_us_max = 0
+        # Requests that are dealt with, in place of which the broker is to send others.
+        self._settled = 0
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.__aenter__().__await__()
@@ -148,14 +152,11 @@ class ServiceInstance:
 
     async def run(self) -> None:
         """Answer requests until the service is closed; cancelled, it ends handlers as well."""
-        free = asyncio.Semaphore(self.concurrency)
         requests = aiter(self._requests)
         ended: IsterError | None = None
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._tell())
             while True:
-                # Before the next request is taken: what waits, waits in the broker.
-                await free.acquire()
                 try:
                     msg = await anext(requests, None)
                 except IsterError as error:
@@ -165,9 +166,9 @@ class ServiceInstance:
                 if msg is None:
                     break
                 if msg.reply_address is None:
-                    free.release()  # Somebody published here without asking.
+                    self._settle()  # Somebody published here without asking.
                 else:
-                    tasks.create_task(self._answer(msg, free))
+                    tasks.create_task(self._answer(msg)).add_done_callback(self._settle)
             telling.cancel()
         if ended is not None:
             raise ended
@@ -183,7 +184,7 @@ class ServiceInstance:
             latency_max=self._latency_us_max / 1e6,
         )
 
-    async def _answer(self, msg: Message, free: asyncio.Semaphore) -> None:
+    async def _answer(self, msg: Message) -> None:
         clock = self._client.link.clock
         begun_us = clock.now_us()
         self._in_flight += 1
@@ -203,7 +204,16 @@ class ServiceInstance:
             self._answered += 1
             self._latency_us += took_us
             self._latency_us_max = max(self._latency_us_max, took_us)
-            free.release()
+
+    def _settle(self, _: object = None) -> None:
+        """Let the broker send another request; those of one turn of the event loop together."""
+        self._settled += 1
+        if self._settled == 1:
+            asyncio.get_running_loop().call_soon(self._flush_settled)
+
+    def _flush_settled(self) -> None:
+        settled, self._settled = self._settled, 0
+        self._requests.settle(settled)
 
     async def _handle(self, msg: Message) -> bytes:
         found = self._handler(msg)

@@ -313,6 +313,14 @@ class Subscription:
             batches.append(batch)
         return batches
 
+    def hold_until_settled(self) -> None:
+        """Have the broker send more only when messages are settled, not when they are taken."""
+        self._inbox.until_settled = True
+
+    def settle(self, count: int) -> None:
+        """Let the broker send `count` messages in place of as many that were dealt with."""
+        self._inbox.settle(count)
+
     def drop_with(self, buffer: deque[Any]) -> None:
         """Have `buffer` emptied when what was delivered and not handed out becomes void."""
         self._channel.buffers.append(buffer)

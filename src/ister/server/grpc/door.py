@@ -23,7 +23,7 @@ from ister.server.grpc.roll import ConsumerRecord, ProducerRecord, Roll, live_to
 from ister.server.grpc.schemas import SchemaRefs
 from ister.server.grpc.server import GrpcServer
 from ister.server.operations import Dispatcher, topic_exists, topic_identity
-from ister.server.security import Guard
+from ister.server.security import Authenticator
 
 if TYPE_CHECKING:
     from ister.registry import Registry
@@ -46,13 +46,13 @@ class GrpcDoor:
         registry: "Registry",
         metadata: Metadata,
         dispatcher: Dispatcher,
-        guard: Guard | None = None,
+        authenticator: Authenticator | None = None,
         connections_max: int | None = None,
     ) -> None:
         """`connections_max` is of each of the two ports, by default that of the broker."""
         self._broker = broker
         self._connections_max = connections_max or broker.limits.connections_max
-        self._guard = guard or Guard()
+        self._authenticator = authenticator or Authenticator()
         self._roll = Roll(metadata, broker.clock.now_ms)
         self._settings = SubscriptionSettings(
             metadata, identity_of=partial(topic_identity, dispatcher.node)
@@ -102,7 +102,7 @@ class GrpcDoor:
             **registry_service(self._registry, self._broker),
         }
         bound = await self._serve(host, port, methods)
-        url = url_of(advertise or host, bound, tls=self._guard.tls is not None)
+        url = url_of(advertise or host, bound, tls=self._authenticator.tls is not None)
         discovery.broker_url = producers.broker_url = consumers.broker_url = url
         self._dispatcher.node.advertised = url
         return host, bound
@@ -130,13 +130,13 @@ class GrpcDoor:
         broker = self._broker
         server = GrpcServer(
             methods,
-            guard=self._guard,
+            authenticator=self._authenticator,
             limits=broker.limits,
             connections_max=self._connections_max,
             now_ms=broker.clock.monotonic_ms,
             counts=broker.grpc,
         )
-        server.after_read.append(self._producers.publish_runs)
+        server.after_read += [self._producers.publish_runs, self._broker.end_of_turn.run]
         self.servers.append(server)
         return await server.listen(host, port)
 

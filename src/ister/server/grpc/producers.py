@@ -26,7 +26,7 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import MIB
-from ister.broker import Broker, Check, Producer, StreamTopic
+from ister.broker import Broker, LongCheck, Producer, StreamTopic
 from ister.codec import Batch
 from ister.server.grpc.calls import Reply
 from ister.server.grpc.messages import message
@@ -134,7 +134,7 @@ class Producers:
         size = len(data) + DELIVERY_BYTES
         if size > self._message_bytes_max:
             self._check_size(sent, topic.name, size)
-        elif topic.guard is None and is_plain(sent):
+        elif topic.schema_check is None and is_plain(sent):
             self._add_to_run(producer, sent, size, reply)
             return
         # In the order they came.
@@ -143,10 +143,10 @@ class Producers:
         if size > DELIVERED_BYTES_MAX - ENVELOPE_BYTES_MAX:
             self._check_delivered(batch, topic.name)
         run = Run(producer, size, [reply], [sent.request_id])
-        check = None if topic.guard is None else self._broker.long_check(producer, batch)
+        check = None if topic.schema_check is None else self._broker.long_check(producer, batch)
         if check is None:
             # Without a schema there is nothing left to check: we have made the batch ourselves.
-            self._publish(run, batch, checked=topic.guard is None)
+            self._publish(run, batch, checked=topic.schema_check is None)
         else:
             self._check_room(size)
             self._in_task(self._publish_checked(run, batch, check), run)
@@ -190,7 +190,7 @@ class Producers:
         else:
             self._in_task(_take(steps, run), run)
 
-    async def _publish_checked(self, run: "Run", batch: Batch, check: Check) -> None:
+    async def _publish_checked(self, run: "Run", batch: Batch, check: LongCheck) -> None:
         """Have a thread check a long message against its schema, and publish it then."""
         self._waiting_bytes += run.size_bytes
         try:

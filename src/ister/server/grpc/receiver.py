@@ -24,7 +24,7 @@ import structlog
 from ister.base import AckSettings
 from ister.base.errors import IsterError, SubscriptionNotFoundError, TopicNotFoundError
 from ister.base.limits import MIB
-from ister.broker import Broker, Membership, StreamTopic, SubscribeOptions, Topic
+from ister.broker import Broker, Membership, SourceTopic, StreamTopic, SubscribeOptions
 from ister.codec import Batch, Column
 from ister.server.grpc.calls import Call
 from ister.server.grpc.leases import Held, Leases
@@ -55,7 +55,7 @@ AcksOf = Callable[[str, str], AckSettings]
 class Delivery:
     """A batch as the broker hands it over. The lease is 0 for live topics."""
 
-    topic: Topic | StreamTopic
+    topic: SourceTopic
     batch: Batch
     lease: int = 0
     attempt: int = 0
@@ -216,7 +216,7 @@ class Receiver:
 
     # The broker's sink
 
-    def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         """Queue a batch of a live topic."""
         if batch.columns & Column.REPLY:
             self.responder.on_asked(batch.count)
@@ -226,7 +226,7 @@ class Receiver:
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,

@@ -22,7 +22,7 @@ from ister.server.grpc.session import GrpcSession
 from ister.server.grpc.status import StatusCode
 from ister.server.handshakes import Handshakes
 from ister.server.http2 import ErrorCode
-from ister.server.security import TOKEN_GONE, Guard
+from ister.server.security import TOKEN_GONE, Authenticator
 from ister.telemetry import Occasions
 
 logger = structlog.get_logger("grpc")
@@ -68,7 +68,7 @@ class GrpcServer:
         self,
         methods: Mapping[str, Method],
         *,
-        guard: Guard,
+        authenticator: Authenticator,
         limits: Limits,
         connections_max: int,
         now_ms: Callable[[], int],
@@ -79,7 +79,7 @@ class GrpcServer:
         """`now_ms` is a clock that only rises."""
         loop = asyncio.get_running_loop()
         self.methods = {path.encode(): method for path, method in methods.items()}
-        self.guard = guard
+        self.authenticator = authenticator
         self.now_ms = now_ms
         self.call_soon = loop.call_soon
         self.turns = turns or Turns(call_soon=loop.call_soon, now_ns=now_ns)
@@ -114,8 +114,8 @@ class GrpcServer:
         """Open the port and return its number; port 0 picks a free one."""
         loop = asyncio.get_running_loop()
         make: Callable[[], asyncio.BaseProtocol] = partial(GrpcSession, self)
-        if self.guard.certificate is not None:
-            certificate = self.guard.certificate
+        if self.authenticator.certificate is not None:
+            certificate = self.authenticator.certificate
             self._handshakes = Handshakes(
                 lambda: certificate.http2_context,
                 count_max=self._handshakes_max,
@@ -285,7 +285,7 @@ class GrpcServer:
 
     def _sweep_steps(self) -> Iterator[None]:
         """Look at every session, some in each step."""
-        self.guard.look()
+        self.authenticator.look()
         self._sweeps += 1
         now_ms = self.now_ms()
         looked = 0
@@ -334,7 +334,7 @@ class GrpcServer:
     def _look_at_calls(self, session: GrpcSession, now_ms: int) -> None:
         now_s = asyncio.get_running_loop().time()
         for call in list(session.calls.values()):
-            if not self.guard.admits(call.shown):
+            if not self.authenticator.admits(call.shown):
                 call.fail(UnauthenticatedError(TOKEN_GONE))
             elif call.expires_s is not None and call.expires_s <= now_s:
                 # Those that run have timers; this one waits for the rest of its request.

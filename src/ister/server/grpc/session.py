@@ -338,7 +338,7 @@ class GrpcSession(asyncio.Protocol):
             return
         now_ms = self.heard_ms
         try:
-            shown = server.guard.check(
+            shown = server.authenticator.check(
                 bearer(head.authorization), door="grpc", address=self.address
             )
         except UnauthenticatedError as error:

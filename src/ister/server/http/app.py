@@ -15,7 +15,7 @@ from ister.server.http.sites import ANY, Sites
 from ister.server.http.snapshot import Snapshot, take_snapshot
 from ister.server.native import NativeDoor
 from ister.server.operations import Caller, Dispatcher
-from ister.server.security import BEARER_HINT, Guard, bearer
+from ister.server.security import BEARER_HINT, Authenticator, bearer
 from ister.telemetry import Occasions
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class App:
         broker: Broker,
         native: NativeDoor,
         dispatcher: Dispatcher | None = None,
-        guard: Guard | None = None,
+        authenticator: Authenticator | None = None,
         sites: Sites | None = None,
     ) -> None:
         self._broker = broker
@@ -49,7 +49,7 @@ class App:
         self._told = Occasions(broker.clock.monotonic_ms)
         self._native = native
         self._dispatcher = dispatcher or Dispatcher(broker)
-        self.guard = guard or Guard()
+        self.authenticator = authenticator or Authenticator()
         self._api: Api | None = None
         self._scrape: asyncio.Lock | None = None
 
@@ -88,14 +88,14 @@ class App:
                 logger.info("client_refused", address=address, error=str(error), times=times)
             return foreign_page(error)
         try:
-            shown = self.guard.check(_token_of(scope), door="http", address=address)
+            shown = self.authenticator.check(_token_of(scope), door="http", address=address)
         except UnauthenticatedError as error:
             return error_page(UnauthenticatedError(f"{error.reason}; {BEARER_HINT}"))
         return Caller("http", shown.name, address)
 
     def _check_site(self, scope: Scope) -> None:
         # Who has to show a token shows what no page of a site has.
-        if not self.guard.asks:
+        if not self.authenticator.asks:
             self._sites.check_host(scope)
         if scope["method"] != "OPTIONS":
             self._sites.check_origin(scope)
@@ -103,7 +103,7 @@ class App:
     async def _opened_api(self) -> "Api":
         if self._api is None:
             # The first request loads the API, in a thread, so that start-up need not.
-            self._api = await asyncio.to_thread(_load_api, self._dispatcher, self.guard)
+            self._api = await asyncio.to_thread(_load_api, self._dispatcher, self.authenticator)
         return self._api
 
     async def _page(self, scope: Scope) -> Page:
@@ -128,7 +128,7 @@ class App:
         if error := self._broker.streams.error:
             # Reads and live topics go on; who publishes to streams should go elsewhere. What fails,
             # and where it lies, is nothing for strangers.
-            known = self.guard.find(_token_of(scope)) is not None
+            known = self.authenticator.find(_token_of(scope)) is not None
             return Page(503, TEXT, f"{error if known else STORAGE_FAILS}\n".encode())
         return Page(200, TEXT, b"ready\n")
 
@@ -149,10 +149,10 @@ def _token_of(scope: Scope) -> str:
     return bearer(header_of(scope, b"authorization").decode("latin-1"))
 
 
-def _load_api(dispatcher: Dispatcher, guard: Guard) -> "Api":
+def _load_api(dispatcher: Dispatcher, authenticator: Authenticator) -> "Api":
     from ister.server.http.api import Api
 
-    return Api(dispatcher, tokens=guard.asks)
+    return Api(dispatcher, tokens=authenticator.asks)
 
 
 def _render(snapshot: Snapshot) -> bytes:

@@ -45,9 +45,9 @@ class HttpDoor:
         self._handshakes: Handshakes | None = None
         self._told = Occasions(app.now_ms)
         self._pacer = _Pacer()
-        if app.guard.tls is not None:
+        if app.authenticator.tls is not None:
             self._handshakes = Handshakes(
-                lambda: app.guard.tls,
+                lambda: app.authenticator.tls,
                 count_max=CONNECTIONS_MAX,
                 on_failed=self._on_handshake_failed,
             )

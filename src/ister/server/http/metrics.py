@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ister.base import SubscriptionReport, TimelineReport, TopicReport
-from ister.server.http.snapshot import TOPIC_SERIES_MAX, GuardReport, JournalReport, Snapshot
+from ister.server.http.snapshot import TOPIC_SERIES_MAX, JournalReport, SchemaCheckReport, Snapshot
 
 
 class SnapshotCollector(Collector):
@@ -38,7 +38,7 @@ class SnapshotCollector(Collector):
         yield from _timelines(
             [row.timeline for row in self._snapshot.topics if row.timeline is not None]
         )
-        yield from _guards(self._snapshot.guards)
+        yield from _schema_checks(self._snapshot.schema_checks)
         yield from _subscriptions(self._snapshot.subscriptions)
 
 
@@ -226,7 +226,7 @@ def _timelines(rows: Sequence[TimelineReport]) -> Iterator[Metric]:
     yield from _families(CounterMetricFamily, counters, ["topic"], rows)
 
 
-def _guards(rows: Sequence[GuardReport]) -> Iterator[Metric]:
+def _schema_checks(rows: Sequence[SchemaCheckReport]) -> Iterator[Metric]:
     counters = (
         ("ister_schema_checked_batches", "Batches checked against a schema.", "checked"),
         ("ister_schema_violations", "Batches that do not follow their schema.", "violations"),

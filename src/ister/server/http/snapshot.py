@@ -47,7 +47,7 @@ class JournalReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardReport:
+class SchemaCheckReport:
     """What has been checked against the schema of one topic, in batches."""
 
     topic: str
@@ -63,7 +63,7 @@ class Snapshot:
     topics: Sequence[TopicReport] = ()
     subscriptions: Sequence[SubscriptionReport] = ()
     journals: Sequence[JournalReport] = ()
-    guards: Sequence[GuardReport] = ()
+    schema_checks: Sequence[SchemaCheckReport] = ()
     # Stages that wait to be published, or are being filled.
     stages: int = 0
     staged_bytes: int = 0
@@ -97,11 +97,11 @@ def take_snapshot(
         topics=topics,
         subscriptions=subscriptions,
         journals=[_journal(storage) for storage in broker.streams.storages],
-        guards=_guards(registry) if registry is not None else (),
+        schema_checks=_schema_checks(registry) if registry is not None else (),
         stages=broker.staging.count,
         staged_bytes=broker.staging.staged_bytes,
         timelines_failures=broker.catalog.timelines.failures if broker.catalog.timelines else 0,
-        upkeep_failures=broker.streams.upkeep_failures,
+        upkeep_failures=broker.streams.upkeep.failures,
         message_ids=budgets.ids.size if budgets else 0,
         message_ids_forgotten=budgets.ids.forgotten if budgets else 0,
         ready=not native.closing and not broker.streams.error,
@@ -114,10 +114,10 @@ def take_snapshot(
     )
 
 
-def _guards(registry: "Registry") -> list[GuardReport]:
+def _schema_checks(registry: "Registry") -> list[SchemaCheckReport]:
     tallies = sorted(registry.tallies().items())[:TOPIC_SERIES_MAX]
     return [
-        GuardReport(topic=topic, checked=tally.checked, violations=tally.violations)
+        SchemaCheckReport(topic=topic, checked=tally.checked, violations=tally.violations)
         for topic, tally in tallies
     ]
 

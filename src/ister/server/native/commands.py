@@ -76,7 +76,9 @@ _CONSUMERS_MAX = "consumers_per_connection_max"
 def greet(session: "NativeSession", frame: Frame) -> None:
     """Answer the hello of a client, or raise why it is not let in."""
     hello, version = accept_hello(frame)
-    session.shown = session.door.guard.check(hello.token, door="native", address=session.address)
+    session.shown = session.door.authenticator.check(
+        hello.token, door="native", address=session.address
+    )
     if session.door.closing:
         raise GoingAwayError("shutting down")
     session.opened(hello)
@@ -157,7 +159,7 @@ def _open_producer(session: "NativeSession", command: OpenProducer, reply: Reply
             topic=command.topic,
             producer_id=producer.id,
             partitions=0,
-            next_sequence=stream.next_sequence(command.name) if stream is not None else 0,
+            next_sequence=stream.sent.next_sequence(command.name) if stream is not None else 0,
             kind=producer.topic.kind,
             created=True if created and not _is_heard(producer.topic) else UNSET,
         )
@@ -285,7 +287,8 @@ def _open_reader(session: "NativeSession", command: OpenReader, reply: Reply) ->
             command.start,
             command.end,
             on_opened,
-            durables=session.broker.durables,
+            turns=session.broker.turns,
+            shared=session.broker.durables.shared,
             sink=session,
             channel=channel,
             whole=command.whole is True,

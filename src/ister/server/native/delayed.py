@@ -56,7 +56,7 @@ def send_delayed(session: "NativeSession", command: SendDelayed, reply: Reply) -
         except IsterError as refused:
             reply(refused)
 
-    check = broker.long_check(producer, batch) if producer.topic.guard is not None else None
+    check = broker.long_check(producer, batch) if producer.topic.schema_check is not None else None
     if check is not None:
         check_aside(session, check, on_checked)
     else:

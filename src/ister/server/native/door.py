@@ -30,7 +30,7 @@ from ister.server.handshakes import Handshakes
 from ister.server.native.conversation import Conversation
 from ister.server.native.session import NativeSession
 from ister.server.operations import Dispatcher, Done
-from ister.server.security import TOKEN_GONE, Guard
+from ister.server.security import TOKEN_GONE, Authenticator
 from ister.telemetry import Occasions
 from ister.wire import PlacePool, State
 
@@ -78,7 +78,7 @@ class NativeDoor:
         heartbeat_ms: int = HEARTBEAT_MS,
         busy_poll_us: int = BUSY_POLL_US,
         dispatcher: Dispatcher | None = None,
-        guard: Guard | None = None,
+        authenticator: Authenticator | None = None,
         logger: structlog.typing.BindableLogger | None = None,
         call_soon: CallSoon | None = None,
         now_ns: Callable[[], int] = perf_counter_ns,
@@ -86,7 +86,7 @@ class NativeDoor:
         """`call_soon` is the running event loop's unless given, `now_ns` times turns of it."""
         self.broker = broker
         self.dispatcher = dispatcher or Dispatcher(broker)
-        self.guard = guard or Guard()
+        self.authenticator = authenticator or Authenticator()
         self._logger: Any = logger or structlog.get_logger("native")
         self.conversation = Conversation(busy_poll_us)
         self._call_soon = call_soon or asyncio.get_running_loop().call_soon
@@ -124,9 +124,9 @@ class NativeDoor:
         """Open the port and return the address; port 0 picks a free one."""
         loop = asyncio.get_running_loop()
         make: Callable[[], asyncio.BaseProtocol] = self.session
-        if self.guard.tls is not None:
+        if self.authenticator.tls is not None:
             self._handshakes = Handshakes(
-                lambda: self.guard.tls,
+                lambda: self.authenticator.tls,
                 count_max=self.broker.limits.handshakes_max,
                 on_failed=self._on_handshake_failed,
             )
@@ -236,7 +236,7 @@ class NativeDoor:
     def on_refused(self, session: NativeSession, error: IsterError) -> None:
         """A connection was closed with an error."""
         self._count_refused(error)
-        # Told already: who came without a token by the guard, though not each of many.
+        # Told already: who came without a token, by the authenticator, though not each of many.
         if isinstance(error, UnauthenticatedError):
             return
         if times := self._told.times(type(error).__name__):
@@ -322,7 +322,8 @@ class NativeDoor:
             self.flush()
 
     def flush(self) -> None:
-        """Send what the last frames made of work."""
+        """Send what the last frames made of work, and messages that consumers have room for."""
+        self.broker.end_of_turn.run()
         self._unflushed_count = 0
         while self.dirty:
             dirty, self.dirty = self.dirty, []
@@ -332,7 +333,7 @@ class NativeDoor:
     @housekeeping
     def _sweep(self) -> None:
         """End the sessions of dead peers, of those without a hello, and of tokens taken back."""
-        self.guard.look()
+        self.authenticator.look()
         now_ms = self.broker.clock.monotonic_ms()
         for session in list(self._sessions):
             if session.connection.state is State.GREETING:
@@ -342,7 +343,9 @@ class NativeDoor:
                 if times := self._told.times("client_dead"):
                     self._logger.info("client_dead", address=session.address, times=times)
                 session.abort()
-            elif session.connection.state is State.OPEN and not self.guard.admits(session.shown):
+            elif session.connection.state is State.OPEN and not self.authenticator.admits(
+                session.shown
+            ):
                 user = session.shown.name
                 # By name: who else lost their token is worth a line of their own.
                 if times := self._told.times(f"client_token_gone {user}"):

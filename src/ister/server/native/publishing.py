@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from ister.base.errors import BadRequestError, IsterError, WrongKindError
-from ister.broker import Check, Producer, Topic
+from ister.broker import LongCheck, Producer, Topic
 from ister.codec import Batch
 from ister.server.native.streams import Steps, store
 from ister.wire import Frame, Opcode, error_reply, published_frame
@@ -26,7 +26,7 @@ def publish(session: "NativeSession", frame: Frame) -> bool:
         if producer is None:
             raise BadRequestError(f"no producer is open on channel {channel}")
         batch = Batch(body)
-        if producer.topic.guard is not None:
+        if producer.topic.schema_check is not None:
             check = session.broker.long_check(producer, batch)
             if check is not None:
                 _publish_checked(session, producer, frame, batch, check)
@@ -76,7 +76,7 @@ def _answer_after(session: "NativeSession", frame: Frame, batch: Batch, steps: S
 
 
 def _publish_checked(
-    session: "NativeSession", producer: Producer, frame: Frame, batch: Batch, check: Check
+    session: "NativeSession", producer: Producer, frame: Frame, batch: Batch, check: LongCheck
 ) -> None:
     _, channel, sequence, _ = frame
 
@@ -94,7 +94,7 @@ def _publish_checked(
 
 def check_aside(
     session: "NativeSession",
-    check: Check,
+    check: LongCheck,
     on_checked: Callable[[IsterError | None], object],
     *,
     staged_bytes: int = 0,

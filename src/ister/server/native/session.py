@@ -22,9 +22,8 @@ from ister.broker import (
     Membership,
     Producer,
     Reader,
+    SourceTopic,
     Stage,
-    StreamTopic,
-    Topic,
     Transaction,
     Watch,
 )
@@ -258,7 +257,7 @@ class NativeSession(asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes | None, count: int = 0) -> None:
         """Act on the frames completed by `data`, or by `count` bytes read in place."""
-        self.door.reading = True
+        self.door.reading = self.broker.end_of_turn.expected = True
         try:
             if data is None:
                 frames = self.connection.filled(count)
@@ -271,13 +270,14 @@ class NativeSession(asyncio.BufferedProtocol):
                 if begins and not self._goes_on:
                     self.door.turns.begin()
                 self._act(frames)
+                self.broker.end_of_turn.run()
                 self._bound_reads(begins=begins)
             else:
                 # Nothing, or nothing but a ping, whose answer waits to be sent.
                 self.flush()
         except Exception as error:  # noqa: BLE001 - a bug must cost one connection, not all
             self._on_failure(error)
-        self.door.reading = False
+        self.door.reading = self.broker.end_of_turn.expected = False
         if data is None:
             self.door.flush_soon()
         else:
@@ -286,14 +286,14 @@ class NativeSession(asyncio.BufferedProtocol):
 
     # The broker's sinks
 
-    def _prepared(self, topic: Topic | StreamTopic, batch: Batch) -> Batch:
+    def _prepared(self, topic: SourceTopic, batch: Batch) -> Batch:
         """Tell the topic's number if the client does not know it; unpack what it cannot."""
         if topic.number not in self._known_topics:
             self._known_topics.add(topic.number)
             self.send(TopicNumber(number=topic.number, topic=topic.name))
         return batch.plain() if batch.codec and batch.codec not in self._codecs else batch
 
-    def deliver(self, channel: int, topic: Topic | StreamTopic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         """Send a batch, after the topic's number if the client does not know it."""
         if batch.codec or topic.number not in self._known_topics:
             batch = self._prepared(topic, batch)
@@ -305,7 +305,7 @@ class NativeSession(asyncio.BufferedProtocol):
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,

@@ -75,9 +75,9 @@ def publish_stages(session: "NativeSession", command: PublishStages, reply: Repl
 
 def drop_stages(session: "NativeSession", command: DropStages, reply: Reply) -> None:
     """Forget stages, wherever they were opened; their channels here are free."""
-    words = set(command.stages)
+    dropped = set(command.stages)
     for channel, stage in list(session.stages.items()):
-        if stage.word in words:
+        if stage.id in dropped:
             del session.stages[channel]
     session.broker.staging.drop(command.stages)
     reply(Done())

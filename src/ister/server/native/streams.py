@@ -145,37 +145,14 @@ def _answer(
     if opcode == Opcode.EXTEND or membership is None or not membership.durables:
         session.send_frame(acked_frame(channel, sequence, refused))
         return
-    _confirm(session, membership.storages, channel, sequence, refused)
-
-
-def _confirm(
-    session: "NativeSession",
-    storages: list[Storage],
-    channel: int,
-    sequence: int,
-    refused: list[Run],
-) -> None:
-    """Answer when every journal has what was acknowledged."""
-    left = len(storages)
-    failed: list[IsterError] = []
 
     def done(error: IsterError | None) -> None:
-        nonlocal left
-        left -= 1
         if error is not None:
-            failed.append(error)
-        if left:
-            return
-        if failed:
-            session.send(error_reply(failed[0]), channel=channel, sequence=sequence)
+            session.send(error_reply(error), channel=channel, sequence=sequence)
         else:
             session.send_frame(acked_frame(channel, sequence, refused))
 
-    for storage in storages:
-        try:
-            storage.confirm(done)
-        except IsterError as error:
-            done(error)
+    membership.confirm(done)
 
 
 def stage_batch(session: "NativeSession", frame: Frame) -> None:
@@ -215,7 +192,7 @@ def end_old_transactions(session: "NativeSession", now_ms: int) -> None:
             session.door.staged_bytes -= transaction.size_bytes
             transaction.size_bytes = 0
             reason = f"it took longer than {TRANSACTION_TIMEOUT_MS // 1000} seconds"
-            transaction.fail(TransactionError(transaction.word, reason))
+            transaction.fail(TransactionError(transaction.id, reason))
 
 
 def end_transaction(session: "NativeSession", channel: int) -> Transaction | None:

@@ -17,8 +17,8 @@ from ister.base.limits import (
     ATTRIBUTE_BYTES_MAX,
     ATTRIBUTES_COUNT_MAX,
     DRIFT_US_MAX,
-    LEVELS,
     MESSAGE_ID_BYTES_MAX,
+    PRIORITY_LEVELS,
     TIME_MS_MAX,
     TIMELINE_BYTES,
     TIMELINE_CHANGES_MAX,
@@ -26,7 +26,7 @@ from ister.base.limits import (
     TIMELINE_MESSAGE_BYTES_MAX,
     TIMELINE_PAGE_MAX,
 )
-from ister.broker import Redriven, RedrivePage, Reject, TimelineConsumer
+from ister.broker import Redriven, RedrivePage, Reject, TimelineConsumer, finish_leases
 from ister.server.native.channels import check_channel, check_room
 from ister.timeline import (
     Changed,
@@ -184,7 +184,7 @@ class TimelineOutlet:
         if consumer is not None:
             if unused:
                 releases = [Release(0, r.id, "", r.version, r.due_ms, unused=True) for r in unused]
-                consumer.finish(releases, lambda _: None)
+                finish_leases(consumer, releases, lambda _: None)
             consumer.close()
             self.consumer_closed(channel, "it does not read what it is sent")
 
@@ -213,7 +213,7 @@ def _owner_changes(command: ChangeTimeline) -> list[Put | Move | Update | Delete
     levels = column(command.levels, count, 0)
     versions = column(command.versions, count, 0)
     check_numbers(command.due_ms, TIME_MS_MAX, "a time")
-    check_numbers(command.levels, LEVELS - 1, "a priority")
+    check_numbers(command.levels, PRIORITY_LEVELS - 1, "a priority")
     check_numbers(command.versions, NUMBER_MAX, "a version")
     check_ids(command.ids)
     for slot, packed in enumerate(attributes):
@@ -437,7 +437,7 @@ def finish(session: "NativeSession", command: FinishLeases, reply: Reply) -> Non
         reply(changed)
 
     # Of an honest client that is a few hundred reasons of 1 KiB at most.
-    consumer.finish(changes, on_done, column(command.reasons or (), lengths, ""))
+    finish_leases(consumer, changes, on_done, column(command.reasons or (), lengths, ""))
 
 
 def _end_of(kind: int, outcome: Changed | Row | IsterError) -> int:
@@ -512,12 +512,14 @@ def _check_range(start_ms: int, end_ms: int) -> None:
 
 def check_ids(ids: Sequence[str]) -> None:
     """Raise `BadRequestError` for an id that no message can have."""
-    # Most are far shorter than what could be too long in UTF-8.
     for name in ids:
-        if not 0 < len(name) <= MESSAGE_ID_BYTES_MAX // 4 and not (
-            0 < len(name.encode()) <= MESSAGE_ID_BYTES_MAX
-        ):
-            raise BadRequestError(f"a message id is text of 1 to {MESSAGE_ID_BYTES_MAX} bytes")
+        # Most are far shorter than what could be too long in UTF-8.
+        if 0 < len(name) <= MESSAGE_ID_BYTES_MAX // 4 and name.isprintable():
+            continue
+        # Not every database takes a zero in a text.
+        if not 0 < len(name.encode()) <= MESSAGE_ID_BYTES_MAX or "\0" in name:
+            what = f"a message id is text of 1 to {MESSAGE_ID_BYTES_MAX} bytes without zeros"
+            raise BadRequestError(f"{what}: {name[:64]!r}")
 
 
 def check_attributes(packed: bytes) -> None:

@@ -5,7 +5,7 @@ from itertools import count
 from typing import NamedTuple
 
 from ister.base.errors import ClosedError, IsterError
-from ister.broker import Broker, Membership, StreamTopic, SubscribeOptions, Topic
+from ister.broker import Broker, Membership, SourceTopic, SubscribeOptions
 from ister.codec import Batch
 from ister.server.operations import waiting
 from ister.subscriptions import Responder
@@ -48,13 +48,13 @@ class Inbox:
         taken, self._taken = self._taken, []
         return taken
 
-    def deliver(self, channel: int, topic: Topic, batch: Batch) -> None:
+    def deliver(self, channel: int, topic: SourceTopic, batch: Batch) -> None:
         """Drop what is not of a stream: there is nothing to be done with it later."""
 
     def deliver_leased(
         self,
         channel: int,
-        topic: StreamTopic,
+        topic: SourceTopic,
         batch: Batch,
         lease: int,
         attempt: int,

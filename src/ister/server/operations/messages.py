@@ -121,7 +121,8 @@ async def peek_messages(node: Node, asked: PeekMessages) -> MessagePage:
             Position(origin=Origin.OFFSET, at=asked.offset),
             LATEST,
             done,
-            durables=node.broker.durables,
+            turns=node.broker.turns,
+            shared=node.broker.durables.shared,
             sink=page,
             channel=1,
         )

@@ -1,24 +1,19 @@
-"""Pipelines: definitions, and what runs them on Spark. Importing this loads no PySpark."""
+"""Pipelines: read and check a definition, run it on Spark. Importing this loads no PySpark."""
 
-from ister.spark.pipelines.definition import Definition, RunOptions, described
-from ister.spark.pipelines.entry import run_pipeline
-from ister.spark.pipelines.loading import Outcome
+from ister.spark.pipelines.config import Definition, RunOptions, to_json_values
+from ister.spark.pipelines.entry import read_pipeline, run_pipeline
+from ister.spark.pipelines.loading import CheckedPipeline
+from ister.spark.pipelines.processes import Running, find_running, list_running, stop_running
 from ister.spark.pipelines.python import Pipeline, pipeline
-from ister.spark.pipelines.python import read as read_pipeline
 from ister.spark.pipelines.scaffold import TEMPLATES, new_files, write_files
-from ister.spark.pipelines.state import Running
-from ister.spark.pipelines.state import find as find_running
-from ister.spark.pipelines.state import running as list_running
-from ister.spark.pipelines.state import stop as stop_running
 
 __all__ = [
     "TEMPLATES",
+    "CheckedPipeline",
     "Definition",
-    "Outcome",
     "Pipeline",
     "RunOptions",
     "Running",
-    "described",
     "find_running",
     "list_running",
     "new_files",
@@ -26,5 +21,6 @@ __all__ = [
     "read_pipeline",
     "run_pipeline",
     "stop_running",
+    "to_json_values",
     "write_files",
 ]

@@ -1,6 +1,31 @@
-"""Running a pipeline, behind a door that loads Spark only for whoever goes through."""
+"""Where pipelines are entered: one function reads YAML, TOML or Python, the other runs it."""
 
-from ister.spark.pipelines.definition import Definition, RunOptions
+from collections.abc import Mapping
+from pathlib import Path
+
+from ister.spark.pipelines.config import Definition, MalformedError, RunOptions
+from ister.spark.pipelines.loading import LANGUAGES, CheckedPipeline, read_file
+from ister.spark.pipelines.python import find_pipeline
+
+
+def read_pipeline(
+    target: str,
+    *,
+    chosen: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> CheckedPipeline:
+    """Read and check a pipeline.
+
+    `target` is a YAML or TOML file, `file.py`, `file.py:function` or `module:function`. `chosen`
+    are the variables of `--set`.
+    """
+    if Path(target).suffix.lower() in LANGUAGES:
+        return read_file(Path(target), chosen=chosen, environment=environment)
+    try:
+        found = find_pipeline(target)
+    except MalformedError as error:
+        return CheckedPipeline(None, (error.remark,))
+    return found.read(chosen=chosen, environment=environment)
 
 
 def run_pipeline(definition: Definition, options: RunOptions) -> int:
@@ -8,6 +33,7 @@ def run_pipeline(definition: Definition, options: RunOptions) -> int:
 
     Raises `ExtraMissingError` without PySpark, and what is wrong before the first batch.
     """
-    from ister.spark.pipelines.running import run
+    # What runs a pipeline takes a while to load: only who runs one waits for it.
+    from ister.spark.pipelines.runtime import run
 
     return run(definition, options)

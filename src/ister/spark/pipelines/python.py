@@ -13,16 +13,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ister.spark.pipelines.definition import Definition
-from ister.spark.pipelines.fields import Notes, nearest
-from ister.spark.pipelines.functions import import_beside
-from ister.spark.pipelines.loading import LANGUAGES, Outcome, outcome, read_file
-from ister.spark.pipelines.parsing import MalformedError, from_value
-from ister.spark.pipelines.positions import Origin, Remark
+from ister.spark.pipelines.analysis import import_beside
+from ister.spark.pipelines.config import (
+    Definition,
+    FileLine,
+    MalformedError,
+    Notes,
+    Remark,
+    nearest,
+    node_of_arguments,
+)
+from ister.spark.pipelines.loading import CheckedPipeline, check_pipeline
 
 
 class Pipeline:
-    """A decorated function: still to be called with DataFrames, and a pipeline besides."""
+    """A decorated function. It can be called with DataFrames as before, and read as a pipeline."""
 
     def __init__(self, function: Callable[..., Any], arguments: Mapping[str, object]) -> None:
         self.function = function
@@ -41,12 +46,12 @@ class Pipeline:
         *,
         chosen: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
-    ) -> Outcome:
+    ) -> CheckedPipeline:
         """Check the pipeline."""
         code = inspect.unwrap(self.function).__code__
         path = Path(code.co_filename)
         is_file = path.is_file()
-        origin = Origin(_shown(path) if is_file else self.__module__, code.co_firstlineno)
+        origin = FileLine(_display_path(path) if is_file else self.__module__, code.co_firstlineno)
         notes = Notes(
             file=origin.file,
             folder=str(path.absolute().parent if is_file else Path.cwd()),
@@ -56,10 +61,10 @@ class Pipeline:
         inputs = tuple(inspect.signature(self.function).parameters)
         given = {key: value for key, value in self.arguments.items() if value is not None}
         try:
-            node = from_value(given, origin)
+            node = node_of_arguments(given, origin)
         except MalformedError as error:
-            return Outcome(None, (error.remark,))
-        return outcome(node, notes, self.function, inputs)
+            return CheckedPipeline(None, (error.remark,))
+        return check_pipeline(node, notes, self.function, inputs)
 
     def definition(self) -> Definition:
         """Return the pipeline, or raise `ConfigError` with every mistake."""
@@ -114,31 +119,15 @@ def pipeline(
     return decorate
 
 
-def read(
-    target: str,
-    *,
-    chosen: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Outcome:
-    """Read and check a pipeline.
+def find_pipeline(target: str) -> Pipeline:
+    """Return the pipeline at `file.py`, `file.py:function` or `module:function`.
 
-    `target` is a YAML or TOML file, `file.py`, `file.py:function` or `module:function`.
+    Raises `MalformedError` when there is none.
     """
-    if Path(target).suffix.lower() in LANGUAGES:
-        return read_file(Path(target), chosen=chosen, environment=environment)
     place, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     if not place.endswith(".py") and not name:
         said = "is no pipeline: give a file that ends in .yaml, .toml or .py, or `module:function`"
-        return _wrong(target, said)
-    try:
-        found = _find(place, name)
-    except MalformedError as error:
-        return Outcome(None, (error.remark,))
-    return found.read(chosen=chosen, environment=environment)
-
-
-def _find(place: str, name: str) -> Pipeline:
-    """Return a pipeline of a module, or raise `MalformedError`."""
+        raise MalformedError(Remark(FileLine(target), said))
     module = _module(place)
     known = {key: one for key, one in vars(module).items() if isinstance(one, Pipeline)}
     if name:
@@ -146,12 +135,12 @@ def _find(place: str, name: str) -> Pipeline:
             what = "is not decorated with `@ister.spark.pipeline`"
             if not hasattr(module, name):
                 what = f"is not there{nearest(name, sorted(known))}"
-            raise MalformedError(Remark(Origin(place), f"`{name}` {what}"))
+            raise MalformedError(Remark(FileLine(place), f"`{name}` {what}"))
         return known[name]
     if len(known) != 1:
         listed = ", ".join(f"{place}:{key}" for key in sorted(known))
         said = f"has several pipelines, say which: {listed}" if known else _NO_PIPELINE
-        raise MalformedError(Remark(Origin(place), said))
+        raise MalformedError(Remark(FileLine(place), said))
     return next(iter(known.values()))
 
 
@@ -164,27 +153,29 @@ def _module(place: str) -> ModuleType:
         if not place.endswith(".py"):
             return import_beside(place, str(Path.cwd()))
         if not path.is_file():
-            raise MalformedError(Remark(Origin(place), "there is no such file"))
+            raise MalformedError(Remark(FileLine(place), "there is no such file"))
         module = import_beside(path.stem, str(path.absolute().parent))
     except MalformedError:
         raise
     except ModuleNotFoundError as error:
         if error.name == place:
-            raise MalformedError(Remark(Origin(place), "there is no such module")) from None
-        raise MalformedError(_raised(error, place)) from error
+            raise MalformedError(Remark(FileLine(place), "there is no such module")) from None
+        raise MalformedError(_import_remark(error, place)) from error
     except Exception as error:  # a user's module may raise anything
-        raise MalformedError(_raised(error, place)) from error
+        raise MalformedError(_import_remark(error, place)) from error
     if Path(module.__file__ or "").resolve() != path.resolve():
         # Another module of that name was imported before: by its name workers would get that.
         said = f"another module is named `{path.stem}` ({module.__file__}): rename the file"
-        raise MalformedError(Remark(Origin(place), said))
+        raise MalformedError(Remark(FileLine(place), said))
     return module
 
 
-def _raised(error: Exception, place: str) -> Remark:
+def _import_remark(error: Exception, place: str) -> Remark:
     """Say what a module raised while it was imported, at the line that did."""
     if isinstance(error, SyntaxError):
-        return Remark(Origin(_shown(Path(error.filename or place)), error.lineno or 0), error.msg)
+        return Remark(
+            FileLine(_display_path(Path(error.filename or place)), error.lineno or 0), error.msg
+        )
     # The frames of ours and of the import system come first, those of the module last.
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
@@ -192,14 +183,10 @@ def _raised(error: Exception, place: str) -> Remark:
         if Path(frame.filename).stem == Path(place).stem.rpartition(".")[2]:
             last = frame
     said = f"importing it raised {type(error).__name__}: {error}"
-    return Remark(Origin(_shown(Path(last.filename)), last.lineno or 0), said)
+    return Remark(FileLine(_display_path(Path(last.filename)), last.lineno or 0), said)
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     """Return a path as a user would type it here."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path)
-
-
-def _wrong(target: str, text: str) -> Outcome:
-    return Outcome(None, (Remark(Origin(target), text),))

@@ -9,9 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ister.base.errors import BadRequestError
-from ister.spark.pipelines.fields import Notes, nearest
-from ister.spark.pipelines.parts import check_name
-from ister.spark.pipelines.positions import Origin
+from ister.spark.pipelines.config import FileLine, Notes, check_name, nearest
 
 # What each template shows, in the order of learning.
 TEMPLATES = {
@@ -39,7 +37,7 @@ class NewFile:
 def new_files(name: str, template: str = "window") -> list[NewFile]:
     """Return the files of a new pipeline, or raise `BadRequestError`. Writes nothing."""
     notes = Notes(file="", folder="", chosen={}, environment={})
-    check_name(name, "a pipeline", Origin(""), notes)
+    check_name(name, "a pipeline", FileLine(""), notes)
     if notes.remarks:
         raise BadRequestError(notes.remarks[0].text)
     if template not in TEMPLATES:

@@ -5,22 +5,22 @@
 pyarrow before it is used.
 """
 
-from ister.spark.tables.applying import Batch, Compacted, Written, apply, compact
-from ister.spark.tables.folder import Folder, local_path
+from ister.spark.tables.applying import TableBatch, TableCompaction, WrittenBatch, apply, compact
+from ister.spark.tables.folder import TableFolder, local_path
 from ister.spark.tables.known import known_tables, tables_of
-from ister.spark.tables.manifest import Column, DataFile, Manifest, latest_batch
+from ister.spark.tables.manifest import DataFile, TableColumn, TableManifest, latest_batch
 from ister.spark.tables.querying import queries
 from ister.spark.tables.reading import dataset, describe, files, read
 from ister.spark.tables.writing import batch_writer, write_batch
 
 __all__ = [
-    "Batch",
-    "Column",
-    "Compacted",
     "DataFile",
-    "Folder",
-    "Manifest",
-    "Written",
+    "TableBatch",
+    "TableColumn",
+    "TableCompaction",
+    "TableFolder",
+    "TableManifest",
+    "WrittenBatch",
     "apply",
     "batch_writer",
     "compact",

@@ -1,4 +1,4 @@
-"""A batch into a table, exactly once, whoever writes its files; and the merging of small files."""
+"""Writes a batch into a table exactly once, and merges small files."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -6,19 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ister.base.errors import BadRequestError, InternalError, TableNotFoundError
-from ister.spark.tables.folder import GRACE_MS, Folder, Staged
-from ister.spark.tables.manifest import Change, Column, DataFile, Manifest, is_written
+from ister.spark.tables.folder import GRACE_MS, StagedFile, TableFolder
+from ister.spark.tables.manifest import (
+    DataFile,
+    TableChange,
+    TableColumn,
+    TableManifest,
+    is_written,
+)
 from ister.spark.tables.parquet import (
     check_installed,
-    described,
-    has_twice,
+    describe_file,
+    has_duplicates,
     keys_in,
     leave_out,
     merge,
 )
 from ister.spark.tables.rules import (
     TARGET_BYTES,
-    Fitted,
+    FittedColumns,
     check_keys,
     fit,
     plan_all_merges,
@@ -29,17 +35,18 @@ MODES = ("append", "update", "complete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What is to be written, and as what.
+class TableBatch:
+    """A batch to write, and how to write it.
 
     `write` writes the rows as Parquet files into a folder that does not exist yet, with the
-    columns of `Fitted` and folders `column=value` for `partition_by`, and returns their number.
+    columns of `FittedColumns` and folders `column=value` for `partition_by`, and returns how many
+    rows it wrote.
     """
 
     query: str
     number: int
-    columns: tuple[Column, ...]
-    write: Callable[[Fitted, Path], int]
+    columns: tuple[TableColumn, ...]
+    write: Callable[[FittedColumns, Path], int]
     partition_by: tuple[str, ...] = ()
     mode: str = "append"
     keys: tuple[str, ...] = ()
@@ -47,10 +54,10 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What became of a batch. `repeated`: it was in the table before, and nothing was done."""
+class WrittenBatch:
+    """The result of a batch. `repeated`: it was in the table before, and nothing was done."""
 
-    manifest: Manifest
+    manifest: TableManifest
     repeated: bool
     rows: int
     files: int
@@ -58,8 +65,8 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
-    """What merging did: so many files became so many."""
+class TableCompaction:
+    """The result of merging: how many files there were, how many there are, and their size."""
 
     before: int
     after: int
@@ -72,13 +79,13 @@ def wall_ms() -> int:
 
 
 def apply(
-    folder: Folder,
-    batch: Batch,
+    folder: TableFolder,
+    batch: TableBatch,
     *,
     now_ms: Callable[[], int] = wall_ms,
     grace_ms: int = GRACE_MS,
     target_bytes: int = TARGET_BYTES,
-) -> Written:
+) -> WrittenBatch:
     """Write a batch into a table, which is made by its first batch; then merge files if it pays.
 
     The last batch of its query is not written again; one before that is refused with
@@ -88,11 +95,11 @@ def apply(
     check_installed()
     if batch.mode not in MODES:
         raise BadRequestError(f"mode {batch.mode!r} is not one of {', '.join(MODES)}")
-    with folder.locked():
+    with folder.lock():
         before = folder.find()
         if before is not None and is_written(before, batch.query, batch.number):
             _check_last(folder, before, batch)
-            return Written(before, repeated=True, rows=0, files=0, merged=0)
+            return WrittenBatch(before, repeated=True, rows=0, files=0, merged=0)
         fitted = fit(
             str(folder.path),
             before,
@@ -112,18 +119,18 @@ def apply(
         for group in plan_merges(manifest.files, target_bytes=target_bytes):
             manifest = _merge(folder, manifest, group, now_ms=now_ms(), grace_ms=grace_ms)
             merged += len(group)
-        return Written(
+        return WrittenBatch(
             manifest, repeated=False, rows=written.rows, files=written.files, merged=merged
         )
 
 
 def compact(
-    folder: Folder,
+    folder: TableFolder,
     *,
     now_ms: Callable[[], int] = wall_ms,
     grace_ms: int = GRACE_MS,
     target_bytes: int = TARGET_BYTES,
-) -> Compacted:
+) -> TableCompaction:
     """Merge all small files of a table. A pipeline may write meanwhile: it waits for one merge.
 
     Raises `TableNotFoundError`.
@@ -131,14 +138,14 @@ def compact(
     check_installed()
     if folder.find() is None:
         raise TableNotFoundError(str(folder.path))
-    with folder.locked():
+    with folder.lock():
         # Also when nothing is left to merge, what a stopped writer left behind is mended.
         manifest = folder.find()
     assert manifest is not None
     merged = size_bytes = results = 0
     for planned in plan_all_merges(manifest.files, target_bytes=target_bytes):
         names = {one.name for one in planned}
-        with folder.locked():
+        with folder.lock():
             latest = folder.find()
             assert latest is not None
             # What a pipeline has merged or replaced since is no longer there to merge.
@@ -149,10 +156,10 @@ def compact(
         merged += len(group)
         results += 1
         size_bytes += sum(one.size_bytes for one in group)
-    return Compacted(merged, results, size_bytes)
+    return TableCompaction(merged, results, size_bytes)
 
 
-def _check_last(folder: Folder, before: Manifest, batch: Batch) -> None:
+def _check_last(folder: TableFolder, before: TableManifest, batch: TableBatch) -> None:
     """Raise unless a batch that was written before is the last one of its query.
 
     Spark repeats only that one. Under a number of before, it may have planned other rows now.
@@ -167,14 +174,14 @@ def _check_last(folder: Folder, before: Manifest, batch: Batch) -> None:
 
 
 def _write(
-    folder: Folder,
-    before: Manifest | None,
-    batch: Batch,
-    fitted: Fitted,
+    folder: TableFolder,
+    before: TableManifest | None,
+    batch: TableBatch,
+    fitted: FittedColumns,
     *,
     now_ms: int,
     grace_ms: int,
-) -> Written:
+) -> WrittenBatch:
     staging = folder.begin()
     rows = batch.write(fitted, staging / "rows")
     staged = _collect(folder, before, staging / "rows", len(fitted.columns))
@@ -186,13 +193,13 @@ def _write(
             "not this folder: all of Spark's workers need to see it, on a shared disk"
         )
     removed: tuple[str, ...] = ()
-    rest: list[Staged] = []
+    rest: list[StagedFile] = []
     match batch.mode:
         case "complete":
             removed = () if before is None else tuple(one.name for one in before.files)
         case "update":
             removed, rest = _without_replaced(folder, before, batch, staged, staging)
-    change = Change(
+    change = TableChange(
         added=tuple(one.file for one in (*rest, *staged)),
         removed=removed,
         columns=fitted.columns,
@@ -204,17 +211,19 @@ def _write(
     if before is not None and not change.added and not removed and not _is_news(before, change):
         # An empty batch, as watermarks make them: repeated it is empty again.
         folder.end()
-        return Written(before, repeated=False, rows=0, files=0, merged=0)
+        return WrittenBatch(before, repeated=False, rows=0, files=0, merged=0)
     manifest = folder.commit(before, change, [*rest, *staged], now_ms=now_ms, grace_ms=grace_ms)
     folder.end()
-    return Written(manifest, repeated=False, rows=found, files=len(staged), merged=0)
+    return WrittenBatch(manifest, repeated=False, rows=found, files=len(staged), merged=0)
 
 
-def _is_news(before: Manifest, change: Change) -> bool:
+def _is_news(before: TableManifest, change: TableChange) -> bool:
     return change.columns != before.columns or not set(change.topics) <= set(before.topics)
 
 
-def _collect(folder: Folder, before: Manifest | None, root: Path, columns: int) -> list[Staged]:
+def _collect(
+    folder: TableFolder, before: TableManifest | None, root: Path, columns: int
+) -> list[StagedFile]:
     """Return the files that were written, under the names they will have."""
     paths = [
         path
@@ -224,7 +233,7 @@ def _collect(folder: Folder, before: Manifest | None, root: Path, columns: int) 
     partitions = ["/".join(_parts(path, root)[:-1]) for path in paths]
     names = folder.new_names(before, partitions)
     staged = [
-        Staged(path, described(path, name=name, columns=columns))
+        StagedFile(path, describe_file(path, name=name, columns=columns))
         for path, name in zip(paths, names, strict=True)
     ]
     # Spark writes a file without rows to keep the columns of an empty result.
@@ -236,26 +245,26 @@ def _parts(path: Path, root: Path) -> tuple[str, ...]:
 
 
 def _without_replaced(
-    folder: Folder,
-    before: Manifest | None,
-    batch: Batch,
-    staged: Sequence[Staged],
+    folder: TableFolder,
+    before: TableManifest | None,
+    batch: TableBatch,
+    staged: Sequence[StagedFile],
     staging: Path,
-) -> tuple[tuple[str, ...], list[Staged]]:
+) -> tuple[tuple[str, ...], list[StagedFile]]:
     """Return the files that hold rows which are replaced, and what is left of them.
 
     Only partitions of the new rows are looked at: the partition is part of the key.
     """
     keys = [key for key in batch.keys if key not in batch.partition_by]
     removed: list[str] = []
-    rest: list[Staged] = []
-    by_partition: dict[str, list[Staged]] = {}
+    rest: list[StagedFile] = []
+    by_partition: dict[str, list[StagedFile]] = {}
     for one in staged:
         by_partition.setdefault(one.file.partition, []).append(one)
     old: Sequence[DataFile] = () if before is None else before.files
     for partition, members in sorted(by_partition.items()):
         taken = keys_in([one.path for one in members], keys or _no_keys())
-        if has_twice(taken):
+        if has_duplicates(taken):
             raise BadRequestError(
                 f"a batch has two rows with the same keys ({', '.join(batch.keys)}) for table "
                 f"{folder.path}: group by the keys, or use mode `append`"
@@ -270,7 +279,9 @@ def _without_replaced(
             removed.append(file.name)
             if left_out < file.rows:
                 [name] = folder.new_names(before, [partition])
-                rest.append(Staged(target, described(target, name=name, columns=file.columns)))
+                rest.append(
+                    StagedFile(target, describe_file(target, name=name, columns=file.columns))
+                )
     return tuple(removed), rest
 
 
@@ -280,17 +291,22 @@ def _no_keys() -> list[str]:
 
 
 def _merge(
-    folder: Folder, before: Manifest, group: Sequence[DataFile], *, now_ms: int, grace_ms: int
-) -> Manifest:
+    folder: TableFolder,
+    before: TableManifest,
+    group: Sequence[DataFile],
+    *,
+    now_ms: int,
+    grace_ms: int,
+) -> TableManifest:
     """Make one file of a group of files of one partition."""
     target = folder.begin() / "merged.parquet"
     order = [one.name for one in before.columns]
     merge([folder.stored_path(one.name) for one in group], target, order=order)
     [name] = folder.new_names(before, [group[0].partition])
     columns = max(one.columns for one in group)
-    staged = Staged(target, described(target, name=name, columns=columns))
+    staged = StagedFile(target, describe_file(target, name=name, columns=columns))
     _check_merged(folder, group, staged.file)
-    change = Change(
+    change = TableChange(
         added=(staged.file,),
         removed=tuple(one.name for one in group),
         columns=before.columns,
@@ -301,7 +317,7 @@ def _merge(
     return manifest
 
 
-def _check_merged(folder: Folder, group: Iterable[DataFile], merged: DataFile) -> None:
+def _check_merged(folder: TableFolder, group: Iterable[DataFile], merged: DataFile) -> None:
     expected = sum(one.rows for one in group)
     if merged.rows != expected:
         raise InternalError(

@@ -16,7 +16,7 @@ from ister.base.errors import BadRequestError
 TEMPORARY_PREFIX = ".new-"
 
 
-class Disk:
+class TableDisk:
     """The file system of this machine."""
 
     def make_folder(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A table's folder: where its files are, and the order in which they change.
+"""The folder of a table: where its files are, and the order in which they change.
 
     lake/orders/day=2026-11-16/<name>.parquet     what readers of the folder see
     lake/orders/_ister/files/day=2026-11-16/<name>.data     the same files, for as long as needed
@@ -29,17 +29,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ister.base.errors import BadRequestError, TableBusyError
-from ister.spark.tables.disk import TEMPORARY_PREFIX, Disk
+from ister.spark.tables.disk import TEMPORARY_PREFIX, TableDisk
 from ister.spark.tables.manifest import (
     NUMBER_DIGITS,
-    Change,
     DataFile,
-    Manifest,
-    decoded,
-    encoded,
-    following,
+    TableChange,
+    TableManifest,
+    decode_manifest,
+    encode_manifest,
     manifest_name,
     names_of,
+    next_manifest,
 )
 from ister.spark.tables.rules import check_file_count, plan_repairs
 
@@ -57,24 +57,24 @@ LOCK_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """A file that is written, on its way into the table."""
+class StagedFile:
+    """A file that is written, but not part of the table yet."""
 
     path: Path
     file: DataFile
 
 
-class Folder:
+class TableFolder:
     """The folder of one table. It need not exist yet."""
 
-    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+    def __init__(self, path: Path, disk: TableDisk | None = None) -> None:
         self.path = path
         self.stored = path / PRIVATE / "files"
         self.manifests = path / PRIVATE / "manifests"
         self.staging = path.parent / f"_{path.name}.staging"
-        self._disk = Disk() if disk is None else disk
+        self._disk = TableDisk() if disk is None else disk
 
-    def find(self) -> Manifest | None:
+    def find(self) -> TableManifest | None:
         """Return the newest manifest, or `None` when there is no table."""
         while True:
             names = self._manifest_names()
@@ -82,7 +82,7 @@ class Folder:
                 return None
             path = self.manifests / names[-1]
             try:
-                return decoded(path.read_bytes(), str(path))
+                return decode_manifest(path.read_bytes(), str(path))
             except FileNotFoundError:
                 continue  # Ten newer ones came meanwhile.
 
@@ -95,8 +95,8 @@ class Folder:
         return self.path / f"{name}{VISIBLE_ENDING}"
 
     @contextmanager
-    def locked(self, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-        """Be the only one to change the table; what a stopped writer left behind is mended first.
+    def lock(self, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+        """Lock the table for changes; first repair what a stopped writer has left behind.
 
         Raises `TableBusyError` when another one does not end, `BadRequestError` when the folder
         holds something else.
@@ -123,7 +123,7 @@ class Folder:
         """Remove the staging folder: nothing is under way any more."""
         self._disk.remove_tree(self.staging)
 
-    def new_names(self, before: Manifest | None, partitions: Sequence[str]) -> list[str]:
+    def new_names(self, before: TableManifest | None, partitions: Sequence[str]) -> list[str]:
         """Return a new name in each of these partitions."""
         number = 0 if before is None else before.number + 1
         # A batch that was stopped and comes again has the same number, and no name of before.
@@ -136,19 +136,19 @@ class Folder:
 
     def commit(
         self,
-        before: Manifest | None,
-        change: Change,
-        staged: Sequence[Staged],
+        before: TableManifest | None,
+        change: TableChange,
+        staged: Sequence[StagedFile],
         *,
         now_ms: int,
         grace_ms: int = GRACE_MS,
-    ) -> Manifest:
+    ) -> TableManifest:
         """Make a change of the table, whole and durable. Returns the new manifest.
 
         Between `begin` and `end`, under the lock. Whenever it is stopped, `repair` brings the
         folder back to before the change, or to after it.
         """
-        after = following(before, change, now_ms=now_ms, grace_ms=grace_ms)
+        after = next_manifest(before, change, now_ms=now_ms, grace_ms=grace_ms)
         check_file_count(str(self.path), len(after.files))
         for one in staged:
             self._disk.sync(one.path)
@@ -158,7 +158,7 @@ class Folder:
         for parent in sorted({self.stored_path(one.file.name).parent for one in staged}):
             self._disk.sync(parent)
         self._disk.make_folder(self.manifests)
-        self._disk.put(self.manifests / manifest_name(after.number), encoded(after))
+        self._disk.put(self.manifests / manifest_name(after.number), encode_manifest(after))
         # From here on it has happened. Old files go first: for a moment a reader of the folder
         # may miss rows, and mostly fails to open a file it has listed; it never counts a row twice.
         self._hide(change.removed)

@@ -1,6 +1,6 @@
 """Which tables were made from which topics on this machine, for `ister topics table`.
 
-A note, not the truth: a table works without it, and one that was moved is found with `--path`.
+These are notes only: a table works without them, and one that was moved is found with `--path`.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ FILE_NAME = "tables.json"
 TABLES_MAX = 1_000
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownTable(msgspec.Struct, frozen=True):
     """A table and the topics its rows came from."""
 
     path: str
@@ -33,22 +33,24 @@ def notes_path(environment: Mapping[str, str] | None = None) -> Path:
     return Path(state) / "ister" / FILE_NAME
 
 
-def noted(tables: Sequence[Known], path: str, topics: Sequence[str]) -> tuple[Known, ...]:
+def with_table(
+    tables: Sequence[KnownTable], path: str, topics: Sequence[str]
+) -> tuple[KnownTable, ...]:
     """Return the notes with a table that was just made, or has rows of more topics now."""
-    old = next((one for one in tables if one.path == path), Known(path, ()))
+    old = next((one for one in tables if one.path == path), KnownTable(path, ()))
     all_topics = (*old.topics, *(one for one in topics if one not in old.topics))
     rest = [one for one in tables if one.path != path]
-    return (*rest, Known(path, all_topics))[-TABLES_MAX:]
+    return (*rest, KnownTable(path, all_topics))[-TABLES_MAX:]
 
 
 def remember(path: Path, topics: Sequence[str], *, notes: Path | None = None) -> None:
-    """Note a table. When that cannot be written, it is said in the log and nowhere else."""
+    """Note a table. If the note cannot be written, that is only logged."""
     file = notes_path() if notes is None else notes
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.with_suffix(".lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            tables = noted(known_tables(notes=file), str(path), topics)
+            tables = with_table(known_tables(notes=file), str(path), topics)
             temporary = file.with_suffix(".new")
             temporary.write_bytes(msgspec.json.format(msgspec.json.encode(tables), indent=2))
             temporary.replace(file)
@@ -56,11 +58,11 @@ def remember(path: Path, topics: Sequence[str], *, notes: Path | None = None) ->
         logger.warning("table_not_noted", table=str(path), file=str(file), reason=str(error))
 
 
-def known_tables(*, notes: Path | None = None) -> tuple[Known, ...]:
-    """Return the tables that were noted, the newest last. Notes that are broken are none."""
+def known_tables(*, notes: Path | None = None) -> tuple[KnownTable, ...]:
+    """Return the tables that were noted, the newest last; none if the notes cannot be read."""
     file = notes_path() if notes is None else notes
     try:
-        return msgspec.json.decode(file.read_bytes(), type=tuple[Known, ...])
+        return msgspec.json.decode(file.read_bytes(), type=tuple[KnownTable, ...])
     except FileNotFoundError:
         return ()
     except (OSError, msgspec.DecodeError) as error:

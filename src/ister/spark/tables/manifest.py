@@ -1,4 +1,4 @@
-"""The truth about a table at one moment: which files hold its rows, and which batches are in them.
+"""A table at one moment: which files hold its rows, and which batches they contain.
 
 Manifests are numbered from 0 without holes, and never change once they are made; the one with the
 highest number is the table. Making one is the only step of a write that counts: before it nothing
@@ -25,10 +25,10 @@ NUMBER_DIGITS = 20
 MARKS_MAX = 1_000
 
 # Smallest and largest values as JSON can hold them; dates and times in ISO 8601.
-Bound = int | float | str | bool
+ColumnBound = int | float | str | bool
 
 
-class Column(msgspec.Struct, frozen=True):
+class TableColumn(msgspec.Struct, frozen=True):
     """A column with its type in Spark's words, as `struct<a:int,b:array<string>>`."""
 
     name: str
@@ -46,8 +46,8 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: int
     size_bytes: int
     columns: int
-    lowest: dict[str, Bound] = {}
-    highest: dict[str, Bound] = {}
+    lowest: dict[str, ColumnBound] = {}
+    highest: dict[str, ColumnBound] = {}
 
     @property
     def partition(self) -> str:
@@ -55,32 +55,32 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.name.rpartition("/")[0]
 
 
-class Retired(msgspec.Struct, frozen=True):
+class RetiredFile(msgspec.Struct, frozen=True):
     """A file that is no longer part of the table, and since when."""
 
     name: str
     since_ms: int
 
 
-class Mark(msgspec.Struct, frozen=True):
+class QueryMark(msgspec.Struct, frozen=True):
     """The last batch of a query, and the manifest that it came with."""
 
     batch: int
     number: int
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class TableManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The table after a change."""
 
     version: int = VERSION
     number: int
     made_ms: int
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     partition_by: tuple[str, ...]
     topics: tuple[str, ...]
-    marks: dict[str, Mark]
+    marks: dict[str, QueryMark]
     files: tuple[DataFile, ...]
-    retired: tuple[Retired, ...]
+    retired: tuple[RetiredFile, ...]
 
     @property
     def rows(self) -> int:
@@ -93,17 +93,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.size_bytes for one in self.files)
 
     @property
-    def evolved(self) -> bool:
+    def has_added_columns(self) -> bool:
         """Whether some file lacks columns that others have."""
         return any(one.columns < len(self.columns) for one in self.files)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step does to a table. A merge of files belongs to no query."""
+class TableChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of a table. A merge of files belongs to no query."""
 
     added: tuple[DataFile, ...]
     removed: tuple[str, ...] = ()
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     partition_by: tuple[str, ...]
     topics: tuple[str, ...] = ()
     query: str | None = None
@@ -115,15 +115,15 @@ def manifest_name(number: int) -> str:
     return f"{number:0{NUMBER_DIGITS}}.json"
 
 
-def encoded(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: TableManifest) -> bytes:
     """Return a manifest as the bytes of its file: JSON that people can read."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
-def decoded(data: bytes, place: str) -> Manifest:
+def decode_manifest(data: bytes, place: str) -> TableManifest:
     """Return the manifest in the bytes of a file, or raise `CorruptedError`."""
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=TableManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptedError(place, 0, f"no manifest: {error}") from error
     if manifest.version != VERSION:
@@ -131,26 +131,28 @@ def decoded(data: bytes, place: str) -> Manifest:
     return manifest
 
 
-def is_written(manifest: Manifest | None, query: str, batch: int) -> bool:
+def is_written(manifest: TableManifest | None, query: str, batch: int) -> bool:
     """Whether a batch is in the table already."""
     if manifest is None or query not in manifest.marks:
         return False
     return batch <= manifest.marks[query].batch
 
 
-def following(before: Manifest | None, change: Change, *, now_ms: int, grace_ms: int) -> Manifest:
-    """Return the manifest after a change. Files that are retired for `grace_ms` are let go."""
+def next_manifest(
+    before: TableManifest | None, change: TableChange, *, now_ms: int, grace_ms: int
+) -> TableManifest:
+    """Return the manifest after a change. Files retired `grace_ms` ago are forgotten."""
     number = 0 if before is None else before.number + 1
     removed = set(change.removed)
     kept = [] if before is None else [one for one in before.files if one.name not in removed]
     retired = [] if before is None else list(before.retired)
     retired = [one for one in retired if one.since_ms + grace_ms > now_ms]
-    retired += [Retired(name, now_ms) for name in change.removed]
+    retired += [RetiredFile(name, now_ms) for name in change.removed]
     marks = {} if before is None else dict(before.marks)
     if change.query is not None:
-        marks[change.query] = Mark(change.batch, number)
+        marks[change.query] = QueryMark(change.batch, number)
     topics = () if before is None else before.topics
-    return Manifest(
+    return TableManifest(
         number=number,
         made_ms=now_ms,
         columns=change.columns,
@@ -162,19 +164,19 @@ def following(before: Manifest | None, change: Change, *, now_ms: int, grace_ms:
     )
 
 
-def _newest(marks: Mapping[str, Mark]) -> dict[str, Mark]:
+def _newest(marks: Mapping[str, QueryMark]) -> dict[str, QueryMark]:
     """Return the marks that were set last, at most `MARKS_MAX` of them."""
     by_age = sorted(marks.items(), key=lambda one: one[1].number)
     return dict(by_age[-MARKS_MAX:])
 
 
-def names_of(manifest: Manifest | None) -> tuple[set[str], set[str]]:
+def names_of(manifest: TableManifest | None) -> tuple[set[str], set[str]]:
     """Return the names of the files in use, and of those that are retired."""
     if manifest is None:
         return set(), set()
     return {one.name for one in manifest.files}, {one.name for one in manifest.retired}
 
 
-def latest_batch(manifest: Manifest) -> tuple[str, Mark] | None:
+def latest_batch(manifest: TableManifest) -> tuple[str, QueryMark] | None:
     """Return the query that wrote last, with its mark; `None` when none is remembered."""
     return max(manifest.marks.items(), key=lambda one: one[1].number, default=None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ister.base.errors import ExtraMissingError
 from ister.base.limits import MIB
-from ister.spark.tables.manifest import Bound, DataFile
+from ister.spark.tables.manifest import ColumnBound, DataFile
 
 # Rows that a reader skips or takes as a whole; 1 M rows of 100 B are well packed by zstd, and are
 # what one worker reads in a tenth of a second.
@@ -22,7 +22,7 @@ BOUNDS_MAX = 16
 BOUND_CHARACTERS_MAX = 64
 
 
-def described(path: Path, *, name: str, columns: int) -> DataFile:
+def describe_file(path: Path, *, name: str, columns: int) -> DataFile:
     """Return what a file's footer tells of it; `columns` are those of its table."""
     from pyarrow import parquet
 
@@ -87,7 +87,7 @@ def keys_in(paths: Sequence[Path], keys: Sequence[str]) -> Any:
     return pa.concat_arrays(texts) if texts else pa.array([], pa.string())
 
 
-def has_twice(texts: Any) -> bool:
+def has_duplicates(texts: Any) -> bool:
     """Whether some key is there more than once."""
     import pyarrow.compute as pc
 
@@ -185,10 +185,10 @@ def _write(target: Path, schema: Any, batches: Iterable[Any]) -> None:
             writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
 
 
-def _bounds(footer: Any) -> tuple[dict[str, Bound], dict[str, Bound]]:
+def _bounds(footer: Any) -> tuple[dict[str, ColumnBound], dict[str, ColumnBound]]:
     """Return smallest and largest values of the first plain columns, from their statistics."""
-    lowest: dict[str, Bound] = {}
-    highest: dict[str, Bound] = {}
+    lowest: dict[str, ColumnBound] = {}
+    highest: dict[str, ColumnBound] = {}
     for slot in range(footer.num_columns):
         name = footer.schema.column(slot).path
         if len(lowest) == BOUNDS_MAX:
@@ -207,7 +207,7 @@ def _bounds(footer: Any) -> tuple[dict[str, Bound], dict[str, Bound]]:
     return lowest, highest
 
 
-def _bound(value: object) -> Bound | None:
+def _bound(value: object) -> ColumnBound | None:
     match value:
         case bool() | int():
             return value

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from ister.spark.tables.manifest import Manifest
+from ister.spark.tables.manifest import TableManifest
 
 
-def queries(path: Path, manifest: Manifest) -> dict[str, str]:
+def queries(path: Path, manifest: TableManifest) -> dict[str, str]:
     """Return, for each reader, the line that reads the table in a folder.
 
     Where some files lack columns that were added later, the line asks for null in them.
     """
     glob = f"{path}/**/*.parquet"
-    if manifest.evolved:
+    if manifest.has_added_columns:
         # Polars and pyarrow take the columns of the first file they see, so `ister` says which.
         return {
             "duckdb": _duckdb(glob, "hive_partitioning = true, union_by_name = true"),

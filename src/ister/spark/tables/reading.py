@@ -4,17 +4,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ister.base.errors import TableNotFoundError
-from ister.spark.tables.folder import Folder, local_path
-from ister.spark.tables.manifest import Manifest
+from ister.spark.tables.folder import TableFolder, local_path
+from ister.spark.tables.manifest import TableManifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def describe(table: str | Path) -> Manifest:
+def describe(table: str | Path) -> TableManifest:
     """Return the newest manifest of a table, or raise `TableNotFoundError`."""
     path = local_path(table)
-    manifest = Folder(path).find()
+    manifest = TableFolder(path).find()
     if manifest is None:
         raise TableNotFoundError(str(path))
     return manifest
@@ -26,7 +26,7 @@ def files(table: str | Path) -> list[str]:
     They stay for some time after the table has changed, so that a query that has begun sees the
     table as it was: all of its rows, each of them once. Raises `TableNotFoundError`.
     """
-    folder = Folder(local_path(table))
+    folder = TableFolder(local_path(table))
     # Readers that look at one file to learn the columns look at the first.
     ordered = sorted(describe(table).files, key=lambda one: -one.columns)
     return [str(folder.stored_path(one.name)) for one in ordered]
@@ -34,7 +34,7 @@ def files(table: str | Path) -> list[str]:
 
 def read(spark: "SparkSession", table: str | Path) -> "DataFrame":
     """Return a table as a DataFrame of Spark, with the table's own columns and types."""
-    folder = Folder(local_path(table))
+    folder = TableFolder(local_path(table))
     manifest = describe(table)
     quoted = (one.name.replace("`", "``") for one in manifest.columns)
     schema = ", ".join(

@@ -1,4 +1,4 @@
-"""What a table decides, as plain functions: columns, files to merge, what does not belong to it."""
+"""The rules of a table, as plain functions: its columns, files to merge, files to repair."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from ister.base.errors import BadRequestError, TableSchemaError
 from ister.base.limits import KIB, MIB
-from ister.spark.tables.manifest import NUMBER_DIGITS, Column, DataFile, Manifest, names_of
+from ister.spark.tables.manifest import (
+    NUMBER_DIGITS,
+    DataFile,
+    TableColumn,
+    TableManifest,
+    names_of,
+)
 
 # What readers like best: large enough that a file's footer and a request per file cost nothing
 # beside its rows, small enough that 8 workers share 1 GiB.
@@ -38,24 +44,24 @@ KEY_TYPES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedColumns:
     """How the columns of a batch become those of its table.
 
     `columns` are the table's from now on. `taken` has, for each of them, the name of the batch's
     column, or `None` when the batch has none and its rows get null.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     taken: tuple[str | None, ...]
 
 
 def fit(
     table: str,
-    manifest: Manifest | None,
+    manifest: TableManifest | None,
     *,
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     partition_by: Sequence[str],
-) -> Fitted:
+) -> FittedColumns:
     """Decide which columns a table has after a batch with `columns`.
 
     New columns go to the end; columns that the batch lacks stay. Names are the same whatever their
@@ -88,13 +94,13 @@ def fit(
     known = {one.name.lower() for one in old}
     new = [one for one in columns if one.name.lower() not in known]
     after = (*old, *new)
-    return Fitted(
+    return FittedColumns(
         after,
         tuple(given[one.name.lower()].name if one.name.lower() in given else None for one in after),
     )
 
 
-def _clashes(old: Iterable[Column], given: dict[str, Column]) -> list[str]:
+def _clashes(old: Iterable[TableColumn], given: dict[str, TableColumn]) -> list[str]:
     return [
         f"column {one.name!r} is {one.type}, not {found.type}"
         for one in old
@@ -105,7 +111,7 @@ def _clashes(old: Iterable[Column], given: dict[str, Column]) -> list[str]:
 
 
 def check_keys(
-    table: str, *, columns: Sequence[Column], partition_by: Sequence[str], keys: Sequence[str]
+    table: str, *, columns: Sequence[TableColumn], partition_by: Sequence[str], keys: Sequence[str]
 ) -> None:
     """Raise `BadRequestError` unless rows of a table can be replaced by these keys."""
     if not keys:
@@ -201,7 +207,7 @@ def _within(groups: Sequence[list[DataFile]], budget_bytes: int) -> list[list[Da
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What brings a folder back to its manifest. Names are without endings."""
+    """The changes that bring a folder back to its manifest. Names are without endings."""
 
     # Files nobody knows: a batch that did not come to its manifest, or whose time is over.
     dropped: tuple[str, ...]
@@ -212,7 +218,7 @@ class Repairs:
 
 
 def plan_repairs(
-    manifest: Manifest | None, *, stored: Iterable[str], visible: Iterable[str]
+    manifest: TableManifest | None, *, stored: Iterable[str], visible: Iterable[str]
 ) -> Repairs:
     """Compare what is in a folder with its manifest. Files that are not ours are left alone."""
     live, retired = names_of(manifest)

@@ -1,15 +1,15 @@
-"""Batches of Spark into tables."""
+"""Writes batches of Spark into tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ister.base.errors import BadRequestError
-from ister.spark.tables.applying import Batch, Written, apply
-from ister.spark.tables.folder import Folder, local_path
+from ister.spark.tables.applying import TableBatch, WrittenBatch, apply
+from ister.spark.tables.folder import TableFolder, local_path
 from ister.spark.tables.known import remember
-from ister.spark.tables.manifest import Column
-from ister.spark.tables.rules import Fitted
+from ister.spark.tables.manifest import TableColumn
+from ister.spark.tables.rules import FittedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -34,7 +34,7 @@ def write_batch(
     mode: str = "append",
     keys: Sequence[str] = (),
     topics: Sequence[str] = (),
-) -> Written:
+) -> WrittenBatch:
     """Write a batch of a query into the table in a folder, exactly once; call it in `foreachBatch`.
 
     The table has the whole batch afterwards, on the disk; if it had it before, nothing is done.
@@ -45,8 +45,8 @@ def write_batch(
     Raises `TableSchemaError` when the columns do not fit, `TableBusyError` when another process
     does not end writing, `BadRequestError` for what cannot be done.
     """
-    folder = Folder(local_path(table))
-    batch = Batch(
+    folder = TableFolder(local_path(table))
+    batch = TableBatch(
         query=query_id,
         number=batch_id,
         columns=columns_of(df),
@@ -100,9 +100,9 @@ def batch_writer(
     return write
 
 
-def columns_of(df: "DataFrame") -> tuple[Column, ...]:
+def columns_of(df: "DataFrame") -> tuple[TableColumn, ...]:
     """Return the columns of a DataFrame."""
-    return tuple(Column(one.name, type_text(one.dataType)) for one in df.schema.fields)
+    return tuple(TableColumn(one.name, type_text(one.dataType)) for one in df.schema.fields)
 
 
 def type_text(kind: "DataType") -> str:
@@ -111,7 +111,7 @@ def type_text(kind: "DataType") -> str:
 
     match kind:
         case StructType():
-            fields = (f"{_quoted_field(one.name)}:{type_text(one.dataType)}" for one in kind.fields)
+            fields = (f"{_quote_field(one.name)}:{type_text(one.dataType)}" for one in kind.fields)
             return f"struct<{','.join(fields)}>"
         case ArrayType():
             return f"array<{type_text(kind.elementType)}>"
@@ -121,7 +121,7 @@ def type_text(kind: "DataType") -> str:
             return kind.simpleString()
 
 
-def _write(df: "DataFrame", fitted: Fitted, path: Path, partition_by: Sequence[str]) -> int:
+def _write(df: "DataFrame", fitted: FittedColumns, path: Path, partition_by: Sequence[str]) -> int:
     """Write the rows as files of the table's columns and return how many Spark says there were."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
@@ -134,7 +134,7 @@ def _write(df: "DataFrame", fitted: Fitted, path: Path, partition_by: Sequence[s
     settings.set(TIMESTAMP_SETTING, TIMESTAMP_TYPE)
     try:
         (
-            df.select(*_selected(fitted))
+            df.select(*_select_columns(fitted))
             .observe(counted, count(lit(1)).alias("rows"))
             .write.option("compression", "zstd")
             .partitionBy(*ordered)
@@ -146,20 +146,20 @@ def _write(df: "DataFrame", fitted: Fitted, path: Path, partition_by: Sequence[s
     return int(counted.get["rows"])
 
 
-def _selected(fitted: Fitted) -> "list[SparkColumn]":
+def _select_columns(fitted: FittedColumns) -> "list[SparkColumn]":
     from pyspark.sql.functions import col, lit
 
     return [
-        (lit(None) if taken is None else col(_quoted(taken))).cast(one.type).alias(one.name)
+        (lit(None) if taken is None else col(_quote(taken))).cast(one.type).alias(one.name)
         for one, taken in zip(fitted.columns, fitted.taken, strict=True)
     ]
 
 
-def _quoted_field(name: str) -> str:
-    return name if name.isidentifier() and name.isascii() else _quoted(name)
+def _quote_field(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else _quote(name)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -9,7 +9,7 @@ import sys
 
 from tests.e2e.spark.queries import QUICK_START
 
-from ister.spark.tuning import find_java, tuned
+from ister.spark.tuning import find_java, tuned_settings
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
 
     # A server in a process of its own, on this machine: Spark starts it.
     builder = SparkSession.builder.remote("local[2]")
-    settings = tuned("local[2]", cores=2, memory_mib=4_096)
+    settings = tuned_settings("local[2]", cores=2, memory_mib=4_096)
     settings["spark.driver.extraJavaOptions"] += f" {QUICK_START}"
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from tests.e2e.conftest import plain_environment
 
-from ister.spark.tables import Folder, dataset, describe
+from ister.spark.tables import TableFolder, dataset, describe
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +43,7 @@ def ended(job: "subprocess.Popen[bytes]") -> int:
     return job.returncode
 
 
-def kill_in_the_middle(job: "subprocess.Popen[bytes]", table: Folder, *, after: int) -> None:
+def kill_in_the_middle(job: "subprocess.Popen[bytes]", table: TableFolder, *, after: int) -> None:
     """Kill a driver while a batch is on its way, once the table has changed `after` times."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
     while time.monotonic() < deadline and job.poll() is None:
@@ -73,7 +73,7 @@ def test_a_driver_that_is_killed_twice_and_starts_again_loses_and_doubles_no_row
         numbers = range(slot * ROWS_PER_FILE, (slot + 1) * ROWS_PER_FILE)
         text = "\n".join(json.dumps({"id": n, "part": n % PARTITIONS}) for n in numbers)
         (tmp_path / "source" / f"{slot:03}.json").write_text(text)
-    table = Folder(tmp_path / "t")
+    table = TableFolder(tmp_path / "t")
 
     # Between the manifest of batch 2 and Spark's own note that it is done.
     assert ended(start(tmp_path, "2")) == -signal.SIGKILL

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.timelines.timelinebench import Client, TimelineBench
 
 from ister.base.errors import MessageLeasedError, TimelineLeaseLostError
-from ister.broker.timelines import window as window_module
+from ister.broker.timelines.leasing import window as window_module
 from ister.timeline import Changed, Done, Work
 
 HOUR_MS = 3_600_000

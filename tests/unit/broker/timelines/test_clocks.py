@@ -5,7 +5,7 @@ from tests.unit.broker.timelines.timelinebench import Client, TimelineBench
 
 from ister.base.errors import MessageLeasedError
 from ister.broker.timelines import OwnersChange
-from ister.broker.timelines.high_water import HighWater
+from ister.broker.timelines.leasing.max_clock import MaxClock
 from ister.timeline import Changed
 
 CHANGES = ("delete", "move", "update")
@@ -104,38 +104,38 @@ def test_what_waits_is_changed_also_after_a_clock_was_far_ahead_by_mistake(
 
 
 def test_the_mark_is_the_time_as_long_as_the_clock_goes_forward(bench: TimelineBench) -> None:
-    mark = HighWater(bench.clock)
+    mark = MaxClock(bench.clock)
     for step_ms in (1, 50, 1_000):
         bench.advance(step_ms)
         bench.clock.skew_ms += step_ms
 
-        assert mark.look() == bench.now_ms
+        assert mark.latest_ms() == bench.now_ms
 
 
 def test_the_mark_knows_how_far_the_clock_was_though_nobody_had_looked(
     bench: TimelineBench,
 ) -> None:
-    mark = HighWater(bench.clock)
+    mark = MaxClock(bench.clock)
     bench.advance(700)
     latest_ms = bench.now_ms
 
     bench.clock.skew_ms = -10_000
     bench.advance(5)
 
-    assert latest_ms <= mark.look() <= latest_ms + 5
+    assert latest_ms <= mark.latest_ms() <= latest_ms + 5
     bench.advance(9_000)
-    assert mark.look() <= latest_ms + 5
+    assert mark.latest_ms() <= latest_ms + 5
     bench.advance(1_000)
-    assert mark.look() == bench.now_ms
+    assert mark.latest_ms() == bench.now_ms
 
 
 def test_clocks_that_part_by_a_millisecond_do_not_move_the_mark(bench: TimelineBench) -> None:
-    mark = HighWater(bench.clock)
+    mark = MaxClock(bench.clock)
     bench.advance(100)
-    now_ms = mark.look()
+    now_ms = mark.latest_ms()
 
     bench.clock.skew_ms = -1
 
-    assert mark.look() == now_ms
+    assert mark.latest_ms() == now_ms
     bench.advance(10)
-    assert mark.look() == bench.now_ms
+    assert mark.latest_ms() == bench.now_ms

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ister.base.errors import IsterError, StorageFailedError
-from ister.broker.timelines.committer import AHEAD_CHANGES_MIN, GROUP_BYTES_MAX, Committer
+from ister.broker.timelines.store.committer import AHEAD_CHANGES_MIN, GROUP_BYTES_MAX, Committer
 from ister.testing import VirtualClock
-from ister.timeline import Group, MemoryStore, Put, Work, look
+from ister.timeline import Group, MemoryStore, Put, Work, do_nothing
 
 
 class HeldBack:
@@ -19,14 +19,8 @@ class HeldBack:
         self.store = MemoryStore()
         self.calls: deque[tuple[Any, Callable[[Any], object]]] = deque()
 
-        # What is told of a call that may be made at once, in place of its result; `None`: it waits.
-        self.at_once: Callable[[Any], Any] = lambda _: None
-
     def run(self, call: Any, done: Callable[[Any], object]) -> None:
         self.calls.append((call, done))
-
-    def try_at_once(self, call: Any) -> Any:
-        return self.at_once(call)
 
     def make(self) -> None:
         call, done = self.calls.popleft()
@@ -42,13 +36,11 @@ class Bench:
         self.number = self.worker.store.create_topic("/default/a", "timeline", b"").number
         self.turns: deque[Callable[[], object]] = deque()
         self.told: list[str] = []
-        # How often somebody was told of a group.
-        self.groups = 0
         self.committer = Committer(
             self.worker,
             clock=VirtualClock(),
             call_soon=self.turns.append,
-            after_group=self.on_told,
+            after_group=lambda: None,
         )
 
     def put(self, name: str, count: int = 1, payload: bytes = b"") -> None:
@@ -61,14 +53,8 @@ class Bench:
         self.committer.add(Work([*puts]), done)
         self.settle()
 
-    def on_told(self) -> None:
-        self.groups += 1
-
-    def put_at_once(self, name: str) -> Any:
-        return self.committer.try_at_once(Work([Put(self.number, name, "g", 0, b"payload")]))
-
     def look(self, name: str) -> None:
-        self.committer.look(look, lambda _: self.told.append(name))
+        self.committer.query(do_nothing, lambda _: self.told.append(name))
         self.settle()
 
     def make(self) -> None:
@@ -169,51 +155,3 @@ def test_flush_waits_for_what_those_who_are_told_add(bench: Bench) -> None:
         bench.make()
 
     assert bench.told == ["added", "flushed"]
-
-
-def test_a_change_is_made_at_once_when_the_store_can_and_others_of_that_turn_gather(
-    bench: Bench,
-) -> None:
-    bench.worker.at_once = lambda call: call(bench.worker.store)
-    [made] = bench.put_at_once("a")
-    second = bench.put_at_once("b")
-    bench.settle()
-    [third] = bench.put_at_once("c")
-    bench.settle()
-
-    assert second is None
-    assert (made.id, third.id) == ("a", "c")
-    assert bench.groups == 2
-    assert not bench.worker.calls
-
-
-def test_a_change_is_not_made_before_work_that_was_added_or_that_is_under_way(
-    bench: Bench,
-) -> None:
-    bench.worker.at_once = lambda call: call(bench.worker.store)
-    bench.committer.add(Work([Put(bench.number, "a", "g", 0, b"")]), lambda _: None)
-    waiting = bench.put_at_once("b")
-    bench.settle()
-    running = bench.put_at_once("c")
-    bench.make()
-    bench.look("look")
-    looking = bench.put_at_once("d")
-    bench.make()
-
-    assert (waiting, running, looking) == (None, None, None)
-    assert bench.put_at_once("e") is not None
-
-
-def test_a_change_that_fails_at_once_is_told_so_and_counted(bench: Bench) -> None:
-    bench.worker.at_once = lambda _: StorageFailedError("the disk does not answer")
-    told = bench.put_at_once("a")
-
-    assert isinstance(told, StorageFailedError)
-    assert bench.committer.failures == 1
-
-
-def test_nothing_is_made_at_once_at_the_end(bench: Bench) -> None:
-    bench.worker.at_once = lambda call: call(bench.worker.store)
-    bench.committer.close()
-
-    assert bench.put_at_once("a") is None

@@ -24,7 +24,7 @@ from ister.base.errors import (
     WrongKindError,
 )
 from ister.base.limits import CRON_PAYLOAD_BYTES_MAX
-from ister.broker.timelines import cron as cron_module
+from ister.broker.timelines.cron import rules as cron_module
 from ister.timeline import AHEAD_MS, Changed, Move, parse_rule
 
 

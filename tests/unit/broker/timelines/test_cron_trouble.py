@@ -226,8 +226,8 @@ def test_of_two_brokers_that_decide_at_once_one_is_refused_and_looks_again() -> 
     store.applied.clear()
 
     one.clock.skew_ms += MINUTE_MS
-    one.rules.look()
-    other.rules.look()
+    one.rules.schedule()
+    other.rules.schedule()
     one.settle()
 
     tried = [change for group in store.applied for work in group for change in work.changes]
@@ -247,7 +247,7 @@ def test_a_pause_is_not_lost_to_another_broker_that_fires_meanwhile(turns: int) 
     one.clock.skew_ms += TO_MINUTE_MS - 5_000
     other.rules.pause("tick", group="shop", version=0, done=told.append)
     one.turn(turns)
-    one.rules.look()
+    one.rules.schedule()
     one.settle()
 
     assert told == [one.get_rule("tick").row.version]

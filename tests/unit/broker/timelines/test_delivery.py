@@ -10,7 +10,7 @@ from ister.base.errors import (
     TopicNotFoundError,
 )
 from ister.base.limits import TIMELINE_BYTES
-from ister.broker.timelines.pace import (
+from ister.broker.timelines.leasing.throttle import (
     GENTLE_COUNT_MAX,
     LATE_MS,
     REST_MS_MAX,
@@ -247,7 +247,7 @@ def test_a_message_comes_back_when_its_lease_ends(bench: TimelineBench) -> None:
 def test_the_room_of_a_lost_lease_is_free_also_behind_a_backlog(
     bench: TimelineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ister.broker.timelines.window.SLOTS_MAX", 10)
+    monkeypatch.setattr("ister.broker.timelines.leasing.window.SLOTS_MAX", 10)
     bench.create("/default/b")
     client = bench.consume(lease_ms=1_000, credit=5, topic="/default/b")
     for slot in range(100):

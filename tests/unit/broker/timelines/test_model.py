@@ -20,8 +20,8 @@ from tests.unit.broker.timelines.timelinebench import (
 )
 
 from ister.base.errors import IsterError
-from ister.broker.timelines import OwnersChange, TimelineTopic
-from ister.broker.timelines import window as window_module
+from ister.broker.timelines import OwnersChange, TimelineTopic, finish_leases
+from ister.broker.timelines.leasing import window as window_module
 from ister.timeline import Changed, Delete, Done, Extend, Outcomes, Put, Release, Row
 
 STEPS = 80
@@ -169,9 +169,9 @@ class Model:
                 self.extend(client, row, at_ms)
             case 1:
                 change = Release(0, row.id, "", row.version, at_ms)
-                client.consumer.finish([change], lambda _: None)
+                finish_leases(client.consumer, [change], lambda _: None)
             case _:
-                client.consumer.finish([Done(0, row.id, "", row.version)], lambda _: None)
+                finish_leases(client.consumer, [Done(0, row.id, "", row.version)], lambda _: None)
 
     def extend(self, client: WatchedClient, row: Row, until_ms: int) -> None:
         def done(outcomes: Outcomes) -> None:
@@ -180,7 +180,7 @@ class Model:
                 client.working[row.id] = row._replace(version=version, position_ms=position_ms)
 
         assert client.consumer is not None
-        client.consumer.finish([Extend(0, row.id, "", row.version, until_ms)], done)
+        finish_leases(client.consumer, [Extend(0, row.id, "", row.version, until_ms)], done)
 
     # The world
 
@@ -251,7 +251,7 @@ class Model:
         for consumer in topic._consumers.values():
             assert consumer.early == sum(one.early for one in consumer.held.values())
             held.update(consumer.held)
-            if not topic._pace._rounds:
+            if not topic._throttle._rounds:
                 assert consumer.reserved == consumer.early_reserved == 0
         assert topic.out == held
         assert topic._room.leases == len(held)

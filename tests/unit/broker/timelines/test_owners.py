@@ -9,12 +9,10 @@ from ister.base.errors import (
     MessageExistsError,
     MessageLeasedError,
     MessageNotFoundError,
-    MessageTooLargeError,
     NotOwnerError,
     TopicNotFoundError,
     WrongKindError,
 )
-from ister.base.limits import MIB
 from ister.timeline import Changed, Delete, Move, Put
 
 
@@ -84,14 +82,7 @@ def test_changes_that_are_made_together_are_all_or_nothing(bench: TimelineBench)
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (Put(0, "", GROUP, 0, b""), BadRequestError),
-        (Put(0, "x" * 256, GROUP, 0, b""), BadRequestError),
-        (Put(0, "\ud800", GROUP, 0, b""), BadRequestError),
-        (Put(0, "b", "x" * 256, 0, b""), BadRequestError),
-        (Put(0, "b", GROUP, -1, b""), BadRequestError),
-        (Put(0, "b", GROUP, 2**62, b""), BadRequestError),
         (Put(0, "b", GROUP, 0, b"", b"", 1), BadRequestError),
-        (Put(0, "b", GROUP, 0, b"x" * (MIB + 1)), MessageTooLargeError),
         (Put(0, "a", GROUP, 0, b""), MessageExistsError),
         (Delete(0, "a", "others"), NotOwnerError),
         (Move(0, "a", GROUP, 0, 999), MessageChangedError),
@@ -475,9 +466,3 @@ def test_whoever_takes_another_topic_for_a_timeline_is_told_its_kind() -> None:
 
 def test_a_topic_without_priorities_says_so_and_which_kind_has_some(bench: TimelineBench) -> None:
     assert "kind 'priority'" in str(bench.put("a", 0, level=3))
-
-
-def test_a_priority_that_is_none_is_told_with_those_there_are() -> None:
-    bench = TimelineBench(kind="priority")
-
-    assert "0 (goes first) to 31" in str(bench.put("a", 0, level=32))

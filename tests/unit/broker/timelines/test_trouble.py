@@ -22,8 +22,8 @@ from ister.base.errors import (
 )
 from ister.base.limits import NAME_BYTES_MAX
 from ister.broker.timelines import Reject
-from ister.broker.timelines import committer as committer_module
-from ister.broker.timelines import window as window_module
+from ister.broker.timelines.leasing import window as window_module
+from ister.broker.timelines.store import committer as committer_module
 from ister.timeline import RULES_KIND, Changed, TopicRow, Work
 
 LETTERS = f"{TOPIC}-dlq"

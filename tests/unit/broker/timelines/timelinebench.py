@@ -14,6 +14,7 @@ from ister.broker.timelines import (
     OwnersChange,
     TimelineConsumer,
     Timelines,
+    finish_leases,
 )
 from ister.testing import VirtualClock
 from ister.testing.clock import START_MS, VirtualTimer
@@ -169,7 +170,7 @@ class Client:
                 del self.working[row.id]
             assert self.consumer is not None
             changes = [Done(0, row.id, "", row.version) for row in done]
-            self.consumer.finish([*changes], lambda _: None)
+            finish_leases(self.consumer, [*changes], lambda _: None)
 
     @property
     def is_awaiting(self) -> bool:
@@ -189,7 +190,7 @@ class Client:
         """Make changes, and return what came of them."""
         assert self.consumer is not None
         told: list[Outcomes] = []
-        self.consumer.finish(list(changes), told.append)
+        finish_leases(self.consumer, list(changes), told.append)
         self.bench.settle()
         (outcomes,) = told
         return outcomes if isinstance(outcomes, list) else [outcomes]
@@ -221,27 +222,11 @@ class Client:
 
 
 class TravellingCalls(WithStore):
-    """What is asked of a store goes to another process and back: here it is copied as for that.
-
-    Every second call that may be made at once is.
-    """
-
-    def __init__(self, store: MemoryStore, worker: InlineWorker) -> None:
-        super().__init__(store, worker)
-        self._asked = 0
+    """What is asked of a store goes to another process and back: here it is copied as for that."""
 
     def run(self, call: Call[Any], done: Callable[[Any], object]) -> None:
         copied = pickle.loads(pickle.dumps(call))
         super().run(copied, lambda told: done(pickle.loads(pickle.dumps(told))))
-
-    def try_at_once(self, call: Call[Any]) -> Any:
-        self._asked += 1
-        if self._asked % 2:
-            return None
-        try:
-            return call(self._store)
-        except IsterError as error:
-            return error
 
 
 class TimelineBench:

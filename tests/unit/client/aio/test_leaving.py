@@ -110,7 +110,7 @@ async def test_a_subscription_that_is_closed_with_release_counts_no_attempt() ->
         await publish(client, b"a", b"b")
         for _ in range(6):
             sub = await client.subscribe(TOPIC, "workers", type="shared", start="earliest")
-            assert len(await sub.fetch(2, timeout=1.0)) == 2
+            assert [(await sub.receive(timeout=1.0)).payload for _ in range(2)] == [b"a", b"b"]
             await sub.close(release=True)
 
         assert await attempts(client, 2) == [(b"a", 1), (b"b", 1)]

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -102,6 +103,56 @@ async def test_replicas_share_requests(client: ister.Client) -> None:
             assert len(gate.begun) == 2
             gate.opened.set()
         await asyncio.gather(*tasks)
+
+
+async def test_requests_beyond_those_in_handlers_wait_in_the_broker(client: ister.Client) -> None:
+    hanging = Gate()
+    async with serving(client, hanging, concurrency=3) as service:
+        first = await asked(client, 10)
+        async with serving(client, lambda msg: b"42") as other:
+            await settle()
+
+            assert (len(hanging.begun), other.stats.requests) == (3, 7)
+            assert [task.done() for task in first] == [False] * 3 + [True] * 7
+        hanging.opened.set()
+        await asyncio.gather(*first)
+        assert service.stats.requests == 3
+
+
+async def test_one_answer_makes_room_for_one_request(client: ister.Client) -> None:
+    opened = [asyncio.Event() for _ in range(6)]
+    begun: list[int] = []
+
+    async def handler(msg: ister.Message) -> None:
+        begun.append(int(msg.payload))
+        await opened[begun[-1]].wait()
+
+    async with serving(client, handler, concurrency=4):
+        tasks = await asked(client, 6)
+        opened[2].set()
+        await settle()
+
+        assert begun == [0, 1, 2, 3, 4]
+        for event in opened:
+            event.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_requests_in_handlers_count_after_a_lost_connection(
+    client: ister.Client, broker: MemoryBroker, clock: VirtualClock
+) -> None:
+    gate = Gate()
+    async with serving(client, gate, concurrency=2) as service:
+        lost = await asked(client, 2)
+        broker.disconnect_all()
+        await clock.elapse(5.0)
+        await asyncio.gather(*lost, return_exceptions=True)
+        tasks = await asked(client, 2)
+
+        assert (len(gate.begun), service.stats.in_flight) == (2, 2)
+        gate.opened.set()
+        await asyncio.gather(*tasks)
+        assert service.stats.requests == 4
 
 
 async def test_what_is_under_way_is_answered_when_the_service_is_closed(
@@ -270,3 +321,34 @@ def test_the_blocking_client_has_the_same() -> None:
         assert (found.id, found.stats.requests) == (service.id, 2)
         assert not running.is_alive()
         assert service.stats.failures == 1
+
+
+def test_requests_beyond_those_in_threads_wait_in_the_broker() -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def hanging(msg: object) -> bytes:
+        begun.release()
+        go_on.wait(60.0)
+        return b"late"
+
+    with ThreadedBroker() as broker, ExitStack() as stack:
+        asker, one, two = (stack.enter_context(ister.sync.connect(broker.url)) for _ in range(3))
+        slow = stack.enter_context(one.service(TOPIC, hanging, concurrency=2))
+        quick = two.service(TOPIC, lambda msg: b"42")
+        threads = stack.enter_context(ThreadPoolExecutor(12))
+        stack.callback(go_on.set)
+        running = [threads.submit(slow.run)]
+        answers = [threads.submit(asker.request, TOPIC, b"x", timeout=60.0) for _ in range(2)]
+        assert all(begun.acquire(timeout=30.0) for _ in range(2))
+        answers += [threads.submit(asker.request, TOPIC, b"x", timeout=60.0) for _ in range(6)]
+        quick.open()
+        running.append(threads.submit(quick.run))
+        wait(answers[2:], 30.0)
+        done = [answer.result() for answer in answers if answer.done()]
+        go_on.set()
+        wait(answers, 30.0)
+        quick.close()
+        slow.close()
+
+        assert done == [b"42"] * 6
+        assert [answer.result() for answer in answers] == [b"late"] * 2 + [b"42"] * 6

@@ -18,7 +18,7 @@ from ister.client import Token
 from ister.client.aio.tokens import TokenSource
 from ister.client.session import access_of
 from ister.server.native import NativeDoor
-from ister.server.security import LOOK_MS, Guard
+from ister.server.security import LOOK_MS, Authenticator
 from ister.telemetry import SystemClock
 from ister.testing import MemoryTransport, VirtualClock, connect_pair, settle
 
@@ -33,23 +33,23 @@ class Asking:
     def __init__(self, file: Path) -> None:
         self.attempts = 0
         self._file = file
-        self._guard_ms = 0
+        self._authenticator_ms = 0
         self.know(TOKEN)
-        self._guard = Guard(tokens=file, now_ms=lambda: self._guard_ms)
+        self._authenticator = Authenticator(tokens=file, now_ms=lambda: self._authenticator_ms)
         broker = Broker(
             name="b",
             limits=Limits(),
             clock=SystemClock(asyncio.get_running_loop().call_later),
             random_slot=lambda _: 0,
         )
-        self.door = NativeDoor(broker, busy_poll_us=0, guard=self._guard)
+        self.door = NativeDoor(broker, busy_poll_us=0, authenticator=self._authenticator)
         self._transports: list[MemoryTransport] = []
 
     def know(self, *tokens: str) -> None:
         """Have these tokens in the file, and no other."""
         self._file.write_text("".join(f"billing {token}\n" for token in tokens))
         self._file.chmod(0o600)
-        self._guard_ms += LOOK_MS
+        self._authenticator_ms += LOOK_MS
 
     def connect(self, token: Token | None, *, clock: VirtualClock | None = None) -> ister.Client:
         """Return a client of this broker."""
@@ -103,8 +103,8 @@ async def test_a_token_that_the_broker_knows_lets_a_client_in(asking: Asking) ->
     ("token", "reason"),
     [
         (None, "no token was given: this broker asks for one"),
-        (OTHER, "the token is none that this broker knows"),
-        (lambda: OTHER, "the token is none that this broker knows"),
+        (OTHER, "unknown token"),
+        (lambda: OTHER, "unknown token"),
     ],
     ids=["none", "text", "function"],
 )

@@ -210,7 +210,8 @@ async def test_a_view_is_refused_also_when_compaction_overtakes_it(
                 EARLIEST,
                 Position(origin=Origin.OFFSET, at=end),
                 opened.append,  # type: ignore[arg-type]
-                durables=broker.engine.durables,
+                turns=broker.engine.turns,
+                shared=broker.engine.durables.shared,
                 sink=sink,
                 channel=1,
                 whole=True,

@@ -128,3 +128,16 @@ def test_what_is_asked_for_while_paused_waits(end: WireEnd) -> None:
 
     assert while_paused == []
     assert counts(end) == [3]
+
+
+def test_credit_goes_back_when_a_message_is_settled(end: WireEnd) -> None:
+    sub = end.subscribe(count=4)
+    sub.inbox.until_settled = True
+    end.frames()
+    end.deliver(sub, [b"x"] * 4)
+    sub.inbox.take()
+    taken = counts(end)
+    sub.inbox.settle(1)
+
+    assert taken == []
+    assert counts(end) == [1]

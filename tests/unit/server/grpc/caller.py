@@ -17,7 +17,7 @@ from ister.server.grpc.calls import Call, Method, Reply
 from ister.server.grpc.server import GrpcServer
 from ister.server.grpc.session import GrpcSession
 from ister.server.grpc.status import Refusal, StatusCode
-from ister.server.security import Guard
+from ister.server.security import Authenticator
 from ister.testing import VirtualClock
 from ister.testing.clock import settle
 
@@ -285,7 +285,7 @@ class Desk:
         loop.time = lambda: clock.monotonic_ms() / 1000  # type: ignore[method-assign]
         server = GrpcServer(
             table.methods(),
-            guard=Guard(tokens=tokens, now_ms=clock.monotonic_ms),
+            authenticator=Authenticator(tokens=tokens, now_ms=clock.monotonic_ms),
             limits=Limits(handshakes_max=handshakes_max),
             connections_max=connections_max,
             now_ms=clock.monotonic_ms,

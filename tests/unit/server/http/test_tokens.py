@@ -13,7 +13,7 @@ from ister.server.http.api import ROUTES
 from ister.server.http.openapi import document
 from ister.server.native import NativeDoor
 from ister.server.operations import Dispatcher
-from ister.server.security import Guard
+from ister.server.security import Authenticator
 from ister.testing import MemoryBroker
 
 TOKEN = "vX3p9mQm2T7yLw0c"
@@ -29,8 +29,8 @@ async def call(broker: MemoryBroker, tmp_path: Path) -> Caller:
     file.chmod(0o600)
     registry = await Registry.open(MemoryMetadata(), now_ms=broker.clock.now_ms)
     engine = broker.engine
-    guard = Guard(tokens=file)
-    return Caller(App(engine, NativeDoor(engine), Dispatcher(engine, registry), guard))
+    authenticator = Authenticator(tokens=file)
+    return Caller(App(engine, NativeDoor(engine), Dispatcher(engine, registry), authenticator))
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

@@ -26,7 +26,7 @@ LARGE = 100
 
 
 class Gate:
-    """A guard that thinks until it is told to go on, and refuses what is bad."""
+    """A schema check that thinks until it is told to go on, and refuses what is bad."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -46,14 +46,14 @@ class Gate:
             raise SchemaViolationError("topic", "subject", "bad")
 
 
-class Guarded(End):
+class Checked(End):
     """A client of a topic that is bound to a schema."""
 
     def __init__(self, bench: StreamBench | None = None) -> None:
         self.bench = bench
         super().__init__(NativeDoor(bench.broker, busy_poll_us=0) if bench else None)
         self.gate = Gate()
-        self.door.broker.guard_of = lambda _: self.gate
+        self.door.broker.schema_check_of = lambda _: self.gate
 
     def frame(self, sequence: int, *payloads: bytes) -> bytes:
         head, body = encode(payloads, producer=b"p")
@@ -72,13 +72,13 @@ class Guarded(End):
 
 
 @pytest.fixture
-async def end() -> AsyncIterator[Guarded]:
-    end = Guarded()
+async def end() -> AsyncIterator[Checked]:
+    end = Checked()
     yield end
     end.gate.go_on.set()
 
 
-async def test_frames_wait_for_the_check_of_the_one_before_them(end: Guarded) -> None:
+async def test_frames_wait_for_the_check_of_the_one_before_them(end: Checked) -> None:
     large = end.frame(5, *[b"good"] * LARGE)
     end.session.data_received(large + end.frame(6, b"good"))
     await end.gate.begun.wait()
@@ -96,7 +96,7 @@ async def test_frames_wait_for_the_check_of_the_one_before_them(end: Guarded) ->
     ]
 
 
-async def test_a_bad_batch_costs_its_own_answer_only(end: Guarded) -> None:
+async def test_a_bad_batch_costs_its_own_answer_only(end: Checked) -> None:
     end.gate.go_on.set()
     large = end.frame(5, *[b"bad"] * LARGE)
     end.session.data_received(large + end.frame(6, b"bad") + end.frame(7, b"good"))
@@ -109,7 +109,7 @@ async def test_a_bad_batch_costs_its_own_answer_only(end: Guarded) -> None:
     ]
 
 
-async def test_one_large_batch_after_the_other_is_checked(end: Guarded) -> None:
+async def test_one_large_batch_after_the_other_is_checked(end: Checked) -> None:
     end.gate.go_on.set()
     frames = [end.frame(5 + n, *[b"good"] * LARGE) for n in range(3)]
     end.session.data_received(b"".join(frames))
@@ -118,7 +118,7 @@ async def test_one_large_batch_after_the_other_is_checked(end: Guarded) -> None:
     assert [sequence for _, _, sequence, _ in answers] == [5, 6, 7]
 
 
-async def test_a_client_that_is_gone_publishes_nothing_more(end: Guarded) -> None:
+async def test_a_client_that_is_gone_publishes_nothing_more(end: Checked) -> None:
     end.session.data_received(end.frame(5, *[b"good"] * LARGE) + end.frame(6, b"good"))
     await end.gate.begun.wait()
     end.transport.close()
@@ -130,7 +130,7 @@ async def test_a_client_that_is_gone_publishes_nothing_more(end: Guarded) -> Non
     assert end.door.broker.report().messages_in == 0
 
 
-async def test_a_guard_with_a_bug_costs_the_connection(end: Guarded) -> None:
+async def test_a_schema_check_with_a_bug_costs_the_connection(end: Checked) -> None:
     end.gate.go_on.set()
     end.session.data_received(end.frame(5, *[b"bug"] * LARGE))
     (answer,) = await end.answers(1)
@@ -139,7 +139,7 @@ async def test_a_guard_with_a_bug_costs_the_connection(end: Guarded) -> None:
     assert end.transport.is_closing()
 
 
-async def transact(end: Guarded, *payloads: bytes) -> str:
+async def transact(end: Checked, *payloads: bytes) -> str:
     """Commit a transaction that is checked in a thread; return what the answer is called."""
     staged = b"".join(publish_frame(9, 0, *encode(payloads), opcode=Opcode.STAGE))
     begin = control_frame(BeginTransaction(channel=9, transaction=payloads[0].decode()), sequence=5)
@@ -153,7 +153,7 @@ async def transact(end: Guarded, *payloads: bytes) -> str:
 async def test_a_large_transaction_is_checked_before_it_is_committed() -> None:
     bench = StreamBench()
     bench.create()
-    end = Guarded(bench)
+    end = Checked(bench)
     end.gate.go_on.set()
 
     assert await transact(end, *[b"good"] * LARGE) == "TransactionCommitted"
@@ -165,7 +165,7 @@ async def test_a_large_transaction_is_checked_before_it_is_committed() -> None:
 async def test_a_transaction_counts_as_staged_while_it_is_checked(*, gone: bool) -> None:
     bench = StreamBench()
     bench.create()
-    end = Guarded(bench)
+    end = Checked(bench)
     committing = asyncio.ensure_future(transact(end, *[b"good"] * LARGE))
     await end.gate.begun.wait()
     assert end.door.staged_bytes > 0

@@ -52,7 +52,7 @@ from ister.wire import (
 )
 
 TOPIC = "/default/r"
-BAD_REQUEST, NO_TOPIC, NOT_FOUND, WRONG_KIND = 1007, 3001, 3012, 1013
+BAD_NAME, BAD_REQUEST, NO_TOPIC, NOT_FOUND, WRONG_KIND = 1001, 1007, 3001, 3012, 1013
 
 
 class TimelineEnd(End):
@@ -164,6 +164,7 @@ async def test_columns_that_do_not_fit_together_end_the_connection(
     [
         {"ids": [""]},
         {"ids": ["ö" * 128]},
+        {"ids": ["a\0b"]},
         {"due_ms": [-1]},
         {"due_ms": [2**62]},
         {"levels": [32]},
@@ -181,6 +182,11 @@ async def test_a_value_out_of_bounds_costs_the_request(
 ) -> None:
     assert await end.code(change(**fields)) == BAD_REQUEST
     assert not end.transport.closing
+
+
+@pytest.mark.parametrize("group", ["", "x" * 256, "a\0b"])
+async def test_a_group_that_is_not_a_name_costs_the_request(end: TimelineEnd, group: str) -> None:
+    assert await end.code(change(group=group)) == BAD_NAME
 
 
 async def test_a_message_over_the_limit_is_refused(end: TimelineEnd) -> None:

@@ -120,7 +120,7 @@ async def test_a_client_whose_producer_is_called_admin_is_let_be(
 
 
 class Watch:
-    """A guard that knows in which threads it was asked."""
+    """A schema check that knows in which threads it was asked."""
 
     def __init__(self) -> None:
         self.threads: list[int] = []
@@ -139,7 +139,7 @@ async def test_a_long_message_is_checked_aside_of_the_event_loop(
     watch = Watch()
     if topic != TOPIC:
         await dispatcher.run(CreateTopic(topic))
-    dispatcher.node.broker.guard_of = lambda _: watch
+    dispatcher.node.broker.schema_check_of = lambda _: watch
     await asyncio.gather(*(dispatcher.run(PublishMessage(topic, bytes(MIB))) for _ in range(3)))
     assert len(watch.threads) == 3
     assert threading.get_ident() not in watch.threads
@@ -154,7 +154,7 @@ async def test_long_letters_are_checked_aside_of_the_event_loop(dispatcher: Disp
     for _ in range(3):
         await dispatcher.run(PublishMessage(letters, bytes(MIB)))
     watch = Watch()
-    dispatcher.node.broker.guard_of = lambda name: watch if name == TOPIC else None
+    dispatcher.node.broker.schema_check_of = lambda name: watch if name == TOPIC else None
 
     assert (await dispatcher.run(RedriveSubscription(TOPIC, "billing"))).messages == 3
     assert watch.threads

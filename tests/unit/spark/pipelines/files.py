@@ -3,7 +3,7 @@
 from pathlib import Path
 from textwrap import dedent, indent
 
-from ister.spark.pipelines.loading import Outcome, read_file
+from ister.spark.pipelines.loading import CheckedPipeline, read_file
 
 SOURCE = """\
 orders:
@@ -31,13 +31,13 @@ def outcome_of(
     suffix: str = ".yaml",
     chosen: dict[str, str] | None = None,
     environment: dict[str, str] | None = None,
-) -> Outcome:
+) -> CheckedPipeline:
     """Read a pipeline from a file of that text."""
     path = folder / f"pipeline{suffix}"
     path.write_text(text, encoding="utf-8")
     return read_file(path, chosen=chosen, environment=environment or {})
 
 
-def said(outcome: Outcome, folder: Path) -> list[str]:
+def said(outcome: CheckedPipeline, folder: Path) -> list[str]:
     """Return the remarks with paths as seen from the folder."""
     return [str(one).replace(f"{folder}/", "") for one in outcome.remarks]

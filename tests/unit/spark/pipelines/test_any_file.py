@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ister.spark.pipelines.loading import PIPELINE_KEYS, read_file
-from ister.spark.pipelines.outlets import SINK_KEYS
-from ister.spark.pipelines.sources import SOURCE_KEYS, TABLE_KEYS
-from ister.spark.pipelines.steps import STEP_KEYS
+from ister.spark.pipelines.config.pipeline import PIPELINE_KEYS
+from ister.spark.pipelines.config.sinks import SINK_KEYS
+from ister.spark.pipelines.config.sources import SOURCE_KEYS, TABLE_KEYS
+from ister.spark.pipelines.config.steps import STEP_KEYS
+from ister.spark.pipelines.loading import read_file
 
 WORDS = st.sampled_from(
     [

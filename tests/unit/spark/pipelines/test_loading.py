@@ -8,21 +8,21 @@ from tests.unit.spark.pipelines.files import SOURCE, outcome_of, said, text_of
 
 from ister.base import DEFAULT_URL
 from ister.base.errors import ConfigError
-from ister.spark.pipelines.definition import (
+from ister.spark.pipelines.config.definition import (
     ConsoleSink,
-    Format,
-    Mode,
+    OutputMode,
+    PayloadFormat,
     PythonStep,
     SqlStep,
     TableFormat,
     TableSink,
     TopicSink,
     Trigger,
-    described,
     reveal,
+    to_json_values,
 )
+from ister.spark.pipelines.config.parsing import FILE_BYTES_MAX
 from ister.spark.pipelines.loading import read_file
-from ister.spark.pipelines.parsing import FILE_BYTES_MAX
 
 WHOLE_YAML = """\
 name: orders-per-minute
@@ -128,7 +128,7 @@ def test_every_key_is_in_the_definition(folder: Path) -> None:
     assert (definition.name, definition.broker) == ("orders-per-minute", "ister://127.0.0.1:7000")
     [source], [table] = definition.sources, definition.tables
     assert source.topics == ("/default/orders", "/default/more")
-    assert source.format is Format.JSON
+    assert source.format is PayloadFormat.JSON
     assert source.watermark is not None
     assert (source.watermark.column, source.watermark.delay) == ("at", "30 seconds")
     assert source.start == "2026-11-15T10:00:00+01:00"
@@ -145,7 +145,11 @@ def test_every_key_is_in_the_definition(folder: Path) -> None:
     assert (python.function, python.inputs) == ("fraud:score", ("orders", "regions"))
     topic, lake, console = definition.sinks
     assert isinstance(topic, TopicSink)
-    assert (topic.name, topic.view, topic.mode) == ("default.totals", "per_minute", Mode.UPDATE)
+    assert (topic.name, topic.view, topic.mode) == (
+        "default.totals",
+        "per_minute",
+        OutputMode.UPDATE,
+    )
     assert isinstance(lake, TableSink)
     assert (lake.path, lake.partition_by) == (str(folder / "lake/orders"), ("region",))
     assert isinstance(console, ConsoleSink)
@@ -156,8 +160,8 @@ def test_every_key_is_in_the_definition(folder: Path) -> None:
 
 
 def test_toml_says_the_same_as_yaml(folder: Path) -> None:
-    of_yaml = described(outcome_of(folder, WHOLE_YAML).get())
-    of_toml = described(outcome_of(folder, WHOLE_TOML, suffix=".toml").get())
+    of_yaml = to_json_values(outcome_of(folder, WHOLE_YAML).get())
+    of_toml = to_json_values(outcome_of(folder, WHOLE_TOML, suffix=".toml").get())
     assert isinstance(of_yaml, dict)
     assert isinstance(of_toml, dict)
 
@@ -169,7 +173,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
 
     definition = outcome.get()
     [source] = definition.sources
-    assert (source.format, source.start, source.schema) == (Format.BYTES, "earliest", None)
+    assert (source.format, source.start, source.schema) == (PayloadFormat.BYTES, "earliest", None)
     assert definition.broker == DEFAULT_URL
     assert definition.checkpoint == str(tmp_path / ".ister/test")
     assert definition.trigger == Trigger()
@@ -241,7 +245,7 @@ def test_secrets_stay_references_until_they_are_asked_for(
     [found] = definition.sources
     assert reveal(definition.broker) == "ister://hidden:1"
     assert reveal(found.options["keyFile"]) == "/hidden/key"
-    shown = repr(definition) + str(definition) + json.dumps(described(definition))
+    shown = repr(definition) + str(definition) + json.dumps(to_json_values(definition))
     assert "hidden" not in shown
     assert "${file:place}" in shown
 

@@ -8,9 +8,10 @@ import pytest
 
 from ister.base.errors import BadRequestError
 from ister.spark import pipeline
-from ister.spark.pipelines.definition import PythonStep, described
-from ister.spark.pipelines.functions import call, import_beside
-from ister.spark.pipelines.python import Pipeline, read
+from ister.spark.pipelines.analysis.functions import call_function, import_beside
+from ister.spark.pipelines.config.definition import PythonStep, to_json_values
+from ister.spark.pipelines.entry import read_pipeline
+from ister.spark.pipelines.python import Pipeline
 
 ORDERS = {
     "topic": "/default/orders",
@@ -69,7 +70,10 @@ def test_the_keys_of_a_decorator_are_those_of_a_file() -> None:
     [step] = definition.steps
     assert isinstance(step, PythonStep)
     assert (step.inputs, step.outputs) == (("orders",), ("a", "b"))
-    assert described(step.function) == "tests.unit.spark.pipelines.test_python:made.<locals>.scores"
+    assert (
+        to_json_values(step.function)
+        == "tests.unit.spark.pipelines.test_python:made.<locals>.scores"
+    )
 
 
 def test_a_decorated_function_can_still_be_called() -> None:
@@ -103,14 +107,14 @@ def test_mistakes_of_a_decorator_have_its_line() -> None:
 def test_one_frame_stands_for_every_sink() -> None:
     frame = Frame()
 
-    assert call(step_of(made(TO_A, TO_B)), {"orders": frame}) == {"a": frame, "b": frame}
+    assert call_function(step_of(made(TO_A, TO_B)), {"orders": frame}) == {"a": frame, "b": frame}
 
 
 def test_a_dict_has_a_frame_for_each_sink() -> None:
     one, other = Frame(), Frame()
     step = step_of(made(TO_A, TO_B))
 
-    assert call(step, {"orders": {"b": other, "a": one}}) == {"a": one, "b": other}
+    assert call_function(step, {"orders": {"b": other, "a": one}}) == {"a": one, "b": other}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_a_dict_has_a_frame_for_each_sink() -> None:
 )
 def test_anything_else_that_a_function_returns_is_refused(result: object, said: str) -> None:
     with pytest.raises(BadRequestError, match=said):
-        call(step_of(made(TO_A, TO_B)), {"orders": result})
+        call_function(step_of(made(TO_A, TO_B)), {"orders": result})
 
 
 def test_the_function_of_a_file_is_imported_from_beside_it(folder: Path) -> None:
@@ -139,13 +143,13 @@ def test_the_function_of_a_file_is_imported_from_beside_it(folder: Path) -> None
     )
     frame = Frame()
 
-    assert call(step, {"x": Frame(), "y": frame}) == {"s": frame}
+    assert call_function(step, {"x": Frame(), "y": frame}) == {"s": frame}
 
 
 def test_a_pipeline_is_found_by_its_file(folder: Path) -> None:
     (folder / "by_file.py").write_text(MODULE.format("one"), encoding="utf-8")
 
-    definition = read("by_file.py").get()
+    definition = read_pipeline("by_file.py").get()
     assert (definition.name, definition.file) == ("one", "by_file.py")
     assert definition.checkpoint == str(folder / ".ister" / "one")
 
@@ -153,8 +157,8 @@ def test_a_pipeline_is_found_by_its_file(folder: Path) -> None:
 def test_a_pipeline_is_found_by_module_and_function(folder: Path) -> None:
     (folder / "by_module.py").write_text(MODULE.format("one") + MODULE.format("two"), "utf-8")
 
-    assert read("by_module:two").get().name == "two"
-    assert read("by_module.py:one").get().name == "one"
+    assert read_pipeline("by_module:two").get().name == "two"
+    assert read_pipeline("by_module.py:one").get().name == "one"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +186,7 @@ def test_what_is_no_pipeline_is_told(folder: Path, target: str, said: str) -> No
     (folder / "no_python.py").write_text("def (:\n", encoding="utf-8")
     (folder / "json.py").write_text(both, encoding="utf-8")
 
-    [remark] = read(target).remarks
+    [remark] = read_pipeline(target).remarks
     assert said in str(remark)
 
 

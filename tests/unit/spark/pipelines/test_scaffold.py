@@ -9,8 +9,8 @@ import pytest
 
 from ister.base.errors import BadRequestError
 from ister.spark.pipelines import TEMPLATES, new_files, write_files
+from ister.spark.pipelines.entry import read_pipeline
 from ister.spark.pipelines.loading import read_file
-from ister.spark.pipelines.python import read
 
 COMMANDS = ("ister serve", "ister topics create", "ister produce", "ister pipeline run")
 
@@ -22,7 +22,7 @@ def test_every_template_has_no_mistake_and_nothing_to_warn_of(
     write_files(tmp_path / "mine", new_files("mine", template))
     if template == "python":
         monkeypatch.syspath_prepend(str(tmp_path / "mine"))
-        outcome = read(str(tmp_path / "mine" / "totals.py"))
+        outcome = read_pipeline(str(tmp_path / "mine" / "totals.py"))
         sys.modules.pop("totals", None)
     else:
         outcome = read_file(tmp_path / "mine" / "pipeline.yaml", environment={})

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from ister.spark.tables.known import (
     TABLES_MAX,
-    Known,
+    KnownTable,
     known_tables,
-    noted,
     notes_path,
     remember,
     tables_of,
+    with_table,
 )
 
 
@@ -19,17 +19,20 @@ def test_notes_are_in_the_state_folder_of_the_user() -> None:
 
 
 def test_a_table_is_noted_once_with_all_its_topics_the_newest_last() -> None:
-    tables = noted((), "/t", ["/default/a"])
-    tables = noted(tables, "/u", ["/default/a"])
-    tables = noted(tables, "/t", ["/default/b", "/default/a"])
+    tables = with_table((), "/t", ["/default/a"])
+    tables = with_table(tables, "/u", ["/default/a"])
+    tables = with_table(tables, "/t", ["/default/b", "/default/a"])
 
-    assert tables == (Known("/u", ("/default/a",)), Known("/t", ("/default/a", "/default/b")))
+    assert tables == (
+        KnownTable("/u", ("/default/a",)),
+        KnownTable("/t", ("/default/a", "/default/b")),
+    )
 
 
 def test_the_oldest_notes_make_room() -> None:
-    tables = tuple(Known(f"/{n}", ()) for n in range(TABLES_MAX))
+    tables = tuple(KnownTable(f"/{n}", ()) for n in range(TABLES_MAX))
 
-    assert noted(tables, "/new", []) == (*tables[1:], Known("/new", ()))
+    assert with_table(tables, "/new", []) == (*tables[1:], KnownTable("/new", ()))
 
 
 def test_the_tables_of_a_topic_are_found_again(tmp_path: Path) -> None:

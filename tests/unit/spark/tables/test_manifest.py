@@ -5,27 +5,27 @@ import pytest
 from ister.base.errors import CorruptedError, VersionError
 from ister.spark.tables.manifest import (
     MARKS_MAX,
-    Change,
-    Column,
     DataFile,
-    Manifest,
-    Mark,
-    decoded,
-    encoded,
-    following,
+    QueryMark,
+    TableChange,
+    TableColumn,
+    TableManifest,
+    decode_manifest,
+    encode_manifest,
     is_written,
     latest_batch,
     manifest_name,
+    next_manifest,
 )
 
-COLUMNS = (Column("id", "bigint"),)
+COLUMNS = (TableColumn("id", "bigint"),)
 GRACE_MS = 1_000
 
 
 def change(
     *added: str, removed: tuple[str, ...] = (), query: str | None = "q", batch: int = 0
-) -> Change:
-    return Change(
+) -> TableChange:
+    return TableChange(
         added=tuple(DataFile(name, rows=2, size_bytes=10, columns=1) for name in added),
         removed=removed,
         columns=COLUMNS,
@@ -36,15 +36,15 @@ def change(
     )
 
 
-def after(*changes: Change, now_ms: int = 0) -> Manifest:
-    made: Manifest | None = None
+def after(*changes: TableChange, now_ms: int = 0) -> TableManifest:
+    made: TableManifest | None = None
     for one in changes:
-        made = following(made, one, now_ms=now_ms, grace_ms=GRACE_MS)
+        made = next_manifest(made, one, now_ms=now_ms, grace_ms=GRACE_MS)
     assert made is not None
     return made
 
 
-def names(manifest: Manifest) -> list[str]:
+def names(manifest: TableManifest) -> list[str]:
     return [one.name for one in manifest.files]
 
 
@@ -61,7 +61,7 @@ def test_a_retired_file_is_let_go_when_its_grace_time_ends() -> None:
     before = after(change("a"), change("b", removed=("a",), batch=1))
 
     def retired_at(now_ms: int) -> list[str]:
-        made = following(before, change(batch=2), now_ms=now_ms, grace_ms=GRACE_MS)
+        made = next_manifest(before, change(batch=2), now_ms=now_ms, grace_ms=GRACE_MS)
         return [one.name for one in made.retired]
 
     assert retired_at(GRACE_MS - 1) == ["a"]
@@ -81,8 +81,8 @@ def test_a_batch_is_known_with_all_before_it_and_for_its_query_only() -> None:
 def test_a_merge_leaves_the_marks_alone() -> None:
     made = after(change("a", batch=4), change("b", removed=("a",), query=None))
 
-    assert made.marks == {"q": Mark(4, 0)}
-    assert latest_batch(made) == ("q", Mark(4, 0))
+    assert made.marks == {"q": QueryMark(4, 0)}
+    assert latest_batch(made) == ("q", QueryMark(4, 0))
 
 
 def test_the_query_that_was_silent_longest_is_forgotten_first() -> None:
@@ -101,7 +101,7 @@ def test_the_query_that_was_silent_longest_is_forgotten_first() -> None:
 def test_a_manifest_is_read_back_as_it_was_written() -> None:
     made = after(change("day=2026-11-16/a"), change("b", removed=("day=2026-11-16/a",)))
 
-    assert decoded(encoded(made), "m") == made
+    assert decode_manifest(encode_manifest(made), "m") == made
     assert made.topics == ("/default/a",)
 
 
@@ -113,13 +113,13 @@ def test_names_sort_as_their_numbers() -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff"])
 def test_what_is_no_manifest_is_told_with_its_place(data: bytes) -> None:
     with pytest.raises(CorruptedError) as caught:
-        decoded(data, "lake/m.json")
+        decode_manifest(data, "lake/m.json")
 
     assert caught.value.file == "lake/m.json"
 
 
 def test_a_later_format_is_refused() -> None:
-    data = encoded(after(change("a"))).replace(b'"version": 1', b'"version": 2')
+    data = encode_manifest(after(change("a"))).replace(b'"version": 1', b'"version": 2')
 
     with pytest.raises(VersionError):
-        decoded(data, "m")
+        decode_manifest(data, "m")

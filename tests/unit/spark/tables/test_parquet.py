@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ister.spark.tables.parquet import (
     BOUND_CHARACTERS_MAX,
-    described,
-    has_twice,
+    describe_file,
+    has_duplicates,
     key_texts,
     keys_in,
     leave_out,
@@ -53,8 +53,8 @@ def test_days_times_and_amounts_can_be_keys() -> None:
     found = batch(rows, pa.timestamp("us", "UTC"), pa.date32(), pa.decimal128(9, 2))
 
     texts = key_texts(found, ["c0", "c1", "c2"])
-    assert not has_twice(texts)
-    assert has_twice(key_texts(found, ["c0", "c2"]))
+    assert not has_duplicates(texts)
+    assert has_duplicates(key_texts(found, ["c0", "c2"]))
 
 
 def test_a_column_that_a_file_lacks_counts_as_null() -> None:
@@ -122,7 +122,7 @@ def test_a_footer_tells_rows_and_the_bounds_of_plain_columns(tmp_path: Path) -> 
         inside=[{"a": 1}] * 3,
     )
 
-    found = described(path, name="f", columns=7)
+    found = describe_file(path, name="f", columns=7)
 
     assert (found.rows, found.size_bytes, found.columns) == (3, path.stat().st_size, 7)
     assert found.lowest == {"id": 1, "day": "2026-11-16", "text": "a", "nan": 1.0}

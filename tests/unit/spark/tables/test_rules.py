@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ister.base.errors import BadRequestError, TableSchemaError
 from ister.base.limits import KIB, MIB
-from ister.spark.tables.manifest import Column, DataFile, Manifest, Retired
+from ister.spark.tables.manifest import DataFile, RetiredFile, TableColumn, TableManifest
 from ister.spark.tables.rules import (
     FILES_MAX,
     MERGE_FILES_MIN,
@@ -20,19 +20,19 @@ from ister.spark.tables.rules import (
     tier,
 )
 
-ID, DAY = Column("id", "bigint"), Column("day", "date")
-NOTE = Column("note", "string")
+ID, DAY = TableColumn("id", "bigint"), TableColumn("day", "date")
+NOTE = TableColumn("note", "string")
 FIRST = f"{0:020}-00000000-0"
 SECOND = f"{1:020}-00000000-0"
 
 
 def manifest(
-    *columns: Column,
+    *columns: TableColumn,
     partition_by: tuple[str, ...] = (),
     files: tuple[DataFile, ...] = (),
-    retired: tuple[Retired, ...] = (),
-) -> Manifest:
-    return Manifest(
+    retired: tuple[RetiredFile, ...] = (),
+) -> TableManifest:
+    return TableManifest(
         number=3,
         made_ms=0,
         columns=columns,
@@ -63,20 +63,22 @@ def test_a_new_column_goes_to_the_end_and_a_missing_one_stays_with_nothing_to_ta
 
 
 def test_names_are_the_same_whatever_their_case() -> None:
-    fitted = fit("t", manifest(ID, DAY), columns=[Column("ID", "bigint")], partition_by=[])
+    fitted = fit("t", manifest(ID, DAY), columns=[TableColumn("ID", "bigint")], partition_by=[])
 
     assert fitted.columns == (ID, DAY)
     assert fitted.taken == ("ID", None)
 
 
 def test_a_narrower_number_fits_and_a_wider_one_does_not() -> None:
-    assert fit("t", manifest(ID), columns=[Column("id", "int")], partition_by=[]).columns == (ID,)
+    assert fit("t", manifest(ID), columns=[TableColumn("id", "int")], partition_by=[]).columns == (
+        ID,
+    )
     with pytest.raises(TableSchemaError):
-        fit("t", manifest(Column("id", "int")), columns=[ID], partition_by=[])
+        fit("t", manifest(TableColumn("id", "int")), columns=[ID], partition_by=[])
 
 
 def test_all_changed_types_are_told_at_once_with_the_way_out() -> None:
-    changed = [Column("id", "string"), Column("day", "timestamp")]
+    changed = [TableColumn("id", "string"), TableColumn("day", "timestamp")]
 
     with pytest.raises(TableSchemaError) as caught:
         fit("lake/t", manifest(ID, DAY), columns=changed, partition_by=[])
@@ -115,7 +117,7 @@ def test_a_file_needs_a_column_that_is_no_partition() -> None:
 def test_updates_are_refused_where_a_row_could_not_be_found_again(
     keys: list[str], partition_by: list[str], match: str
 ) -> None:
-    window = Column("w", "struct<start:timestamp,end:timestamp>")
+    window = TableColumn("w", "struct<start:timestamp,end:timestamp>")
 
     with pytest.raises(BadRequestError, match=match):
         check_keys("t", columns=[ID, DAY, window], partition_by=partition_by, keys=keys)
@@ -195,7 +197,7 @@ def test_a_plan_has_each_file_once_and_no_group_beyond_the_target_or_over_partit
 
 def test_repairs_drop_strangers_of_ours_only_and_show_what_is_committed() -> None:
     live = DataFile(f"day=1/{SECOND}", rows=1, size_bytes=1, columns=1)
-    known = manifest(ID, files=(live,), retired=(Retired(f"day=1/{FIRST}", 0),))
+    known = manifest(ID, files=(live,), retired=(RetiredFile(f"day=1/{FIRST}", 0),))
     orphan = f"day=1/{2:020}-00000000-0"
 
     repairs = plan_repairs(

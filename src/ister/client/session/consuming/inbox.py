@@ -3,7 +3,8 @@
 Always true: what the broker may send and what was not taken yet are together at most one credit
 window; credit goes back a half window at a time, so that a busy consumer costs one small frame
 for thousands of messages. In pull mode there is credit only for what was asked for. A consumer that
-shares messages with others has a window that grows and shrinks, see `sharing_window`.
+shares messages with others has a window that grows and shrinks, see `sharing_window`. With
+`until_settled` the window also covers what was taken and is not settled.
 """
 
 from collections import deque
@@ -47,6 +48,9 @@ class Inbox:
         self.closed: IsterError | None = None
         self.paused = False
         self.pull = pull
+        # Whether credit goes back when a message is settled, not when it is taken.
+        self.until_settled = False
+        self._unsettled_count = 0
         self.credit_count = credit_count
         self._credit_count_max = credit_count
         self._window: SharingWindow | None = None
@@ -86,7 +90,10 @@ class Inbox:
                 raise self.closed
             return None
         batch = self.batches.popleft()
-        self._owed_count += batch.count
+        if self.until_settled:
+            self._unsettled_count += batch.count
+        else:
+            self._owed_count += batch.count
         self._owed_bytes += batch.size_bytes
         if self._window is not None:
             session = self._session
@@ -95,6 +102,12 @@ class Inbox:
         if self._owed_count >= self._due_count or self._owed_bytes >= self._due_bytes:
             self.pay()
         return batch
+
+    def settle(self, count: int) -> None:
+        """Give back the credit of so many messages that were taken, with `until_settled`."""
+        self._unsettled_count -= count
+        self._owed_count += count
+        self.pay()
 
     def on_deliver(self, batch: Batch) -> None:
         """A batch has come. Raises `ProtocolError` when the broker had no credit for it."""
@@ -167,9 +180,10 @@ class Inbox:
             self.credit_count = self._window.level
             self._set_due()
         self._withdrawing = False
-        # What was asked for and has not come; or a whole window less what was not taken.
+        # What was asked for and has not come; or a whole window less what is here.
         self._asked_count += self._credit_left
-        self._owed_count = self.credit_count - sum(batch.count for batch in self.batches)
+        here_count = sum(batch.count for batch in self.batches) + self._unsettled_count
+        self._owed_count = self.credit_count - here_count
         self._owed_bytes = self._credit_bytes - sum(batch.size_bytes for batch in self.batches)
         self._credit_left = 0
         self.pay()

@@ -18,8 +18,8 @@ from ister.base.errors import (
     ProtocolError,
 )
 from ister.base.limits import (
-    LEVELS,
     MESSAGE_ID_BYTES_MAX,
+    PRIORITY_LEVELS,
     TIMELINE_BYTES,
     TIMELINE_CHANGES_MAX,
     TIMELINE_MESSAGE_BYTES_MAX,
@@ -76,8 +76,10 @@ def put_change(
     topic: str, id: str, due_ms: int, payload: bytes, attributes: Attributes | None, priority: int
 ) -> Change:
     """Return what makes a message, or raise what is wrong with it."""
-    if not 0 <= check_count(priority, "a priority") < LEVELS:
-        raise BadRequestError(f"a priority is 0, which goes first, to {LEVELS - 1}: {priority!r}")
+    if not 0 <= check_count(priority, "a priority") < PRIORITY_LEVELS:
+        raise BadRequestError(
+            f"a priority is 0, which goes first, to {PRIORITY_LEVELS - 1}: {priority!r}"
+        )
     packed = packed_attributes(attributes)
     change = Change(PUT, checked_id(id), due_ms, as_bytes(payload), packed, priority)
     _check_size(topic, change)
