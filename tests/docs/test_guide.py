@@ -13,7 +13,7 @@ from ister.base import BrokerReport, DelayReport
 from ister.base.limits import Limits
 from ister.cli.access import ACCESS_OPTIONS
 from ister.cli.app import make_app
-from ister.server.config import all_settings
+from ister.config import all_settings
 from ister.server.http.metrics import SnapshotCollector
 from ister.server.http.snapshot import Snapshot
 
@@ -74,12 +74,16 @@ def test_the_guide_has_what_every_command_takes_with_its_variable() -> None:
         assert f"\n| `{one.opts[0]} FILE` | `{one.envvar}`" in GUIDE
 
 
-def test_the_guide_has_every_setting_with_its_flag_and_variable() -> None:
+def test_the_guide_has_every_setting_as_the_help_has_it() -> None:
     for one in all_settings():
         if one.part == "limits":
             continue
         place = f"[{one.part}] {one.key}" if one.part else one.key
-        assert f"| `{one.flag}` | `{one.variable}` | `{place}` |" in GUIDE
+        start = f"| `{one.flag}` | `{one.variable}` | `{place}` | {one.shown or 'none'} | "
+        [text] = [line.removeprefix(start) for line in GUIDE.splitlines() if line.startswith(start)]
+        # The sentence of the help, with links, and maybe with more behind it.
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")
+        assert plain.startswith(one.why.replace("`", ""))
 
 
 def test_the_guide_has_every_limit_with_its_default() -> None:

@@ -6,7 +6,8 @@ import os
 import sys
 import time
 
-from ister.server import Addresses, read_config, run_broker
+from ister.config import read_config
+from ister.server import Addresses, run_broker
 from ister.telemetry import configure_log
 
 BUSY_S = 600.0

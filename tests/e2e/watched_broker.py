@@ -18,7 +18,8 @@ from pathlib import Path
 
 from ister.base.limits import MIB
 from ister.codec import encode
-from ister.server import Addresses, read_config, run_broker
+from ister.config import read_config
+from ister.server import Addresses, run_broker
 from ister.telemetry import configure_log
 from ister.wire import Hello, Opcode, OpenProducer, control_frame, publish_frame
 from ister.wire.frames import FrameReader, body_limits

@@ -2,6 +2,15 @@
 
 from ister.base.autocreate import OFF, AutoCreate
 from ister.base.clock import Clock, Timer, housekeeping, is_housekeeping
+from ister.base.dead_letters import (
+    ATTEMPT_ATTRIBUTE,
+    DEAD_LETTER_ATTRIBUTES,
+    OFFSET_ATTRIBUTE,
+    ORIGIN_ATTRIBUTE,
+    OWNER_ATTRIBUTE,
+    PRODUCER_ATTRIBUTE,
+    REASON_ATTRIBUTE,
+)
 from ister.base.hosts import is_loopback
 from ister.base.names import (
     DEFAULT_NAMESPACE,
@@ -45,6 +54,8 @@ from ister.base.streams import (
     StreamSettings,
 )
 from ister.base.text import (
+    NO_SECRETS,
+    did_you_mean,
     hide_secrets,
     printable,
     printable_json,
@@ -88,6 +99,8 @@ from ister.base.variables import (
 
 __all__ = [
     "ADMIN_PORT",
+    "ATTEMPT_ATTRIBUTE",
+    "DEAD_LETTER_ATTRIBUTES",
     "DEFAULT_NAMESPACE",
     "DEFAULT_URL",
     "EARLIEST",
@@ -96,7 +109,13 @@ __all__ = [
     "LATEST",
     "MILLISECONDS_MIN",
     "NATIVE_PORT",
+    "NO_SECRETS",
     "OFF",
+    "OFFSET_ATTRIBUTE",
+    "ORIGIN_ATTRIBUTE",
+    "OWNER_ATTRIBUTE",
+    "PRODUCER_ATTRIBUTE",
+    "REASON_ATTRIBUTE",
     "SYSTEM_NAMESPACE",
     "TLS_CA_VARIABLE",
     "TLS_CERT_VARIABLE",
@@ -139,6 +158,7 @@ __all__ = [
     "check_not_reserved",
     "compile_pattern",
     "delay_us",
+    "did_you_mean",
     "epoch_us",
     "find_partition",
     "full_name",

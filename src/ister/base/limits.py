@@ -99,6 +99,16 @@ FILTERS_BYTES_MAX = 64 * KIB
 GLOB_STARS_MAX = 4
 GLOB_LOOSE_MAX = 16
 
+# Milliseconds since 1970 up to the year 9999, the last that Python knows. Below 2**53, so that any
+# language can have it.
+TIME_MS_MAX = 253_402_300_800_000
+
+# Silence after which a peer is asked for a sign of life.
+HEARTBEAT_MS = 10_000
+# How long to poll for the next small message: the turn of a client between two messages of a
+# conversation, on a busy machine.
+BUSY_POLL_US = 300
+
 # A page of a listing ends with the row that passes this. The largest row, a subscription with all
 # its filters and `LISTED_CONSUMERS_MAX` consumers of at most 450 B, is another 64 KiB + 440 KiB,
 # so that every page fits into a control frame.

@@ -7,6 +7,7 @@ The URL of a store or a database may contain a key or a password, which then get
 """
 
 import re
+from collections.abc import Iterable
 
 # Safe characters that `str.isprintable` rejects: line break, tab, the spaces of typography (French
 # uses narrow ones in numbers), the ideographic space of Chinese and Japanese, and the two joiners.
@@ -27,6 +28,12 @@ _SECRET_NAME = re.compile(
     r"signature|secret|passw(?:or)?d|credential|token|"
     r"(?:access|account|shared|private)[_-]?key|\A(?:sig|sas)\Z",
     re.IGNORECASE,
+)
+
+# What to say to somebody who has put them into the URL of an object store.
+NO_SECRETS = (
+    "credentials and options in the URL are ignored by object stores: set environment variables "
+    "instead (AWS_ACCESS_KEY_ID, AZURE_STORAGE_SAS_TOKEN, ...)"
 )
 
 
@@ -113,3 +120,12 @@ def _escape(one: str) -> str:
 def _json_escape(one: str) -> str:
     units = one.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[slot : slot + 2].hex()}" for slot in range(0, len(units), 2))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word that is nearest to one with a typing error, or nothing."""
+    # Loaded for a mistake only.
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean `{near[0]}`?" if near else ""

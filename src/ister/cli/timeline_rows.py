@@ -3,11 +3,10 @@
 import base64
 from datetime import UTC, datetime, timedelta
 
+from ister.base.limits import TIME_MS_MAX
 from ister.cli.rows import Row
 from ister.client import TimelineLease, TimelineMessage
 
-# Python knows no date from here on. A lease of a message that is due on the last day may end there.
-DATE_MS_END = 253_402_300_800_000
 COLUMNS = (
     "ID", "DUE", "STATE", "VERSION", "GROUP", "PRIORITY", "ATTEMPTS", "HOLDER", "UNTIL", "BYTES",
 )  # fmt: skip
@@ -147,7 +146,8 @@ def _payload_fields(payload: bytes) -> Row:
 
 
 def _iso(time_ms: int) -> str:
-    if time_ms >= DATE_MS_END:
+    # Of a message that is due on the last day, a lease may end there.
+    if time_ms >= TIME_MS_MAX:
         return "after 9999"
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
 

@@ -8,11 +8,10 @@ from ister.objects.folder import LocalStore
 from ister.objects.keyring import FileKeyring
 from ister.objects.local import LocalDisk, LocalFile, make_folder
 from ister.objects.memory import MemoryDisk, MemoryFile
-from ister.objects.opening import NO_SECRETS, open_store, store_options, verify_store
+from ister.objects.opening import open_store, store_options, verify_store
 from ister.objects.verified import VerifiedStore
 
 __all__ = [
-    "NO_SECRETS",
     "Contents",
     "Copied",
     "FileKeyring",

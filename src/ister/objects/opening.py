@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from ister.base import without_secrets
+from ister.base import NO_SECRETS, without_secrets
 from ister.base.errors import ConfigError, ObjectExistsError
 from ister.objects.folder import LocalStore
 from ister.objects.local import LocalDisk
@@ -15,10 +15,6 @@ from ister.objects.memory import MemoryDisk
 if TYPE_CHECKING:
     from ister.objects.remote import RemoteStore
 
-NO_SECRETS = (
-    "credentials and options in the URL are ignored by object stores: set environment variables "
-    "instead (AWS_ACCESS_KEY_ID, AZURE_STORAGE_SAS_TOKEN, ...)"
-)
 REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 

@@ -1,17 +1,7 @@
-"""Doors into the broker, its configuration, and the start-up of a broker process."""
+"""Doors into the broker, and the start-up of a broker process."""
 
 from ister.objects import store_options
 from ister.server.backups import ask_for_backup
-from ister.server.config import (
-    HttpConfig,
-    LogConfig,
-    NativeConfig,
-    ServerConfig,
-    ShutdownConfig,
-    StorageConfig,
-    all_settings,
-    read_config,
-)
 from ister.server.reencrypting import Reencryption, has_other_keys, reencrypt
 from ister.server.restoring import check_restored, restore_folder
 from ister.server.salvaging import Salvaged, salvage_folder
@@ -19,19 +9,11 @@ from ister.server.serve import Addresses, run_broker, run_server
 
 __all__ = [
     "Addresses",
-    "HttpConfig",
-    "LogConfig",
-    "NativeConfig",
     "Reencryption",
     "Salvaged",
-    "ServerConfig",
-    "ShutdownConfig",
-    "StorageConfig",
-    "all_settings",
     "ask_for_backup",
     "check_restored",
     "has_other_keys",
-    "read_config",
     "reencrypt",
     "restore_folder",
     "run_broker",

@@ -18,8 +18,8 @@ from typing import Any
 import structlog
 
 from ister.base.errors import ConfigError, UnauthenticatedError
+from ister.config import SecurityConfig
 from ister.server.certificates import Certificate
-from ister.server.settings import folder, setting
 from ister.server.tokens import Stamp, Tokens, digest_of, find_stamp, load_tokens
 from ister.telemetry import Occasional
 
@@ -31,42 +31,6 @@ UNKNOWN_TOKEN = "unknown token"
 TOKEN_GONE = "the token was taken back"
 # For doors where it is a header, or metadata.
 BEARER_HINT = "send `authorization: Bearer TOKEN`"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig:
-    """TLS and tokens, for all doors."""
-
-    tls_cert: Path | None = field(
-        default=None,
-        metadata=setting(
-            flag="--tls-cert",
-            parse=folder,
-            why="The broker's certificate and those above it, as PEM: all doors then speak TLS.",
-        ),
-    )
-    tls_key: Path | None = field(
-        default=None,
-        metadata=setting(
-            flag="--tls-key", parse=folder, why="The key of --tls-cert, as PEM, without a password."
-        ),
-    )
-    tls_client_ca: Path | None = field(
-        default=None,
-        metadata=setting(
-            flag="--tls-client-ca",
-            parse=folder,
-            why="Authorities, as PEM: clients must show a certificate that one of them signed.",
-        ),
-    )
-    tokens: Path | None = field(
-        default=None,
-        metadata=setting(
-            flag="--tokens",
-            parse=folder,
-            why="Lines of `NAME TOKEN`: every door then asks for one of the tokens.",
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,13 @@ from ister.base import AutoCreate, Clock
 from ister.base.errors import ConfigError, StorageFailedError
 from ister.broker import Broker, RecentBudget
 from ister.codec import keep_freed_memory
+from ister.config import GrpcConfig, ServerConfig
 from ister.metadata import Metadata, SqliteMetadata
 from ister.objects import make_folder
 from ister.server.addresses import check_addresses, explain
 from ister.server.backups import Backups
-from ister.server.config import GrpcConfig, ServerConfig
 from ister.server.native import NativeDoor
+from ister.server.operations import Dispatcher
 from ister.server.security import Authenticator, open_authenticator
 from ister.server.storage import Storages, in_thread
 from ister.server.threads import DaemonExecutor
@@ -112,7 +113,6 @@ def run_broker(config: ServerConfig, *, on_ready: OnReady | None = None) -> None
 async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -> None:
     """As `run_broker`, inside a running event loop whose signals are ours."""
     # Here, because whoever needs only the native door should not pay for a web server.
-    from ister.server.admin import Admin
     from ister.server.http import App, HttpDoor, Sites
 
     keep_freed_memory()
@@ -133,17 +133,17 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
     registry, grpc_door = opening.result()
     broker.schema_check_of = registry.find_check
     registry.on_bound.append(broker.on_bound)
-    admin = Admin(broker, registry)
+    dispatcher = Dispatcher(broker, registry)
     native = NativeDoor(
         broker,
         heartbeat_ms=config.native.heartbeat_ms,
         busy_poll_us=config.native.busy_poll_us,
-        registry=registry,
+        dispatcher=dispatcher,
         authenticator=authenticator,
     )
     doors = Doors(
         native,
-        HttpDoor(App(broker, native, admin, authenticator, Sites(config.http_names))),
+        HttpDoor(App(broker, native, dispatcher, authenticator, Sites(config.http_names))),
         Backups(config.data_folder, storage.sources, now_ms=clock.now_ms),
     )
     try:
@@ -152,14 +152,14 @@ async def run_server(config: ServerConfig, *, on_ready: OnReady | None = None) -
                 broker,
                 registry=registry,
                 metadata=metadata,
-                admin=admin,
+                dispatcher=dispatcher,
                 authenticator=authenticator,
                 connections_max=_grpc_connections_max(config.limits.connections_max, files_max),
             )
         addresses = await _open_doors(config, doors, authenticator)
         # As in `run_broker`, for what the doors have loaded.
         gc.freeze()
-        admin.doors.update(addresses.doors)
+        dispatcher.node.doors.update(addresses.doors)
         await doors.backups.open()
         _write_ready_file(config.ready_file, addresses)
         logger.info("broker_ready", broker=broker.name, **addresses.doors)

@@ -42,6 +42,7 @@ from ister.broker import (
     Workers,
     open_storage,
 )
+from ister.config import ServerConfig
 from ister.log import ChunkBackend, Entry, FileBackend, LogOptions, Place, Store
 from ister.objects import (
     FileKeyring,
@@ -51,7 +52,6 @@ from ister.objects import (
     store_options,
     verify_store,
 )
-from ister.server.config import ServerConfig
 from ister.server.restoring import check_restored
 from ister.server.store_process import StoreProcess
 from ister.timeline import FILE_NAME, SqliteStore, TopicRow, postgres_timelines

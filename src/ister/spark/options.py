@@ -25,7 +25,7 @@ from ister.base import (
     parse_topic,
 )
 from ister.base.errors import BadNameError, ConfigError
-from ister.base.limits import MIB
+from ister.base.limits import MIB, TIME_MS_MAX
 from ister.spark.clients import BrokerEndpoint
 
 # How long `latestOffset` waits for something new. Spark asks again at once, and stops a query
@@ -65,8 +65,6 @@ _LATEST = -1
 _EARLIEST = -2
 _T = TypeVar("_T")
 _DIGITS = re.compile(r"-?\d+")
-# The end of the year 9999: what Python has dates for.
-_TIME_MS_MAX = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +374,7 @@ def parse_time_ms(text: str) -> int:
         if time.tzinfo is None:
             raise ValueError(f"{text!r} has no time zone: write {time.isoformat()}Z")
         found = round(time.timestamp() * 1000)
-    if not 0 <= found < _TIME_MS_MAX:
+    if not 0 <= found < TIME_MS_MAX:
         raise ValueError(f"{text!r} is before 1970, or after 9999: are these milliseconds?")
     return found
 

@@ -20,6 +20,7 @@ from ister.broker import (
 from ister.log import Disk, FileBackend, LogOptions
 from ister.registry import Registry
 from ister.server.native import NativeDoor, NativeSession
+from ister.server.operations import Dispatcher
 from ister.telemetry import library_logger
 from ister.timeline import MemoryStore, Store
 
@@ -65,12 +66,13 @@ class Engine:
         self.broker.adopt_timelines(
             WithStore(store, InlineWorker(call_soon)), store.topics(), call_soon=call_soon
         )
+        logger = library_logger("ister.testing")
         self.door = NativeDoor(
             self.broker,
             # Polling would take turns of the loop, and a core, from the test.
             busy_poll_us=0,
-            registry=registry,
-            logger=library_logger("ister.testing"),
+            dispatcher=Dispatcher(self.broker, registry, logger=logger),
+            logger=logger,
         )
         self._sessions: WeakSet[NativeSession] = WeakSet()
 

@@ -2,10 +2,7 @@
 
 import msgspec
 
-# The topic it comes from, how often it was leased there, and why it is dead.
-ORIGIN = "x-original-topic"
-ATTEMPT = "x-delivery-attempt"
-REASON = "x-failure-reason"
+from ister.base import ATTEMPT_ATTRIBUTE, ORIGIN_ATTRIBUTE, REASON_ATTRIBUTE
 
 
 def letter_attributes(packed: bytes, origin: str, attempt: int, reason: str) -> bytes:
@@ -13,7 +10,10 @@ def letter_attributes(packed: bytes, origin: str, attempt: int, reason: str) -> 
     found = _unpack(packed)
     if found is None:
         return packed
-    return _pack(found | {ORIGIN: origin, ATTEMPT: str(attempt), REASON: reason})
+    return _pack(
+        found
+        | {ORIGIN_ATTRIBUTE: origin, ATTEMPT_ATTRIBUTE: str(attempt), REASON_ATTRIBUTE: reason}
+    )
 
 
 def original_attributes(packed: bytes) -> bytes:
@@ -21,14 +21,14 @@ def original_attributes(packed: bytes) -> bytes:
     found = _unpack(packed)
     if not found:
         return packed
-    added = (ORIGIN, ATTEMPT, REASON)
+    added = (ORIGIN_ATTRIBUTE, ATTEMPT_ATTRIBUTE, REASON_ATTRIBUTE)
     kept = {name: text for name, text in found.items() if name not in added}
     return _pack(kept) if kept else b""
 
 
 def find_origin(packed: bytes) -> str | None:
     """Return the topic that a dead letter comes from, if it says so."""
-    return (_unpack(packed) or {}).get(ORIGIN)
+    return (_unpack(packed) or {}).get(ORIGIN_ATTRIBUTE)
 
 
 def _unpack(packed: bytes) -> dict[str, str] | None:

@@ -68,6 +68,7 @@ from ister.wire.cron import (
     PreviewCron,
     crons_of,
 )
+from ister.wire.dead_letters import RedriveSubscription, SubscriptionRedriven
 from ister.wire.delayed import SendDelayed
 from ister.wire.frames import (
     ACK,
@@ -273,6 +274,7 @@ __all__ = [
     "Purged",
     "ReaderEnded",
     "ReaderOpened",
+    "RedriveSubscription",
     "RedriveTimeline",
     "Refusal",
     "RegisterSchema",
@@ -301,6 +303,7 @@ __all__ = [
     "StreamLocated",
     "Subscribe",
     "Subscribed",
+    "SubscriptionRedriven",
     "Subscriptions",
     "TimeTold",
     "TimedRun",

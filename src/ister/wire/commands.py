@@ -24,6 +24,7 @@ from ister.base import (
 from ister.base.errors import FieldValue, IsterError, ProtocolError, from_wire
 from ister.base.limits import ACKS_PER_FRAME_MAX, IN_FLIGHT_COUNT_MAX, KEPT_COUNT_MAX
 from ister.wire.cron import CronCommand
+from ister.wire.dead_letters import DeadLetterCommand
 from ister.wire.delayed import SendDelayed
 from ister.wire.layouts import LayoutCommand
 from ister.wire.schemas import SchemaCommand
@@ -563,6 +564,7 @@ Command: TypeAlias = (
     | StagingCommand
     | TimelineCommand
     | CronCommand
+    | DeadLetterCommand
     | SendDelayed
 )
 

@@ -15,10 +15,10 @@ from tests.unit.log.harness import Bench
 from ister.base.errors import ConfigError, ObjectExistsError, StorageTakenError
 from ister.base.limits import Limits
 from ister.broker import Broker
+from ister.config import ServerConfig, StorageConfig
 from ister.log import ChunkBackend
 from ister.objects import verify_store
 from ister.objects.remote import ATTEMPTS_MAX
-from ister.server.config import ServerConfig, StorageConfig
 from ister.server.storage import Storages
 from ister.telemetry import SystemClock
 

@@ -14,10 +14,10 @@ from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.metadata import MemoryMetadata
 from ister.registry import Registry
-from ister.server.admin import Admin
 from ister.server.grpc import GrpcDoor, server
 from ister.server.grpc.messages import message
 from ister.server.http2 import ErrorCode
+from ister.server.operations import Dispatcher
 from ister.telemetry import SystemClock
 
 pytestmark = pytest.mark.e2e
@@ -51,7 +51,7 @@ async def open_doors() -> AsyncIterator[Open]:
                 broker,
                 registry=registry,
                 metadata=MemoryMetadata(),
-                admin=Admin(broker, registry),
+                dispatcher=Dispatcher(broker, registry),
                 connections_max=CONNECTIONS_MAX,
             )
             stack.push_async_callback(doors.close, 0.0)

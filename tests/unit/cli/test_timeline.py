@@ -2,7 +2,8 @@
 
 import pytest
 
-from ister.cli.timeline_rows import DATE_MS_END, state_of, timeline_row
+from ister.base.limits import TIME_MS_MAX
+from ister.cli.timeline_rows import state_of, timeline_row
 from ister.client import TimelineMessage
 
 DUE_MS = 1_000_000
@@ -70,8 +71,8 @@ def test_a_payload_that_is_no_text_is_base64_in_a_row() -> None:
 
 
 def test_a_date_that_python_does_not_know_is_shown() -> None:
-    last = timeline_row("/default/a", message(due_ms=DATE_MS_END - 1), 0)
-    beyond = timeline_row("/default/a", message(due_ms=DATE_MS_END), 0)
+    last = timeline_row("/default/a", message(due_ms=TIME_MS_MAX - 1), 0)
+    beyond = timeline_row("/default/a", message(due_ms=TIME_MS_MAX), 0)
 
     assert last["due"] == "9999-12-31T23:59:59.999+00:00"
     assert beyond["due"] == "after 9999"

@@ -14,7 +14,6 @@ from ister.base.errors import IsterError, ReservedNamespaceError
 from ister.codec import encode
 from ister.metadata import MemoryMetadata
 from ister.registry import Registry
-from ister.server.admin import Admin
 from ister.server.grpc.admin_policies import FailurePolicy, apply_policy
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.admin_topics import TopicAdmin
@@ -25,9 +24,10 @@ from ister.server.grpc.roll import Roll
 from ister.server.grpc.schemas import SchemaRefs
 from ister.server.grpc.status import Refusal
 from ister.server.http import App
-from ister.server.http.resources.table import ROUTES
+from ister.server.http.api import ROUTES
 from ister.server.http.routes import PREFIX
 from ister.server.native import NativeDoor
+from ister.server.operations import Dispatcher
 from ister.testing import MemoryBroker
 from ister.wire import Command
 
@@ -164,8 +164,8 @@ CHANGING = {
 }  # fmt: skip
 # Of subscriptions and bindings: none can be made in `/system`, so there are none to change.
 OF_WHAT_CANNOT_BE = {
-    "DeleteSubscription", "DropCursor", "PauseSubscription", "SaveCursor", "Seek", "UnbindSchema",
-    "UpdateSubscription",
+    "DeleteSubscription", "DropCursor", "PauseSubscription", "RedriveSubscription", "SaveCursor",
+    "Seek", "UnbindSchema", "UpdateSubscription",
 }  # fmt: skip
 READING = {
     "CountTimeline", "GetFromTimeline", "GetSchemaBinding", "ListCron", "ListSubscriptions",
@@ -197,9 +197,9 @@ BODIES: dict[str, Any] = {
     "bind_topic": {"subject": "orders"},
 }
 HTTP = [
-    one
+    one.operation.spec
     for one in ROUTES.table
-    if one.method != "GET" and ("{namespace}" in one.path and "{topic}" in one.path)
+    if one.operation.spec.method != "GET" and "topics/{topic}" in one.operation.spec.path
 ]
 
 
@@ -213,7 +213,9 @@ async def test_http_cannot_change_anything_in_system(
     broker: MemoryBroker, route: Any, topic: str
 ) -> None:
     registry = await Registry.open(MemoryMetadata(), now_ms=broker.clock.now_ms)
-    call = Caller(App(broker.engine, NativeDoor(broker.engine), Admin(broker.engine, registry)))
+    call = Caller(
+        App(broker.engine, NativeDoor(broker.engine), Dispatcher(broker.engine, registry))
+    )
     before = state(broker)
     path = route.path.replace("{namespace}", "system").replace("{topic}", topic)
     for name in ("subscription", "name", "partition", "snapshot"):
@@ -240,7 +242,7 @@ async def danube(broker: MemoryBroker) -> dict[str, Any]:
     roll = Roll(metadata, broker.clock.now_ms)
     producers = Producers(engine, roll, SchemaRefs(registry), waiting_bytes_max=1_000)
     consumers = Consumers(engine, roll, settings.acks)
-    topics = TopicAdmin(Admin(engine, registry), settings)
+    topics = TopicAdmin(Dispatcher(engine, registry), settings)
     return {"create": producers.create, "subscribe": consumers.subscribe, **topics.handlers()}
 
 

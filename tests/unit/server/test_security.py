@@ -10,12 +10,11 @@ from structlog.testing import capture_logs
 from tests.e2e.certificates import Certificates, make_certificates
 
 from ister.base.errors import ConfigError, UnauthenticatedError
-from ister.server import ServerConfig, read_config
+from ister.config import SecurityConfig, ServerConfig, read_config
 from ister.server.security import (
     LOOK_MS,
     Authenticator,
     Pass,
-    SecurityConfig,
     bearer,
     open_authenticator,
 )

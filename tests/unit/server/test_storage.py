@@ -13,10 +13,11 @@ from ister.base.errors import BadRequestError, ConfigError
 from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.cli.serve import _show_banner, places
+from ister.config import ServerConfig, StorageConfig
 from ister.log import Buffer, Entry, Kind
 from ister.objects import LocalStore, MemoryDisk, VerifiedStore
-from ister.server import ServerConfig, StorageConfig, store_options
 from ister.server import storage as module
+from ister.server import store_options
 from ister.server.backups import pin
 from ister.server.serve import Addresses
 from ister.server.storage import (

@@ -69,6 +69,7 @@ from ister.wire import (
     PurgeTopic,
     ReaderEnded,
     ReaderOpened,
+    RedriveSubscription,
     RegisterSchema,
     SaveCursor,
     SchemaBound,
@@ -90,6 +91,7 @@ from ister.wire import (
     StreamLocated,
     Subscribe,
     Subscribed,
+    SubscriptionRedriven,
     Subscriptions,
     TopicNumber,
     Topics,
@@ -302,6 +304,10 @@ COMMANDS: dict[str, Command] = {
     "save_cursor": SaveCursor(
         topic="/default/orders", subscription="billing", name="before-the-sale"
     ),
+    "redrive_subscription": RedriveSubscription(
+        topic="/default/orders", subscription="billing", count=100
+    ),
+    "subscription_redriven": SubscriptionRedriven(messages=37),
     "drop_cursor": DropCursor(
         topic="/default/orders", subscription="billing", name="before-the-sale"
     ),

@@ -23,6 +23,7 @@ from ister.client.session import (
     Seconds,
     SubscriptionSettings,
     SubscriptionTypeName,
+    check_count,
     check_topic,
     chosen_settings,
     offset_of,
@@ -46,10 +47,12 @@ from ister.wire import (
     PauseSubscription,
     Purged,
     PurgeTopic,
+    RedriveSubscription,
     SaveCursor,
     Seek,
     StreamHead,
     StreamLocated,
+    SubscriptionRedriven,
     Subscriptions,
     Topics,
     UpdateSubscription,
@@ -227,6 +230,19 @@ class Administration(ABC):
         """Forget a saved cursor."""
         command = DropCursor(topic=check_topic(topic), subscription=subscription, name=name)
         await self.link.call(command, Done)
+
+    async def redrive(self, topic: str, subscription: str, *, count: int | None = None) -> int:
+        """Move dead letters of a subscription back to where they came from: all, or `count`.
+
+        Returns how many it were. Each is sent back and taken from the dead letters in one step.
+        Raises `SubscriptionNotFoundError` if there is neither the subscription nor a dead letter.
+        """
+        if count is not None:
+            check_count(count, "count", least=1)
+        command = RedriveSubscription(
+            topic=check_topic(topic), subscription=subscription, count=count or 0
+        )
+        return (await self.link.call(command, SubscriptionRedriven)).messages
 
     async def create_namespace(self, namespace: str) -> None:
         """Make a namespace."""

@@ -21,7 +21,6 @@ from ister.client.aio.pool import ProducerPool
 from ister.client.aio.producer import Producer, ValueT, Writing
 from ister.client.aio.reader import Reader
 from ister.client.aio.reading import Reading
-from ister.client.aio.redrive import redrive
 from ister.client.aio.requesters import Requesters
 from ister.client.aio.schemas import Schemas
 from ister.client.aio.service import (
@@ -490,10 +489,3 @@ class Client(Administration):
         Those that do not answer within `timeout` seconds are left out.
         """
         return await find_services(self, pattern, timeout)
-
-    async def redrive(self, topic: str, subscription: str, *, count: int | None = None) -> int:
-        """Move dead letters of a subscription back to where they came from: all, or `count`.
-
-        Returns how many it were. Each is sent back and taken from the dead letters in one step.
-        """
-        return await redrive(self, topic, subscription, count)

@@ -24,6 +24,7 @@ from ister.wire import (
     Command,
     FinishLeases,
     PublishStages,
+    RedriveSubscription,
     SendDelayed,
     control_frame,
     decode_command,
@@ -37,11 +38,11 @@ COMES_BACK = (ConnectionLostError, GoingAwayError)
 CALL_HINT = "see whether it was carried out, and repeat it if not"
 
 
-# These have up to 1 GiB written or checked before they are answered: 50 s at 21 MB/s, which a slow
-# schema takes, and six times that for a disk that others use as well. Hearts beat meanwhile: a
-# broker that is gone is noticed as soon as with any other command.
+# These have up to 1 GiB, or all dead letters of a subscription, written or checked before they are
+# answered: 50 s at 21 MB/s, which a slow schema takes, and six times that for a disk that others
+# use as well. Hearts beat meanwhile: a broker that is gone is noticed as with any other command.
 LONG_MS = 300_000
-LONG = (CloseStage, PublishStages)
+LONG = (CloseStage, PublishStages, RedriveSubscription)
 
 
 # Made of columns, a thousand messages each: whoever makes them has checked every value.

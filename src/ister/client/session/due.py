@@ -4,11 +4,10 @@ from datetime import timedelta
 
 from ister.base import Seconds, Time, delay_us, epoch_us
 from ister.base.errors import BadRequestError
+from ister.base.limits import TIME_MS_MAX
 
 # A point in time, or a timedelta from now.
 When = Time | timedelta
-# Milliseconds since 1970 up to the year 9999, which is the last that Python knows.
-DUE_MS_MAX = 253_402_300_800_000
 
 
 def due_ms_of(
@@ -30,7 +29,7 @@ def due_ms_of(
         due_ms = -(-epoch_us(at, *names) // 1000)
     else:
         due_ms = now_ms
-    if due_ms >= DUE_MS_MAX:
+    if due_ms >= TIME_MS_MAX:
         wrong = at if after is None else after
         raise BadRequestError(f"{names[after is not None]} {wrong!r} is later than the year 9999")
     return due_ms

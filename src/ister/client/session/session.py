@@ -31,7 +31,7 @@ from ister.base.errors import (
     TopicExistsError,
     VersionError,
 )
-from ister.base.limits import MIB, PRODUCER_BATCH_BYTES, TOPIC_ALIASES_MAX
+from ister.base.limits import HEARTBEAT_MS, MIB, PRODUCER_BATCH_BYTES, TOPIC_ALIASES_MAX
 from ister.client.session.calls import CALL_HINT, COMES_BACK, Calls, OnReply, ignore
 from ister.client.session.consuming.receivers import Receivers
 from ister.client.session.events import Event
@@ -75,8 +75,7 @@ from ister.wire import (
     runs_of,
 )
 
-# Until the broker has said what it wants.
-HEARTBEAT_MS = 10_000
+# Until the broker has said what it wants, as also the heartbeat.
 MESSAGE_BYTES_MAX = 8 * MIB
 # The client takes whatever batch a broker may be configured to send.
 RECEIVE_BATCH_BYTES_MAX = 64 * MIB + 4_096

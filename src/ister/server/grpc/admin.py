@@ -4,32 +4,34 @@ A broker that stands alone answers as Danube's does: what needs a second broker 
 or FAILED_PRECONDITION.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ister.server.admin import BROKER_ID, Admin
-from ister.server.grpc.admin_codes import refusing
+from ister.operations import ListBrokers, ListNamespaces
+from ister.server.grpc.admin_codes import caller_of, refusing
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.admin_subscriptions import SubscriptionAdmin
 from ister.server.grpc.admin_topics import NamespaceAdmin, TopicAdmin
 from ister.server.grpc.calls import Method
 from ister.server.grpc.messages import Handler, message, service
 from ister.server.grpc.status import Refusal, StatusCode
+from ister.server.operations import BROKER_ID, Dispatcher
 
 _ALONE = "this broker stands alone: there is no cluster to ask about or to change"
 _NO_ROLES = "this version knows no roles and bindings: everybody may do everything"
 
 
-def admin_services(admin: Admin, settings: SubscriptionSettings) -> dict[str, Method]:
+def admin_services(dispatcher: Dispatcher, settings: SubscriptionSettings) -> dict[str, Method]:
     """Return all services of the admin port, the schema registry apart."""
     topics = {
-        **TopicAdmin(admin, settings).handlers(),
-        **SubscriptionAdmin(admin, settings).handlers(),
+        **TopicAdmin(dispatcher, settings).handlers(),
+        **SubscriptionAdmin(dispatcher, settings).handlers(),
     }
     return {
-        **service("danube_admin.BrokerAdmin", BrokerAdmin(admin).handlers()),
+        **service("danube_admin.BrokerAdmin", BrokerAdmin(dispatcher).handlers()),
         **service("danube_admin.ClusterAdmin", _all_refused(_ALONE, *_CLUSTER)),
-        **service("danube_admin.NamespaceAdmin", NamespaceAdmin(admin).handlers()),
+        **service("danube_admin.NamespaceAdmin", NamespaceAdmin(dispatcher).handlers()),
         **service("danube_admin.TopicAdmin", topics),
         **service("danube_admin.SecurityAdmin", _all_refused(_NO_ROLES, *_SECURITY)),
     }
@@ -38,8 +40,8 @@ def admin_services(admin: Admin, settings: SubscriptionSettings) -> dict[str, Me
 class BrokerAdmin:
     """`danube_admin.BrokerAdmin`."""
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return what answers each method."""
@@ -52,28 +54,30 @@ class BrokerAdmin:
             **_all_refused(_ALONE, "GetClusterBalance", "TriggerRebalance"),
         }
 
-    async def _list(self, _request: Any, _: object) -> Any:
+    async def _list(self, _request: Any, call: Any) -> Any:
+        page = await self._dispatcher.run(ListBrokers(), caller_of(call))
         info = message("danube_admin.BrokerInfo")
         return message("danube_admin.BrokerListResponse")(
             brokers=[
                 info(
                     broker_id=str(row.id),
-                    broker_addr=self._admin.advertised or _url(row.grpc),
+                    broker_addr=self._dispatcher.node.advertised or _url(row.grpc),
                     broker_role="Cluster_Leader",
                     admin_addr=_url(row.admin),
                     metrics_addr=row.http,
                     broker_status=row.status,
                 )
-                for row in self._admin.brokers()
+                for row in page.rows
             ]
         )
 
     async def _leader(self, _request: Any, _: object) -> Any:
         return message("danube_admin.BrokerResponse")(leader=str(BROKER_ID))
 
-    async def _namespaces(self, _request: Any, _: object) -> Any:
-        names = self._admin.namespaces.names()
-        return message("danube_admin.NamespaceListResponse")(namespaces=names)
+    async def _namespaces(self, _request: Any, call: Any) -> Any:
+        every = ListNamespaces(limit=sys.maxsize)
+        page = await self._dispatcher.run(every, caller_of(call))
+        return message("danube_admin.NamespaceListResponse")(namespaces=page.rows)
 
     async def _unload(self, request: Any, _: object) -> None:
         if not request.broker_id:

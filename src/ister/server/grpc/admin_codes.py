@@ -1,11 +1,12 @@
-"""Where a method of Danube answers with other status codes than `status` has them."""
+"""How methods of Danube's admin API are called, and where they answer with other status codes."""
 
 from typing import Any
 
 from ister.base.errors import IsterError
-from ister.server.admin import waiting
+from ister.server import operations
 from ister.server.grpc.messages import Handler
 from ister.server.grpc.status import Refusal, StatusCode
+from ister.server.operations import INSIDE, Caller
 
 # What an error is answered with, the first class that it is of.
 Codes = tuple[tuple[type[IsterError], StatusCode], ...]
@@ -26,11 +27,16 @@ def coded(handler: Handler, codes: Codes) -> Handler:
     return call
 
 
+def caller_of(call: Any) -> Caller:
+    """Return who has made a call."""
+    return INSIDE if call is None else Caller("grpc", call.shown.name, call.peer())
+
+
 def whole(handler: Handler) -> Handler:
     """Return `handler`, which ends what it has begun also when the client goes away meanwhile."""
 
     async def call(request: Any, context: Any) -> Any:
-        return await waiting.whole(handler(request, context))
+        return await operations.whole(handler(request, context))
 
     return call
 

@@ -1,31 +1,45 @@
 """Danube's admin services of namespaces and topics."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import msgspec
 
-from ister.base import find_partition, parse_topic
+from ister.base import find_partition, parse_topic, partition_name
 from ister.base.errors import (
     BadNameError,
     BadRequestError,
     ConflictError,
     InvalidError,
     IsterError,
+    TopicExistsError,
 )
-from ister.server.admin import BROKER_ID, Admin
-from ister.server.grpc.admin_codes import Codes, coded, refusing, whole
+from ister.operations import (
+    PAGE_MAX,
+    CreateNamespace,
+    CreateTopic,
+    DeleteNamespace,
+    DeleteTopic,
+    DescribeNamespace,
+    DescribeTopic,
+    GrowTopic,
+    ListTopics,
+    ListTopicsOfNamespace,
+    Operation,
+    Right,
+    TopicPage,
+)
+from ister.server.grpc.admin_codes import Codes, caller_of, coded, refusing, whole
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.messages import Handler, message
 from ister.server.grpc.status import Refusal, StatusCode
+from ister.server.operations import BROKER_ID, Caller, Dispatcher
 
-if TYPE_CHECKING:
-    from ister.registry import Registry
-
+StreamOrLive = Literal["live", "stream"]
 # By their numbers on the wire.
-STRATEGIES = ("live", "stream")
+STRATEGIES: tuple[StreamOrLive, ...] = ("live", "stream")
 DELIVERY = {"live": "NonReliable", "stream": "Reliable"}
 
 # What Danube answers when something cannot be made or removed, whatever the reason; a storm that
@@ -40,8 +54,8 @@ CHANGING: Codes = (
 class NamespaceAdmin:
     """`danube_admin.NamespaceAdmin`."""
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return what answers each method."""
@@ -52,31 +66,32 @@ class NamespaceAdmin:
             "DeleteNamespace": coded(self._delete, CHANGING),
         }
 
-    async def _topics(self, request: Any, _: object) -> Any:
-        self._admin.namespaces.check(request.name)
-        names = sorted(topic.name for topic in self._admin.topics.find(namespace=request.name))
+    async def _topics(self, request: Any, call: Any) -> Any:
+        names = await _kinds(self._dispatcher, caller_of(call), request.name)
         # Here, and only here, Danube leaves out the first slash.
         return message("danube_admin.TopicListResponse")(topics=[name[1:] for name in names])
 
-    async def _policies(self, request: Any, _: object) -> Any:
-        policies = self._admin.namespaces.policies(request.name)
-        text = msgspec.json.encode(policies).decode()
+    async def _policies(self, request: Any, call: Any) -> Any:
+        found = await self._dispatcher.run(DescribeNamespace(request.name), caller_of(call))
+        text = msgspec.json.encode(found.policies).decode()
         return message("danube_admin.PolicyResponse")(policies=text)
 
-    async def _create(self, request: Any, _: object) -> Any:
-        await self._admin.namespaces.create(request.name)
+    async def _create(self, request: Any, call: Any) -> Any:
+        asked = CreateNamespace(request.name, exist_ok=False)
+        await self._dispatcher.run(asked, caller_of(call))
         return message("danube_admin.NamespaceResponse")(success=True)
 
-    async def _delete(self, request: Any, _: object) -> Any:
-        await self._admin.namespaces.delete(request.name)
+    async def _delete(self, request: Any, call: Any) -> Any:
+        await self._dispatcher.run(DeleteNamespace(request.name), caller_of(call))
         return message("danube_admin.NamespaceResponse")(success=True)
 
 
 class TopicAdmin:
     """The methods of `danube_admin.TopicAdmin` that are about topics."""
 
-    def __init__(self, admin: Admin, settings: SubscriptionSettings) -> None:
-        self._admin = admin
+    def __init__(self, dispatcher: Dispatcher, settings: SubscriptionSettings) -> None:
+        self._dispatcher = dispatcher
+        self._broker = dispatcher.node.broker
         self._settings = settings
         self._making = asyncio.Lock()
 
@@ -96,72 +111,52 @@ class TopicAdmin:
 
     # Topics
 
-    async def _list(self, request: Any, _: object) -> Any:
-        self._admin.namespaces.check(request.name)
-        return self._infos(namespace=request.name)
+    async def _list(self, request: Any, call: Any) -> Any:
+        return _infos(await _kinds(self._dispatcher, caller_of(call), request.name))
 
-    async def _list_of_broker(self, request: Any, _: object) -> Any:
+    async def _list_of_broker(self, request: Any, call: Any) -> Any:
         if request.broker_id != str(BROKER_ID):
             text = f"there is no broker {request.broker_id[:40]!r}: see ListBrokers"
             raise Refusal(StatusCode.NOT_FOUND, text)
-        return self._infos()
+        return _infos(await _kinds(self._dispatcher, caller_of(call), None))
 
-    def _infos(self, *, namespace: str = "") -> Any:
-        info = message("danube_admin.TopicInfo")
-        found = {t.name: t.kind for t in self._admin.topics.find(namespace=namespace)}
-        return message("danube_admin.TopicInfoListResponse")(
-            topics=[
-                info(name=name, broker_id=str(BROKER_ID), delivery=DELIVERY[kind])
-                for name, kind in sorted(found.items())
-            ]
-        )
-
-    async def _create(self, request: Any, _: object) -> Any:
+    async def _create(self, request: Any, call: Any) -> Any:
         name = parse_topic(request.name)
         kind = _kind_of(request)
-        subject = self._known_subject(request)
         partition = find_partition(name)
+        asked: CreateTopic | GrowTopic
         if partition is None:
-            self._admin.topics.check_new(name)
-            await self._make(
-                name, subject, lambda: self._admin.topics.create(name, kind=kind, exist_ok=False)
-            )
+            asked = CreateTopic(name, kind, exist_ok=False)
         else:
             # To Danube, a partitioned topic is but the partitions that happen to be there.
             base, number = partition
-            self._admin.topics.check_next(base, number)
-            await self._make(
-                base, subject, lambda: self._admin.topics.add_partition(base, number, kind=kind)
-            )
+            self._check_next(base, number)
+            if number:
+                asked = GrowTopic(base, number + 1, kind=kind)
+            else:
+                asked = CreateTopic(base, kind, partitions=1, exist_ok=False)
+        await self._make(asked, request.schema_subject, caller_of(call))
         return message("danube_admin.TopicResponse")(success=True)
 
-    async def _create_partitioned(self, request: Any, _: object) -> Any:
+    async def _create_partitioned(self, request: Any, call: Any) -> Any:
         if not request.partitions:
             raise BadRequestError("a partitioned topic has 1 partition or more")
         name, partitions = parse_topic(request.base_name), request.partitions
-        kind = _kind_of(request)
-        subject = self._known_subject(request)
-        self._admin.topics.check_new(name)
-        await self._make(
-            name,
-            subject,
-            lambda: self._admin.topics.create(
-                name, kind=kind, partitions=partitions, exist_ok=False
-            ),
-        )
+        asked = CreateTopic(name, _kind_of(request), partitions=partitions, exist_ok=False)
+        await self._make(asked, request.schema_subject, caller_of(call))
         return message("danube_admin.TopicResponse")(success=True)
 
-    async def _delete(self, request: Any, _: object) -> Any:
-        await self._admin.topics.delete(request.name)
+    async def _delete(self, request: Any, call: Any) -> Any:
+        await self._dispatcher.run(DeleteTopic(request.name), caller_of(call))
         # The topic is gone. What is left of its settings has no effect, and goes at the next start.
         with suppress(IsterError):
             await self._settings.forget(request.name)
         return message("danube_admin.TopicResponse")(success=True)
 
-    async def _describe(self, request: Any, _: object) -> Any:
+    async def _describe(self, request: Any, call: Any) -> Any:
         # Raises for a timeline, which Danube has no word for.
-        self._admin.broker.catalog.get(request.name)
-        found = self._admin.topics.describe(request.name)
+        self._broker.catalog.get(request.name)
+        found = await self._dispatcher.run(DescribeTopic(request.name), caller_of(call))
         response = message("danube_admin.DescribeTopicResponse")(
             name=found.topic,
             subscriptions=found.subscriptions,
@@ -176,25 +171,31 @@ class TopicAdmin:
             response.compatibility_mode = found.schema.mode
         return response
 
-    def _known_subject(self, request: Any) -> str:
-        """Return the subject that a topic is to be bound to, empty for none; it must be there."""
-        subject: str = request.schema_subject
-        if subject:
-            registry_of(self._admin).subject(subject)
-        return subject
+    def _check_next(self, name: str, partition: int) -> None:
+        """Raise unless a partitioned topic, there or not, can have that partition next."""
+        count = self._broker.partition_count(name)
+        if not count:
+            self._broker.catalog.check_new(name)
+        if partition < count:
+            raise TopicExistsError(partition_name(name, partition), f"among {count} partitions")
+        if partition > count:
+            raise BadRequestError(f"the next partition of {name!r} is {count}, not {partition}")
 
-    async def _make(
-        self, topic: str, subject: str, make: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def _make(self, asked: CreateTopic | GrowTopic, subject: str, caller: Caller) -> None:
         """Make a topic, or a partition of it, that follows a subject if one is named: or neither.
 
         It is bound before, so that no message comes first; and as a producer of Danube's would
         bind it: what does not fit is only told. A topic that is bound already stays as it is.
         """
+        operation: Operation[Any] = asked
         if not subject:
-            await make()
+            await self._dispatcher.run(operation, caller)
             return
-        registry = registry_of(self._admin)
+        registry, topic = self._dispatcher.node.registry, asked.topic
+        registry.subject(subject)  # It must be there, and the topic must not.
+        if isinstance(asked, CreateTopic):
+            self._broker.catalog.check_new(topic)
+        self._dispatcher.admit(caller, Right.MANAGE, "bind_topic", topic)
         # One after the other: who finds the topic there must not unbind it for who has made it.
         async with self._making:
             was_bound = registry.find_binding(topic) is not None
@@ -202,21 +203,41 @@ class TopicAdmin:
                 topic, subject, policy="warn", validate_payload=False, replace=False
             )
             try:
-                await make()
+                await self._dispatcher.run(operation, caller)
             except IsterError:
                 if not was_bound:
                     await registry.on_topic_deleted(binding)
                 raise
 
 
-def registry_of(admin: Admin) -> "Registry":
-    """Return the schema registry, or raise: a broker may have none."""
-    if admin.registry is None:
-        raise BadRequestError("this broker keeps no schemas")
-    return admin.registry
+async def _kinds(dispatcher: Dispatcher, caller: Caller, namespace: str | None) -> dict[str, str]:
+    """Return the topics of a namespace, or all, with their kinds: those that Danube knows."""
+    kinds: dict[str, str] = {}
+    after = ""
+    while True:
+        asked: Operation[TopicPage]
+        if namespace is None:
+            asked = ListTopics(limit=PAGE_MAX, after=after)
+        else:
+            asked = ListTopicsOfNamespace(namespace=namespace, limit=PAGE_MAX, after=after)
+        page = await dispatcher.run(asked, caller)
+        kinds |= {row.topic: row.kind for row in page.rows if row.kind in DELIVERY}
+        after = page.next
+        if not after:
+            return kinds
 
 
-def _kind_of(request: Any) -> str:
+def _infos(kinds: Mapping[str, str]) -> Any:
+    info = message("danube_admin.TopicInfo")
+    return message("danube_admin.TopicInfoListResponse")(
+        topics=[
+            info(name=name, broker_id=str(BROKER_ID), delivery=DELIVERY[kind])
+            for name, kind in kinds.items()
+        ]
+    )
+
+
+def _kind_of(request: Any) -> StreamOrLive:
     number: int = request.dispatch_strategy
     if number not in range(len(STRATEGIES)):
         raise BadRequestError(f"dispatch strategy {number} is not one of 0, 1")

@@ -6,11 +6,11 @@ that asks for too much is refused by name; nothing is held for a client beyond i
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ister.broker import Broker
 from ister.metadata import Metadata
-from ister.server.admin import Admin
 from ister.server.grpc.admin import admin_services
 from ister.server.grpc.admin_settings import SubscriptionSettings
 from ister.server.grpc.calls import Method
@@ -22,6 +22,7 @@ from ister.server.grpc.registry import registry_service
 from ister.server.grpc.roll import ConsumerRecord, ProducerRecord, Roll, live_topics
 from ister.server.grpc.schemas import SchemaRefs
 from ister.server.grpc.server import GrpcServer
+from ister.server.operations import Dispatcher, topic_exists, topic_identity
 from ister.server.security import Authenticator
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class GrpcDoor:
         *,
         registry: "Registry",
         metadata: Metadata,
-        admin: Admin,
+        dispatcher: Dispatcher,
         authenticator: Authenticator | None = None,
         connections_max: int | None = None,
     ) -> None:
@@ -53,12 +54,14 @@ class GrpcDoor:
         self._connections_max = connections_max or broker.limits.connections_max
         self._authenticator = authenticator or Authenticator()
         self._roll = Roll(metadata, broker.clock.now_ms)
-        self._settings = SubscriptionSettings(metadata, identity_of=admin.topics.identity)
+        self._settings = SubscriptionSettings(
+            metadata, identity_of=partial(topic_identity, dispatcher.node)
+        )
         self._producers = Producers(broker, self._roll, SchemaRefs(registry))
         self._consumers = Consumers(broker, self._roll, self._settings.acks)
         self._discovery = Discovery(broker)
         self._registry = registry
-        self._admin = admin
+        self._dispatcher = dispatcher
         self.servers: list[GrpcServer] = []
         self._sweeps = 0
         self._sweeping = broker.clock.call_later(SWEEP_S, self._sweep)
@@ -66,7 +69,7 @@ class GrpcDoor:
 
     async def load(self) -> None:
         """Read who was here before; live topics of theirs, which a restart ends, are made again."""
-        await self._settings.load(exists=self._admin.topics.exists)
+        await self._settings.load(exists=partial(topic_exists, self._dispatcher.node))
         await self._roll.load()
         records: list[ProducerRecord | ConsumerRecord] = [
             *self._roll.producers.values(),
@@ -101,13 +104,13 @@ class GrpcDoor:
         bound = await self._serve(host, port, methods)
         url = url_of(advertise or host, bound, tls=self._authenticator.tls is not None)
         discovery.broker_url = producers.broker_url = consumers.broker_url = url
-        self._admin.advertised = url
+        self._dispatcher.node.advertised = url
         return host, bound
 
     async def listen_admin(self, host: str, port: int) -> tuple[str, int]:
         """Open the port of the admin API and return the address; port 0 picks a free one."""
         methods = {
-            **admin_services(self._admin, self._settings),
+            **admin_services(self._dispatcher, self._settings),
             **registry_service(self._registry, self._broker),
         }
         return host, await self._serve(host, port, methods)

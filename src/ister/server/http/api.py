@@ -1,7 +1,7 @@
-"""The HTTP API: from a request to a function of the table, and back.
+"""The HTTP API: from a request to an operation, and from its answer back.
 
-Always true: what comes from outside reaches a function only in the shape it asks for; a request is
-answered within `ANSWER_S`; an error of ours costs its request, never the door.
+Always true: what comes from outside reaches an operation only in the shape it asks for; a request
+is answered within `ANSWER_S`; an error of ours costs its request, never the door.
 """
 
 import asyncio
@@ -19,18 +19,19 @@ from ister.base.errors import (
     IsterError,
     RequestTimeoutError,
 )
-from ister.server.admin import Admin
+from ister.operations import OPERATIONS, Made, Operation
 from ister.server.http.asgi import JSON, Page, Receive, Scope, header_of
 from ister.server.http.bodies import Bodies
 from ister.server.http.faults import RefusedError, error_page, refusal_page
 from ister.server.http.openapi import document
-from ister.server.http.resources import ROUTES
-from ister.server.http.routes import PREFIX, Made, Route
+from ister.server.http.routes import PREFIX, Routes
+from ister.server.operations import Caller, Dispatcher
 from ister.telemetry import Occasions
 
 logger = structlog.get_logger("http")
 
 OPENAPI_PATH = "/api/openapi.json"
+ROUTES = Routes(OPERATIONS)
 
 # Whoever asks by HTTP gives up about then; a disk that takes longer is in trouble.
 ANSWER_S = 30.0
@@ -43,17 +44,17 @@ PARTS_BYTES_MAX = 64 * 1024
 class Api:
     """See the module."""
 
-    def __init__(self, admin: Admin, *, tokens: bool = False) -> None:
-        self._admin = admin
+    def __init__(self, dispatcher: Dispatcher, *, tokens: bool = False) -> None:
+        self._dispatcher = dispatcher
         self._tokens = tokens
         self._bodies = Bodies()
         # Each kind of bug by itself: one that comes all the time must not hide another.
-        self._told = Occasions(admin.broker.clock.monotonic_ms)
+        self._told = Occasions(dispatcher.node.broker.clock.monotonic_ms)
 
-    async def answer(self, scope: Scope, receive: Receive) -> Page | None:
+    async def answer(self, scope: Scope, receive: Receive, caller: Caller) -> Page | None:
         """Return the answer to a request, `None` when its peer has left."""
         try:
-            return await self._answer(scope, receive)
+            return await self._answer(scope, receive, caller)
         except RefusedError as error:
             return refusal_page(error)
         except IsterError as error:
@@ -64,7 +65,7 @@ class Api:
                 logger.exception("http_request_failed", path=path, times=times)
             return error_page(InternalError(type(error).__name__))
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Page | None:
+    async def _answer(self, scope: Scope, receive: Receive, caller: Caller) -> Page | None:
         method = scope["method"]
         if scope["path"] == OPENAPI_PATH:
             _check_method(method, ["GET"])
@@ -79,34 +80,32 @@ class Api:
         if method == "OPTIONS":
             return _options(list(routes))
         route = routes["GET" if method == "HEAD" else method]
-        arguments: dict[str, Any] = {}
-        if route.where is not None:
-            arguments["where"] = _convert(where, route.where, "path")
-        arguments["query"] = _convert(_query(scope), route.query or _Nothing, "query")
-        if route.query is None:
-            del arguments["query"]
+        path = _convert(where, route.where, "path") if route.where else None
+        query = _convert(_query(scope), route.query or _Nothing, "query")
+        body = None
         if route.body is not None:
             data = await self._bodies.read(scope, receive)
             if data is None:
                 return None
-            arguments["body"] = _decode(scope, data, route.body)
-        return await self._act(route, arguments)
+            body = _decode(scope, data, route.body)
+        return await self._run(route.bind(path, query, body), caller)
 
-    async def _act(self, route: Route, arguments: dict[str, Any]) -> Page:
+    async def _run(self, operation: Operation[Any], caller: Caller) -> Page:
+        spec = operation.spec
         try:
             async with asyncio.timeout(ANSWER_S):
-                result = await route.act(self._admin, **arguments)
+                answer = await self._dispatcher.run(operation, caller)
         except TimeoutError as error:
             if isinstance(error, IsterError):
                 raise
-            raise RequestTimeoutError(route.name, ANSWER_S) from None
+            raise RequestTimeoutError(spec.name, ANSWER_S) from None
         status = HTTPStatus.OK
-        if isinstance(result, Made):
-            status = HTTPStatus.CREATED if result.is_new else HTTPStatus.OK
-            result = result.value
-        elif result is None:
+        if isinstance(answer, Made):
+            status = HTTPStatus.CREATED if answer.is_new else HTTPStatus.OK
+            answer = answer.value
+        if spec.answer is None:
             return Page(HTTPStatus.NO_CONTENT, JSON, b"")
-        return Page(status, JSON, msgspec.json.encode(result))
+        return Page(status, JSON, msgspec.json.encode(spec.show(answer) if spec.show else answer))
 
     @cached_property
     def _document(self) -> Page:

@@ -9,12 +9,12 @@ import structlog
 
 from ister.base.errors import ForeignSiteError, UnauthenticatedError
 from ister.broker import Broker
-from ister.server.admin import Admin
 from ister.server.http.asgi import TEXT, Page, Receive, Scope, Send, header_of, send_page
 from ister.server.http.faults import error_page, foreign_page
 from ister.server.http.sites import ANY, Sites
 from ister.server.http.snapshot import Snapshot, take_snapshot
 from ister.server.native import NativeDoor
+from ister.server.operations import Caller, Dispatcher
 from ister.server.security import BEARER_HINT, Authenticator, bearer
 from ister.telemetry import Occasions
 
@@ -40,7 +40,7 @@ class App:
         self,
         broker: Broker,
         native: NativeDoor,
-        admin: Admin | None = None,
+        dispatcher: Dispatcher | None = None,
         authenticator: Authenticator | None = None,
         sites: Sites | None = None,
     ) -> None:
@@ -48,7 +48,7 @@ class App:
         self._sites = sites or Sites([ANY])
         self._told = Occasions(broker.clock.monotonic_ms)
         self._native = native
-        self._admin = admin or Admin(broker)
+        self._dispatcher = dispatcher or Dispatcher(broker)
         self.authenticator = authenticator or Authenticator()
         self._api: Api | None = None
         self._scrape: asyncio.Lock | None = None
@@ -60,26 +60,26 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        refused = self._refusal(scope)
-        if refused is not None:
-            await send_page(refused, scope, send)
+        admitted = self._admit(scope)
+        if isinstance(admitted, Page):
+            await send_page(admitted, scope, send)
             return
         if scope["path"].startswith("/api/"):
-            page = await (await self._opened_api()).answer(scope, receive)
+            page = await (await self._opened_api()).answer(scope, receive, admitted)
         else:
             page = await self._page(scope)
         if page is not None:
             await send_page(page, scope, send)
 
-    def _refusal(self, scope: Scope) -> Page | None:
-        """Return the refusal for a request that may not be answered, or `None`.
+    def _admit(self, scope: Scope) -> Caller | Page:
+        """Return who asks, or the refusal for a request that may not be answered.
 
         Such a request has no valid token, or comes from a foreign web site.
         """
-        if scope["path"] in _OPEN:
-            return None
         peer = scope.get("client")
         address = f"{peer[0]}:{peer[1]}" if peer else ""
+        if scope["path"] in _OPEN:
+            return Caller("http", address=address)
         try:
             self._check_site(scope)
         except ForeignSiteError as error:
@@ -87,13 +87,11 @@ class App:
             if times := self._told.times(error.header):
                 logger.info("client_refused", address=address, error=str(error), times=times)
             return foreign_page(error)
-        if not self.authenticator.asks:
-            return None
         try:
-            self.authenticator.check(_token_of(scope), door="http", address=address)
+            shown = self.authenticator.check(_token_of(scope), door="http", address=address)
         except UnauthenticatedError as error:
             return error_page(UnauthenticatedError(f"{error.reason}; {BEARER_HINT}"))
-        return None
+        return Caller("http", shown.name, address)
 
     def _check_site(self, scope: Scope) -> None:
         # Who has to show a token shows what no page of a site has.
@@ -105,7 +103,7 @@ class App:
     async def _opened_api(self) -> "Api":
         if self._api is None:
             # The first request loads the API, in a thread, so that start-up need not.
-            self._api = await asyncio.to_thread(_load_api, self._admin, self.authenticator)
+            self._api = await asyncio.to_thread(_load_api, self._dispatcher, self.authenticator)
         return self._api
 
     async def _page(self, scope: Scope) -> Page:
@@ -140,7 +138,9 @@ class App:
         # One scrape at a time: text for a thousand topics takes tens of milliseconds, which a
         # thread spends beside the event loop; many threads would starve it.
         async with self._scrape:
-            snapshot = take_snapshot(self._broker, self._native, self._admin.registry)
+            snapshot = take_snapshot(
+                self._broker, self._native, self._dispatcher.node.known_registry
+            )
             body = await asyncio.to_thread(_render, snapshot)
         return Page(200, METRICS_TEXT, body)
 
@@ -149,10 +149,10 @@ def _token_of(scope: Scope) -> str:
     return bearer(header_of(scope, b"authorization").decode("latin-1"))
 
 
-def _load_api(admin: Admin, authenticator: Authenticator) -> "Api":
+def _load_api(dispatcher: Dispatcher, authenticator: Authenticator) -> "Api":
     from ister.server.http.api import Api
 
-    return Api(admin, tokens=authenticator.asks)
+    return Api(dispatcher, tokens=authenticator.asks)
 
 
 def _render(snapshot: Snapshot) -> bytes:

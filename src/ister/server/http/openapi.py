@@ -43,12 +43,15 @@ def document(routes: Sequence[Route], *, tokens: bool = False) -> Json:
     schemas = _Schemas(routes)
     paths: dict[str, Json] = {}
     for route in routes:
-        paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route, schemas)
+        spec = route.operation.spec
+        paths.setdefault(PREFIX + spec.path, {})[spec.method.lower()] = _operation(route, schemas)
     told: Json = {
         "openapi": "3.1.0",
         "info": {"title": "Ister", "version": version("ister"), "description": cleandoc(_ABOUT)},
         "servers": [{"url": "/"}],
-        "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
+        "tags": [
+            {"name": tag} for tag in dict.fromkeys(route.operation.spec.tag for route in routes)
+        ],
         "paths": paths,
         "components": {"schemas": schemas.shared},
     }
@@ -75,7 +78,8 @@ class _Schemas:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         loose = [t for r in routes for t in (r.where, r.query) if t is not None]
-        bound = [t for r in routes for t in (r.body, r.answer) if t is not None]
+        answers = [r.operation.spec.answer for r in routes]
+        bound = [t for t in (*(r.body for r in routes), *answers) if t is not None]
         kinds = list(dict.fromkeys([*loose, *bound, ErrorBody]))
         found, self.shared = msgspec.json.schema_components(kinds, ref_template=_REF)
         _translate_patterns(self.shared)
@@ -85,7 +89,8 @@ class _Schemas:
 
     def of(self, kind: type) -> Json:
         """Return the schema of a body or an answer."""
-        return self._by_kind[kind]
+        found: Json = self._by_kind[kind]
+        return found
 
     def parameters(self, kind: type | None, place: str) -> list[Json]:
         """Return the parameters that a shape of a path or query stands for."""
@@ -104,10 +109,11 @@ class _Schemas:
 
 
 def _operation(route: Route, schemas: _Schemas) -> Json:
-    summary, _, more = cleandoc(route.act.__doc__ or "").partition("\n\n")
+    spec = route.operation.spec
+    summary, _, more = cleandoc(route.operation.__doc__ or "").partition("\n\n")
     told: Json = {
-        "operationId": route.name,
-        "tags": [route.tag],
+        "operationId": spec.name,
+        "tags": [spec.tag],
         "summary": " ".join(summary.split()),
         "parameters": [
             *schemas.parameters(route.where, "path"),
@@ -127,12 +133,13 @@ def _operation(route: Route, schemas: _Schemas) -> Json:
 
 def _responses(route: Route, schemas: _Schemas) -> Json:
     told: Json = {}
-    if route.answer is None:
+    spec = route.operation.spec
+    if spec.answer is None:
         told["204"] = {"description": "Done."}
     else:
-        content = {JSON: {"schema": schemas.of(route.answer)}}
-        told["200"] = {"description": "As it was." if route.makes else "Done.", "content": content}
-        if route.makes:
+        content = {JSON: {"schema": schemas.of(spec.answer)}}
+        told["200"] = {"description": "As it was." if spec.makes else "Done.", "content": content}
+        if spec.makes:
             told["201"] = {"description": "Made.", "content": content}
     problems = dict(_REFUSALS)
     if route.body is not None:
@@ -156,9 +163,9 @@ def _by_status(route: Route) -> dict[str, list[type[IsterError]]]:
     found: dict[str, list[type[IsterError]]] = {}
     asked = route.where is not None or route.query is not None or route.body is not None
     always: list[type[IsterError]] = [BadRequestError] if asked else []
-    if route.method != "GET":
+    if route.operation.spec.method != "GET":
         always.append(DeniedError)
-    for error in dict.fromkeys([*always, *route.errors]):
+    for error in dict.fromkeys([*always, *route.operation.spec.errors]):
         found.setdefault(str(status_of(error)[1]), []).append(error)
     return found
 
@@ -169,7 +176,7 @@ def _explained(error: type[IsterError]) -> str:
     return f"{error.code} {error.__name__}: {cleandoc(error.__doc__ or '').splitlines()[0]}"
 
 
-def _is_required(body: type) -> bool:
+def _is_required(body: Any) -> bool:
     """Whether a body may not be left out; where every field may, so may all of it."""
     try:
         msgspec.json.decode(b"{}", type=body)

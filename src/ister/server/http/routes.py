@@ -1,52 +1,92 @@
-"""The table of what the HTTP API does. Dispatch and the OpenAPI document both come from it.
+"""The table of what the HTTP API does, made from the operations. OpenAPI is made from it as well.
 
-A route is a function: its parameters `where`, `query` and `body` are the shapes of what is in the
-path, behind the question mark and in the body; what it returns is the shape of the answer; its
-docstring is what the documentation says. Nothing is written down twice.
+What is in the path, behind the question mark and in the body are the fields of the operation: each
+of these parts has a shape, a struct that the request is converted to. Nothing is written twice.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
-from ister.base.errors import IsterError
+from msgspec import NODEFAULT, Meta, Struct, defstruct, structs
+from msgspec import field as struct_field
 
-T = TypeVar("T")
-# Each takes its own shapes, which `route` has read from its signature.
-Action = Callable[..., Awaitable[Any]]
+from ister.operations import NamespaceName, Operation
 
 PREFIX = "/api/v1"
 
 
-class Made(NamedTuple, Generic[T]):
-    """What a request that makes something answers: 201 when it is new, else 200."""
-
-    value: T
-    is_new: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One operation of the API."""
+    """One operation, and the shapes of what a request says; `None`: there is nothing to say."""
 
-    method: str
-    # Below `PREFIX`, as in `/namespaces/{namespace}`.
-    path: str
-    tag: str
-    act: Action
-    # The errors a caller should be prepared for; others have the statuses of their base classes.
-    errors: tuple[type[IsterError], ...]
-    where: type | None
-    query: type | None
-    body: type | None
-    # None: 204, there is nothing to tell.
-    answer: type | None
-    makes: bool
+    operation: type[Operation[Any]]
+    where: type[Struct] | None
+    query: type[Struct] | None
+    # A struct, or a union of them.
+    body: Any
 
-    @property
-    def name(self) -> str:
-        """The name of the operation."""
-        return self.act.__name__
+    def bind(self, where: Struct | None, query: Struct | None, body: Any) -> Operation[Any]:
+        """Return what a request asks for."""
+        given: dict[str, Any] = {}
+        for part in (where, query):
+            if part is not None:
+                given |= structs.asdict(part)
+        if body is not None:
+            given |= body.fields() if self.operation.spec.body else structs.asdict(body)
+        if "namespace" in given and "topic" in given:
+            given["topic"] = f"/{given.pop('namespace')}/{given['topic']}"
+        return self.operation(**given)
+
+
+def route_of(operation: type[Operation[Any]]) -> Route:
+    """Return how an operation is asked for by HTTP."""
+    spec = operation.spec
+    fields = {one.name: one for one in structs.fields(operation)}
+    in_path = re.findall(r"{(\w+)}", spec.path)
+    where: list[Any] = []
+    for name in in_path:
+        if name in fields:
+            own = fields.pop(name)
+            where.append((name, _extra(own.type).get("tail", own.type)))
+        else:
+            # The first half of the name of a topic.
+            where.append((name, NamespaceName))
+    apart = {name for name, own in fields.items() if _extra(own.type).get("in") == "query"}
+    if spec.method == "GET":
+        apart = set(fields)
+    query = [_field(own) for name, own in fields.items() if name in apart]
+    rest = [_field(own) for name, own in fields.items() if name not in apart]
+    return Route(
+        operation=operation,
+        where=_shape(operation, "Path", where),
+        query=_shape(operation, "Query", query),
+        body=spec.body or _shape(operation, "", rest),
+    )
+
+
+def _extra(kind: Any) -> dict[str, Any]:
+    metas = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return next((one.extra or {} for one in metas if isinstance(one, Meta)), {})
+
+
+def _field(own: structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
+    if own.default is not NODEFAULT:
+        return own.name, own.type, own.default
+    if own.default_factory is not NODEFAULT:
+        return own.name, own.type, struct_field(default_factory=own.default_factory)
+    return own.name, own.type
+
+
+def _shape(operation: type, ending: str, fields: list[Any]) -> type[Struct] | None:
+    if not fields:
+        return None
+    # Those with defaults last, as everywhere in Python.
+    fields.sort(key=len)
+    about = {"__doc__": operation.__doc__}
+    name = operation.__name__ + ending
+    return defstruct(name, fields, namespace=about, forbid_unknown_fields=True)
 
 
 @dataclass(slots=True)
@@ -70,45 +110,13 @@ class Node:
 
 
 class Routes:
-    """The routes of one part of the API, or of all."""
+    """The routes of some operations, by path and method."""
 
-    def __init__(self, tag: str = "") -> None:
+    def __init__(self, operations: Iterable[type[Operation[Any]]]) -> None:
         self.table: list[Route] = []
-        self._tag = tag
         self._root = Node()
-
-    def route(
-        self, method: str, path: str, *errors: type[IsterError]
-    ) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Awaitable[T]]]:
-        """Return a decorator that adds a function to the table."""
-
-        def add(act: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-            hints = get_type_hints(act)
-            answer = hints["return"]
-            makes = get_origin(answer) is Made
-            self._add(
-                Route(
-                    method=method,
-                    path=path,
-                    tag=self._tag,
-                    act=act,
-                    errors=errors,
-                    where=hints.get("where"),
-                    query=hints.get("query"),
-                    body=hints.get("body"),
-                    answer=get_args(answer)[0] if makes else (None if _is_none(answer) else answer),
-                    makes=makes,
-                )
-            )
-            return act
-
-        return add
-
-    def include(self, parts: "Iterable[Routes]") -> None:
-        """Add the routes of other parts."""
-        for part in parts:
-            for one in part.table:
-                self._add(one)
+        for operation in operations:
+            self._add(route_of(operation))
 
     def find(self, segments: list[str]) -> tuple[dict[str, Route], dict[str, str]] | None:
         """Return the routes of a path by method, and its parameters; `None` for no path."""
@@ -125,13 +133,9 @@ class Routes:
         return (node.routes, where) if node.routes else None
 
     def _add(self, one: Route) -> None:
-        node = self._root
-        for segment in one.path.split("/")[1:]:
+        node, spec = self._root, one.operation.spec
+        for segment in spec.path.split("/")[1:]:
             node = node.next(segment)
-        assert one.method not in node.routes, f"{one.method} {one.path} is there twice"
-        node.routes[one.method] = one
+        assert spec.method not in node.routes, f"{spec.method} {spec.path} is there twice"
+        node.routes[spec.method] = one
         self.table.append(one)
-
-
-def _is_none(hint: object) -> bool:
-    return hint is type(None)

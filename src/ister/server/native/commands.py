@@ -1,11 +1,13 @@
-"""What each control command of a client does, and what it is answered.
+"""What each control command about a channel does, and what it is answered.
+
+Those that are operations, which need no channel, are in `control`.
 
 An answer may come later, when a journal has what was asked for: an action gets `reply`, which it
 calls once with a command or an error. What an action raises is answered at once. An action that
 takes long returns its steps, between which others have their turn; its session waits until then.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -23,54 +25,33 @@ from ister.broker import (
 )
 from ister.codec import available
 from ister.server.native.channels import check_channel, check_room
+from ister.server.native.control import CONTROLS, admit, ask
 from ister.server.native.cron import CRON_ACTIONS
 from ister.server.native.delayed import DELAYED_ACTIONS
 from ister.server.native.layouts import LAYOUT_ACTIONS
 from ister.server.native.publishing import check_aside
-from ister.server.native.schemas import SCHEMA_ACTIONS
 from ister.server.native.staging import STAGING_ACTIONS
 from ister.server.native.streams import Steps, end_transaction, hold_up_if_full, nack_with_reason
 from ister.server.native.timelines import TIMELINE_ACTIONS
 from ister.wire import (
     AbortTransaction,
     BeginTransaction,
-    BrokerDescription,
     Chosen,
     CloseConsumer,
     CloseProducer,
     CloseReader,
     Command,
     CommitTransaction,
-    CreateNamespace,
-    CreateTopic,
-    DeleteNamespace,
-    DeleteSubscription,
-    DeleteTopic,
-    DescribeBroker,
     Done,
-    DropCursor,
     Frame,
-    ListNamespaces,
-    ListSubscriptions,
-    ListTopics,
     NackMessages,
-    Namespaces,
     OpenProducer,
     OpenReader,
-    PauseSubscription,
     ProducerOpened,
-    Purged,
-    PurgeTopic,
     ReaderOpened,
-    SaveCursor,
-    Seek,
     Subscribe,
     Subscribed,
-    Subscriptions,
-    Topics,
     TransactionCommitted,
-    UpdateSubscription,
-    UpdateTopic,
     Welcome,
     accept_hello,
     control_frame,
@@ -129,12 +110,16 @@ def carry_out(session: "NativeSession", sequence: int, command: Command) -> Step
         if len(frame) >= LARGE_REPLY_BYTES:
             session.flush()
 
-    act = _ACTIONS.get(type(command))
-    if act is None:
-        raise ProtocolError(f"command {type(command).__name__} is not for a broker")
+    control, act = CONTROLS.get(type(command)), ACTIONS.get(type(command))
     steps = None
     try:
-        steps = act(session, command, reply)
+        if control is not None:
+            steps = ask(session, control, command, reply)
+        elif act is not None:
+            admit(session, command)
+            steps = act(session, command, reply)
+        else:
+            raise ProtocolError(f"command {type(command).__name__} is not for a broker")
     except ProtocolError:
         raise
     except IsterError as error:
@@ -150,68 +135,6 @@ def _answered(steps: Steps, reply: Reply) -> Steps:
         yield from steps
     except IsterError as error:
         reply(error)
-
-
-def _done(reply: Reply) -> Callable[[IsterError | None], object]:
-    return lambda error: reply(error or Done())
-
-
-# Topics
-
-
-def _create_topic(session: "NativeSession", command: CreateTopic, reply: Reply) -> None:
-    if command.exist_ok is False:
-        session.broker.catalog.check_new(command.topic)
-    session.broker.create_topic(
-        command.topic,
-        _done(reply),
-        kind=command.kind,
-        partitions=command.partitions,
-        stream=command.stream,
-        timeline=command.timeline,
-    )
-
-
-def _update_topic(session: "NativeSession", command: UpdateTopic, reply: Reply) -> None:
-    session.broker.update_topic(command.topic, command.changes, _done(reply))
-
-
-def _delete_topic(session: "NativeSession", command: DeleteTopic, reply: Reply) -> None:
-    registry = session.door.registry
-
-    def on_done(error: IsterError | None) -> None:
-        binding = registry.find_binding(command.topic) if registry is not None else None
-        if error is not None or registry is None or binding is None:
-            reply(error or Done())
-            return
-        unbinding = registry.on_topic_deleted(binding)
-        try:
-            session.door.run(_unbound(unbinding), reply)
-        except IsterError as refused:
-            unbinding.close()
-            reply(refused)
-
-    session.broker.delete_topic(command.topic, on_done)
-
-
-async def _unbound(unbinding: Coroutine[Any, Any, None]) -> Command:
-    await unbinding
-    return Done()
-
-
-def _purge_topic(session: "NativeSession", command: PurgeTopic, reply: Reply) -> None:
-    def on_done(result: int | IsterError) -> None:
-        reply(result if isinstance(result, IsterError) else Purged(messages=result))
-
-    session.broker.purge(command.topic, command.before, on_done)
-
-
-def _create_namespace(session: "NativeSession", command: CreateNamespace, reply: Reply) -> None:
-    session.broker.create_namespace(command.namespace, _done(reply))
-
-
-def _delete_namespace(session: "NativeSession", command: DeleteNamespace, reply: Reply) -> None:
-    session.broker.delete_namespace(command.namespace, _done(reply))
 
 
 # Producers
@@ -326,55 +249,9 @@ def _close_consumer(session: "NativeSession", command: CloseConsumer, reply: Rep
         timeline_consumer.leave(command.kept, lambda: reply(Done()))
 
 
-def _delete_subscription(
-    session: "NativeSession", command: DeleteSubscription, reply: Reply
-) -> None:
-    session.broker.durables.delete(command.topic, command.subscription, _done(reply))
-
-
-def _update_subscription(
-    session: "NativeSession", command: UpdateSubscription, reply: Reply
-) -> None:
-    options = SubscribeOptions(
-        topic=command.topic,
-        subscription=command.subscription,
-        consumer="",
-        type=command.type,
-        policy=command.policy,
-        key_filters=command.key_filters,
-        filters=command.filters,
-        acks=command.acks,
-        expire_after_ms=command.chosen.expire_after_ms,
-        given=command.chosen.given,
-    )
-    session.broker.subscribers.update(options, _done(reply))
-
-
-def _seek(session: "NativeSession", command: Seek, reply: Reply) -> None:
-    session.broker.durables.seek(command.topic, command.subscription, command.to, _done(reply))
-
-
-def _save_cursor(session: "NativeSession", command: SaveCursor, reply: Reply) -> None:
-    session.broker.durables.save_cursor(
-        command.topic, command.subscription, command.name, _done(reply)
-    )
-
-
-def _drop_cursor(session: "NativeSession", command: DropCursor, reply: Reply) -> None:
-    session.broker.durables.drop_cursor(
-        command.topic, command.subscription, command.name, _done(reply)
-    )
-
-
 def _nack(session: "NativeSession", command: NackMessages, reply: Reply) -> Steps:
     yield from nack_with_reason(session.consumers.get(command.channel), command)
     reply(Done())
-
-
-def _pause(session: "NativeSession", command: PauseSubscription, reply: Reply) -> None:
-    session.broker.durables.pause(
-        command.topic, command.subscription, _done(reply), paused=command.paused
-    )
 
 
 # Readers
@@ -485,65 +362,21 @@ def _abort(session: "NativeSession", command: AbortTransaction, reply: Reply) ->
     reply(Done())
 
 
-# Listings
-
-
-def _list_topics(session: "NativeSession", command: ListTopics, reply: Reply) -> Steps:
-    rows, after = yield from session.broker.list_topics(
-        command.pattern, after=command.after, limit=command.limit
-    )
-    reply(Topics(rows=rows, after=after))
-
-
-def _list_subscriptions(
-    session: "NativeSession", command: ListSubscriptions, reply: Reply
-) -> Steps:
-    rows, after = yield from session.broker.list_subscriptions(
-        command.topic, after=command.after, limit=command.limit
-    )
-    reply(Subscriptions(rows=rows, after=after))
-
-
-def _list_namespaces(session: "NativeSession", _: ListNamespaces, reply: Reply) -> None:
-    reply(Namespaces(rows=session.broker.namespaces()))
-
-
-def _describe_broker(session: "NativeSession", _: DescribeBroker, reply: Reply) -> None:
-    reply(BrokerDescription(report=session.broker.report()))
-
-
 # Each action takes its own command type, which the table's key guarantees.
-_ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
-    CreateTopic: _create_topic,
-    UpdateTopic: _update_topic,
-    DeleteTopic: _delete_topic,
-    PurgeTopic: _purge_topic,
-    CreateNamespace: _create_namespace,
-    DeleteNamespace: _delete_namespace,
+ACTIONS: dict[type, Callable[["NativeSession", Any, Reply], Steps | None]] = {
     OpenProducer: _open_producer,
     CloseProducer: _close_producer,
     Subscribe: _subscribe,
     CloseConsumer: _close_consumer,
-    DeleteSubscription: _delete_subscription,
-    UpdateSubscription: _update_subscription,
-    Seek: _seek,
-    SaveCursor: _save_cursor,
-    DropCursor: _drop_cursor,
     NackMessages: _nack,
-    PauseSubscription: _pause,
     OpenReader: _open_reader,
     CloseReader: _close_reader,
     BeginTransaction: _begin,
     CommitTransaction: _commit,
     AbortTransaction: _abort,
-    ListTopics: _list_topics,
-    ListSubscriptions: _list_subscriptions,
-    ListNamespaces: _list_namespaces,
-    DescribeBroker: _describe_broker,
     **CRON_ACTIONS,
     **DELAYED_ACTIONS,
     **LAYOUT_ACTIONS,
-    **SCHEMA_ACTIONS,
     **STAGING_ACTIONS,
     **TIMELINE_ACTIONS,
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -24,28 +24,22 @@ from ister.base.errors import (
     ProtocolError,
     UnauthenticatedError,
 )
-from ister.base.limits import MIB
+from ister.base.limits import BUSY_POLL_US, HEARTBEAT_MS, MIB
 from ister.broker import Broker, Turns
 from ister.server.handshakes import Handshakes
 from ister.server.native.conversation import Conversation
 from ister.server.native.session import NativeSession
+from ister.server.operations import Dispatcher, Done
 from ister.server.security import TOKEN_GONE, Authenticator
 from ister.telemetry import Occasions
-from ister.wire import Command, PlacePool, State
+from ister.wire import PlacePool, State
 
-if TYPE_CHECKING:
-    from ister.registry import Registry
-
-Reply = Callable[[Command | IsterError], object]
 CallSoon = Callable[[Callable[[], object]], object]
 
-HEARTBEAT_MS = 10_000
 # What the answer to a bulk producer may wait for company.
 LATE_S = 0.001
 # One read of small frames.
 SCRATCH_BYTES = 64 * 1024
-# The turn of a client between two messages of a conversation, on a busy machine.
-BUSY_POLL_US = 300
 HANDSHAKE_MS_MAX = 5_000
 SWEEP_S = 1.0
 # Frames that have begun to arrive and not ended, of all connections: 32 of the largest, or 800
@@ -83,7 +77,7 @@ class NativeDoor:
         *,
         heartbeat_ms: int = HEARTBEAT_MS,
         busy_poll_us: int = BUSY_POLL_US,
-        registry: "Registry | None" = None,
+        dispatcher: Dispatcher | None = None,
         authenticator: Authenticator | None = None,
         logger: structlog.typing.BindableLogger | None = None,
         call_soon: CallSoon | None = None,
@@ -91,7 +85,7 @@ class NativeDoor:
     ) -> None:
         """`call_soon` is the running event loop's unless given, `now_ns` times turns of it."""
         self.broker = broker
-        self.registry = registry
+        self.dispatcher = dispatcher or Dispatcher(broker)
         self.authenticator = authenticator or Authenticator()
         self._logger: Any = logger or structlog.get_logger("native")
         self.conversation = Conversation(busy_poll_us)
@@ -178,8 +172,8 @@ class NativeDoor:
 
     # From the sessions
 
-    def run(self, work: Coroutine[Any, Any, Command], reply: Reply, size_bytes: int = 0) -> None:
-        """Have `work` done, which waits for the metadata, and answer with what comes of it.
+    def run(self, work: Coroutine[Any, Any, Any], done: Done[Any], size_bytes: int = 0) -> None:
+        """Have `work` done, which waits for more than the broker, and tell what comes of it.
 
         It holds on to `size_bytes` of what the client sent. Raises `LimitReachedError`.
         """
@@ -192,7 +186,7 @@ class NativeDoor:
             work.close()
             raise refused
         self._calls_bytes += size_bytes
-        call = asyncio.get_running_loop().create_task(self._answer(work, reply))
+        call = asyncio.get_running_loop().create_task(self._answer(work, done))
         self._calls.add(call)
         call.add_done_callback(partial(self._on_answered, size_bytes))
 
@@ -200,15 +194,15 @@ class NativeDoor:
         self._calls.discard(call)
         self._calls_bytes -= size_bytes
 
-    async def _answer(self, work: Coroutine[Any, Any, Command], reply: Reply) -> None:
+    async def _answer(self, work: Coroutine[Any, Any, Any], done: Done[Any]) -> None:
         try:
-            reply(await work)
+            done(await work)
         except IsterError as error:
-            reply(error)
+            done(error)
         except Exception as error:  # the top of a task
             if times := self._told.times(f"internal_error {type(error).__name__}"):
                 self._logger.exception("internal_error", times=times)
-            reply(InternalError(type(error).__name__))
+            done(InternalError(type(error).__name__))
 
     def on_connected(self, session: NativeSession) -> None:
         """Count a new connection in, or refuse it."""

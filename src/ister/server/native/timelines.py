@@ -19,6 +19,7 @@ from ister.base.limits import (
     DRIFT_US_MAX,
     MESSAGE_ID_BYTES_MAX,
     PRIORITY_LEVELS,
+    TIME_MS_MAX,
     TIMELINE_BYTES,
     TIMELINE_CHANGES_MAX,
     TIMELINE_CREDIT_MAX,
@@ -85,8 +86,6 @@ if TYPE_CHECKING:
 Reply = Callable[[Command | IsterError], object]
 Action = Callable[["NativeSession", Any, Reply], None]
 
-# Milliseconds since 1970 up to the year 9999. Below 2**53, so that any language can have it.
-TIME_MS_MAX = 253_402_300_800_000
 # Commands of one client that wait for the store, before we read no more from it: 64 MiB, or as many
 # as a client sends in a commit of 5 ms when it sends one in each turn of its loop.
 AWAITED_MAX = 64

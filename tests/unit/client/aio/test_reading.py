@@ -30,13 +30,13 @@ async def test_a_schema_that_is_not_to_be_had_now_is_asked_for_again_later() -> 
         client.subscribe(TOPIC, "s", schema=AVRO) as sub,
         writer.producer(TOPIC, schema=AVRO) as producer,
     ):
-        door = broker._running().door
-        registry, door.registry = door.registry, None
+        node = broker._running().door.dispatcher.node
+        registry, node.known_registry = node.known_registry, None
         await producer.send({"a": 1})
         first = await sub.receive(timeout=WAIT_S)
         with pytest.raises(BadRequestError, match="keeps no schemas"):
             _ = first.value
-        door.registry = registry
+        node.known_registry = registry
         await asyncio.gather(sub.receive(timeout=WAIT_S), producer.send({"a": 2}))
         await producer.send({"a": 3})
 

@@ -7,9 +7,9 @@ from tests.unit.server.http.caller import Caller
 
 from ister.metadata import MemoryMetadata
 from ister.registry import Registry
-from ister.server.admin import Admin
 from ister.server.http import App
 from ister.server.native import NativeDoor
+from ister.server.operations import Dispatcher
 from ister.testing import MemoryBroker, VirtualClock
 
 
@@ -28,4 +28,4 @@ async def broker(clock: VirtualClock) -> AsyncIterator[MemoryBroker]:
 async def call(broker: MemoryBroker) -> Caller:
     registry = await Registry.open(MemoryMetadata(), now_ms=broker.clock.now_ms)
     engine = broker.engine
-    return Caller(App(engine, NativeDoor(engine), Admin(engine, registry)))
+    return Caller(App(engine, NativeDoor(engine), Dispatcher(engine, registry)))

@@ -8,11 +8,11 @@ from tests.unit.server.http.caller import Caller
 
 from ister.metadata import MemoryMetadata
 from ister.registry import Registry
-from ister.server.admin import Admin
 from ister.server.http import App
-from ister.server.http.resources import ROUTES
+from ister.server.http.api import ROUTES
 from ister.server.http.routes import PREFIX
 from ister.server.native import NativeDoor
+from ister.server.operations import Dispatcher
 from ister.testing import MemoryBroker
 
 METHODS = st.sampled_from(["GET", "PUT", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "BREW", ""])
@@ -34,7 +34,7 @@ WORDS = st.sampled_from(["stream", "live", "base64", "avro", {"origin": "earlies
 @st.composite
 def paths(draw: st.DrawFn) -> str:
     """A path of the table with any names, or any path."""
-    path = draw(st.sampled_from([route.path for route in ROUTES.table]))
+    path = draw(st.sampled_from([route.operation.spec.path for route in ROUTES.table]))
     segments = [
         quote(draw(NAMES), safe="") if part.startswith("{") else part for part in path.split("/")
     ]
@@ -59,7 +59,7 @@ async def test_no_request_breaks_the_api(
     async with MemoryBroker() as broker:
         engine = broker.engine
         registry = await Registry.open(MemoryMetadata(), now_ms=broker.clock.now_ms)
-        call = Caller(App(engine, NativeDoor(engine), Admin(engine, registry)))
+        call = Caller(App(engine, NativeDoor(engine), Dispatcher(engine, registry)))
         await call("PUT", f"{PREFIX}/namespaces/default/topics/orders", {"kind": "stream"})
         for method, path, query, body in requests:
             target = f"{path}?{quote(query, safe='=&')}"

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 from tests.unit.server.http.caller import Caller
 
+from ister.server.http.api import ROUTES
 from ister.server.http.openapi import document
-from ister.server.http.resources import ROUTES
 from ister.server.http.routes import PREFIX
 
 HTTP_PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text(encoding="utf-8")
 DOCUMENT = document(ROUTES.table)
+SPECS = [route.operation.spec for route in ROUTES.table]
 
 
 def operations(told: dict[str, Any] = DOCUMENT) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -36,7 +37,7 @@ def references(value: Any) -> Iterator[str]:
 def test_every_route_is_in_the_document() -> None:
     told = {name for name, _ in operations()}
 
-    assert told == {f"{route.method} {PREFIX}{route.path}" for route in ROUTES.table}
+    assert told == {f"{spec.method} {PREFIX}{spec.path}" for spec in SPECS}
 
 
 def test_every_reference_leads_somewhere_and_every_component_is_used() -> None:
@@ -74,7 +75,7 @@ def test_every_answer_that_is_no_success_has_the_shape_of_errors() -> None:
 def test_the_documentation_has_every_operation_and_no_other() -> None:
     told = re.findall(r"^\| `([A-Z]+ /\S+)` \|", HTTP_PAGE, re.MULTILINE)
 
-    assert sorted(told) == sorted(f"{route.method} {route.path}" for route in ROUTES.table)
+    assert sorted(told) == sorted(f"{spec.method} {spec.path}" for spec in SPECS)
 
 
 def test_of_a_broker_that_asks_for_tokens_every_operation_says_so() -> None:

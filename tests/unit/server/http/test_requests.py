@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 from tests.unit.server.http.caller import Caller
 
 from ister.registry import Registry
-from ister.server.admin import Admin
 from ister.server.http import App, api
 from ister.server.native import NativeDoor
+from ister.server.operations import Dispatcher
 from ister.testing import MemoryBroker
 
 TOPIC = "/api/v1/namespaces/default/topics/orders"
@@ -105,7 +105,7 @@ async def test_a_mistake_in_a_query_is_named(query: str, mistake: str, call: Cal
         (b"[]", "object"),
         (b"null", "object"),
         (b"{}", "kind"),
-        (b'{"kind": "cron"}', "`$.kind`"),
+        (b'{"kind": "queue"}', "`$.kind`"),
         (b'{"kind": "stream", "partitions": -1}', "`$.partitions`"),
         (b'{"kind": "stream", "partitions": "4"}', "`$.partitions`"),
         (b'{"kind": "stream", "max_bytes": 1e400}', "body"),
@@ -274,7 +274,7 @@ async def test_what_takes_too_long_is_told_so(
 
 async def test_a_bug_costs_its_request_only(broker: MemoryBroker) -> None:
     engine = broker.engine
-    call = Caller(App(engine, NativeDoor(engine), Admin(engine, cast("Registry", object()))))
+    call = Caller(App(engine, NativeDoor(engine), Dispatcher(engine, cast("Registry", object()))))
 
     answer = await call("GET", "/api/v1/schemas")
 
@@ -284,7 +284,7 @@ async def test_a_bug_costs_its_request_only(broker: MemoryBroker) -> None:
 
 async def test_requests_that_meet_a_bug_do_not_fill_the_log(broker: MemoryBroker) -> None:
     engine = broker.engine
-    call = Caller(App(engine, NativeDoor(engine), Admin(engine, cast("Registry", object()))))
+    call = Caller(App(engine, NativeDoor(engine), Dispatcher(engine, cast("Registry", object()))))
 
     with capture_logs() as lines:
         for _ in range(20):

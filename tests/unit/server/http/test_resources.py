@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 
 import pytest
 from tests.unit.server.http.caller import Caller
@@ -243,6 +244,43 @@ async def test_messages_of_one_key_are_in_one_partition(call: Caller, broker: Me
     assert without["topic"].startswith("/default/orders-part-")
 
 
+async def test_a_message_names_the_schema_it_is_said_to_follow(call: Caller, orders: None) -> None:
+    await call("POST", f"{API}/schemas/order/versions", {"type": "string"})
+    await call("PUT", f"{ORDERS}/binding", {"subject": "order"})
+
+    sent = await call("POST", f"{ORDERS}/messages", {"payload": "x", "subject": "order"})
+    (row,) = (await call("GET", f"{ORDERS}/messages?offset={sent.json['offset']}")).json["rows"]
+    unknown = await call("POST", f"{ORDERS}/messages", {"payload": "x", "subject": "nothing"})
+
+    assert (row["payload"], row["schema_version"]) == ("x", 1)
+    assert row["schema_id"] > 0
+    assert unknown.error == (404, 3007, "SchemaNotFoundError")
+
+
+async def test_json_is_encoded_by_the_schema_of_the_topic(call: Caller, orders: None) -> None:
+    fields = [{"name": "sku", "type": "string"}, {"name": "count", "type": "int"}]
+    avro = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    await call("POST", f"{API}/schemas/order/versions", {"type": "avro", "definition": avro})
+    await call("PUT", f"{ORDERS}/binding", {"subject": "order"})
+    value = json.dumps({"sku": "tea", "count": 2})
+
+    sent = await call("POST", f"{ORDERS}/messages", {"payload": value, "encoding": "schema"})
+    (row,) = (await call("GET", f"{ORDERS}/messages?offset={sent.json['offset']}")).json["rows"]
+    other = {"payload": json.dumps({"sku": 1}), "encoding": "schema"}
+    refused = await call("POST", f"{ORDERS}/messages", other)
+    broken = await call("POST", f"{ORDERS}/messages", {"payload": "{", "encoding": "schema"})
+
+    # As Avro has it: a text with its length doubled before it, then the number doubled.
+    assert row["payload"] == "\x06tea\x04"
+    assert (refused.status, broken.status) == (400, 400)
+
+
+async def test_a_topic_without_a_schema_encodes_nothing(call: Caller, orders: None) -> None:
+    answer = await call("POST", f"{ORDERS}/messages", {"payload": "1", "encoding": "schema"})
+
+    assert answer.error == (404, 3008, "SchemaBindingNotFoundError")
+
+
 # Subscriptions
 
 
@@ -370,7 +408,35 @@ async def test_a_subscription_that_is_not_there_is_not_found(
     assert answer.error == (404, 3004, "SubscriptionNotFoundError")
 
 
+async def test_subscriptions_are_listed_by_topic_whether_it_is_there_or_not(
+    call: Caller, billing: None
+) -> None:
+    some = (await call("GET", f"{API}/subscriptions?topic=orders")).json["rows"]
+    none = (await call("GET", f"{API}/subscriptions?topic=/default/nothing")).json["rows"]
+
+    assert [row["subscription"] for row in some] == ["billing"]
+    assert none == []
+
+
 # Timelines
+
+
+async def test_a_cron_topic_is_made_and_described(call: Caller) -> None:
+    made = await call("PUT", f"{TOPICS}/jobs", {"kind": "cron", "max_leases": 3})
+
+    assert made.status == 201
+    assert (made.json["kind"], made.json["timeline"]["max_leases"]) == ("cron", 3)
+    assert [row["topic"] for row in (await call("GET", f"{API}/topics?kind=cron")).json["rows"]]
+
+
+async def test_what_is_there_already_may_be_refused(call: Caller) -> None:
+    first = await call("PUT", f"{TOPICS}/jobs?exist_ok=false", {"kind": "cron"})
+    again = await call("PUT", f"{TOPICS}/jobs?exist_ok=false", {"kind": "cron"})
+    shop = await call("PUT", f"{API}/namespaces/default?exist_ok=false")
+
+    assert first.status == 201
+    assert again.error == (409, 4001, "TopicExistsError")
+    assert shop.error == (409, 4004, "NamespaceExistsError")
 
 
 async def test_a_timeline_is_made_listed_described_and_removed(call: Caller) -> None:

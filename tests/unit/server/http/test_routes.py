@@ -1,84 +1,77 @@
-"""The table of routes: which function a path and a method lead to."""
+"""The table of routes: which operation a path and a method lead to, and in which shapes."""
 
+import msgspec
 import pytest
-from msgspec import Struct
 
-from ister.server.http.routes import Made, Routes
+from ister import operations
+from ister.operations import OPERATIONS, CreateTopic, DescribeVersion, ListTopics, PurgeTopic
+from ister.server.http.routes import Routes, route_of
 
-
-class Where(Struct):
-    """A path."""
-
-    a: str = ""
-    b: str = ""
-
-
-class Told(Struct):
-    """An answer."""
-
-
-def some_routes() -> Routes:
-    routes = Routes("tag")
-
-    @routes.route("GET", "/things")
-    async def things(_: object) -> Told:
-        """List."""
-        return Told()
-
-    @routes.route("GET", "/things/newest")
-    async def newest(_: object) -> None:
-        """Tell."""
-
-    @routes.route("PUT", "/things/{a}")
-    async def make(_: object, where: Where, body: Told) -> Made[Told]:
-        """Make."""
-        return Made(body, is_new=True)
-
-    @routes.route("GET", "/things/{a}/parts/{b}")
-    async def part(_: object, where: Where) -> Told:
-        """Tell."""
-        return Told()
-
-    return routes
+ROUTES = Routes(OPERATIONS)
 
 
 @pytest.mark.parametrize(
     ("path", "names", "where"),
     [
-        ("things", ["things"], {}),
-        ("things/newest", ["newest"], {}),
-        ("things/x", ["make"], {"a": "x"}),
-        ("things/x/parts/y", ["part"], {"a": "x", "b": "y"}),
+        ("topics", ["list_topics"], {}),
+        ("broker", ["describe_broker"], {}),
+        ("schemas/orders/check", ["check_schema"], {"subject": "orders"}),
+        (
+            "namespaces/shop/topics/orders/purge",
+            ["purge_topic"],
+            {"namespace": "shop", "topic": "orders"},
+        ),
     ],
 )
-def test_a_path_leads_to_its_functions_with_its_parameters(
+def test_a_path_leads_to_its_operations_with_its_parameters(
     path: str, names: list[str], where: dict[str, str]
 ) -> None:
-    found = some_routes().find(path.split("/"))
+    found = ROUTES.find(path.split("/"))
 
     assert found is not None
-    assert [route.name for route in found[0].values()] == names
+    assert [route.operation.spec.name for route in found[0].values()] == names
     assert found[1] == where
 
 
-@pytest.mark.parametrize("path", ["", "thing", "things/", "things/x/parts", "things/x/parts//"])
+@pytest.mark.parametrize("path", ["", "topic", "topics/", "schemas/x/y", "schemas/x/versions//"])
 def test_other_paths_lead_nowhere(path: str) -> None:
-    assert some_routes().find(path.split("/")) is None
+    assert ROUTES.find(path.split("/")) is None
 
 
-def test_a_route_has_the_shapes_of_its_function() -> None:
-    things, newest, make, _ = some_routes().table
+def test_fields_are_in_the_path_the_query_or_the_body() -> None:
+    listing, purge = route_of(ListTopics), route_of(PurgeTopic)
+    version = route_of(DescribeVersion)
 
-    assert (things.answer, things.makes, things.where) == (Told, False, None)
-    assert newest.answer is None
-    assert (make.answer, make.makes, make.where, make.body) == (Told, True, Where, Told)
+    assert (listing.where, listing.body) == (None, None)
+    assert names_of(listing.query) == ["kind", "pattern", "limit", "after"]
+    assert (names_of(purge.where), purge.query) == (["namespace", "topic"], None)
+    assert names_of(purge.body) == ["before"]
+    assert (names_of(version.where), version.query) == (["subject", "version"], None)
 
 
-def test_parts_are_put_together() -> None:
-    routes = Routes()
+def test_a_body_may_be_written_otherwise_than_the_operation_is() -> None:
+    route = route_of(CreateTopic)
+    assert route.where is not None
+    assert route.query is not None
+    body = msgspec.convert({"kind": "cron", "max_leases": 3}, route.body)
 
-    routes.include([some_routes()])
+    found = route.bind(route.where("shop", "orders"), route.query(), body)
+    assert isinstance(found, CreateTopic)
+    assert (found.topic, found.kind, found.partitions) == ("/shop/orders", "cron", 0)
+    assert found.timeline is not None
+    assert (found.timeline.kind, found.timeline.max_leases) == ("cron", 3)
 
-    assert len(routes.table) == 4
-    assert routes.find(["things"]) is not None
-    assert {route.tag for route in routes.table} == {"tag"}
+
+def test_every_operation_has_a_route_of_its_own() -> None:
+    assert [route.operation for route in ROUTES.table] == OPERATIONS
+    declared = {
+        one
+        for one in vars(operations).values()
+        if isinstance(one, type) and issubclass(one, operations.Operation)
+    }
+    assert declared == {*OPERATIONS, operations.Operation}
+
+
+def names_of(shape: type[msgspec.Struct] | None) -> list[str]:
+    assert shape is not None
+    return list(shape.__struct_fields__)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.unit.server.http.caller import Answer, Caller
 
-from ister.server.http.resources import schemas
+from ister.server.operations import schemas
 
 API = "/api/v1"
 ORDER = f"{API}/schemas/order"
@@ -132,7 +132,7 @@ async def test_a_page_of_versions_holds_only_so_many_bytes(
     call: Caller, order: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await register(call, SECOND)
-    monkeypatch.setattr(schemas, "PAGE_BYTES", 10)
+    monkeypatch.setattr(schemas, "LISTING_BYTES", 10)
 
     first = (await call("GET", f"{ORDER}/versions")).json
     second = (await call("GET", f"{ORDER}/versions?after={first['next']}")).json

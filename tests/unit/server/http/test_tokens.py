@@ -8,11 +8,11 @@ from tests.unit.server.http.caller import Caller
 
 from ister.metadata import MemoryMetadata
 from ister.registry import Registry
-from ister.server.admin import Admin
 from ister.server.http import App
+from ister.server.http.api import ROUTES
 from ister.server.http.openapi import document
-from ister.server.http.resources import ROUTES
 from ister.server.native import NativeDoor
+from ister.server.operations import Dispatcher
 from ister.server.security import Authenticator
 from ister.testing import MemoryBroker
 
@@ -30,7 +30,7 @@ async def call(broker: MemoryBroker, tmp_path: Path) -> Caller:
     registry = await Registry.open(MemoryMetadata(), now_ms=broker.clock.now_ms)
     engine = broker.engine
     authenticator = Authenticator(tokens=file)
-    return Caller(App(engine, NativeDoor(engine), Admin(engine, registry), authenticator))
+    return Caller(App(engine, NativeDoor(engine), Dispatcher(engine, registry), authenticator))
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

@@ -8,8 +8,7 @@ from tests.fuzz.world import NotingTransport
 from tests.unit.server.native.test_session import End
 from tests.unit.server.native.test_timelines import TOPIC, TimelineEnd, consume
 
-from ister.base.limits import DRIFT_US_MAX
-from ister.server.native.door import HEARTBEAT_MS
+from ister.base.limits import DRIFT_US_MAX, HEARTBEAT_MS
 from ister.server.native.timelines import TimelineOutlet
 from ister.wire import CreateTopic
 

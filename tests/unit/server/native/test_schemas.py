@@ -43,7 +43,7 @@ def door_of(broker: MemoryBroker) -> NativeDoor:
 
 async def test_a_broker_without_a_registry_says_so() -> None:
     async with MemoryBroker() as broker, broker.connect() as client:
-        door_of(broker).registry = None
+        door_of(broker).dispatcher.node.known_registry = None
 
         for work in (
             client.schemas.register("orders", Schema("string")),
@@ -194,9 +194,7 @@ async def test_a_topic_that_is_deleted_is_not_bound_any_more() -> None:
         await client.schemas.bind("/default/orders", "orders")
         await client.delete_topic("/default/orders")
 
-        registry = door_of(broker).registry
-        assert registry is not None
-        assert registry.bindings() == []
+        assert door_of(broker).dispatcher.node.registry.bindings() == []
         await client.schemas.delete("orders")
 
 

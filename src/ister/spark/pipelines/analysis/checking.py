@@ -6,9 +6,8 @@ can be sure (watermarks of aggregations and joins) it is a warning.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
-from ister.base import matches
+from ister.base import did_you_mean, matches
 from ister.spark.pipelines.analysis.functions import function_mistakes
 from ister.spark.pipelines.config import (
     DEAD_LETTERS,
@@ -84,10 +83,9 @@ class _Views:
 
     def _hint(self, name: str) -> str:
         known = [view.name for view in self.found.values()]
-        near = get_close_matches(name.lower(), [one.lower() for one in known], n=1, cutoff=0.6)
-        if near:
-            return f", did you mean `{self.found[near[0]].name}`?"
-        return f"; there is {', '.join(f'`{one}`' for one in known)}" if known else ""
+        # As they are written, whatever their case.
+        near = did_you_mean(name, known) or did_you_mean(name.lower(), known)
+        return near or (f"; there is {', '.join(f'`{one}`' for one in known)}" if known else "")
 
 
 def check_definition(definition: Definition, notes: Notes) -> None:
@@ -186,8 +184,7 @@ def _say_no_column(
     name: str, columns: Sequence[DdlColumn], what: str, origin: FileLine, notes: Notes
 ) -> None:
     known = [one.name for one in columns]
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f", did you mean `{near[0]}`?" if near else f"; it has {', '.join(known)}"
+    hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
     notes.mistake(origin, f"{what} has no column `{name}`{hint}")
 
 

@@ -6,12 +6,11 @@ does not hide another.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeVar
 
-from ister.base import full_name, parse_pattern, parse_topic
+from ister.base import did_you_mean, full_name, parse_pattern, parse_topic
 from ister.base.errors import BadNameError
 from ister.spark.pipelines.config.positions import ConfigNode, FileLine, Remark
 from ister.spark.pipelines.config.variables import Secret, missing_secrets, names_in, substitute
@@ -161,7 +160,7 @@ class Fields:
         words = [one.value for one in choices]
         if text not in words:
             said = f"`{key}` is {_listed(words, last='or')}; this is `{text}`"
-            self.mistake(key, said + _near(text, words))
+            self.mistake(key, said + did_you_mean(text, words))
             return default
         return choices(text)
 
@@ -274,12 +273,7 @@ class Fields:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return `, did you mean ...?`, or what there is, for a word that is not known."""
-    return _near(word, known) or (f"; there is {_listed(known)}" if known else "")
-
-
-def _near(word: str, known: Sequence[str]) -> str:
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f", did you mean `{near[0]}`?" if near else ""
+    return did_you_mean(word, known) or (f"; there is {_listed(known)}" if known else "")
 
 
 def _listed(words: Sequence[str], last: str = "and") -> str:

@@ -6,7 +6,8 @@ that it does not know (`interval day to second`) it lets pass.
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from ister.base import did_you_mean
 
 # Types nest in our topics three or four deep; Spark itself stops far later.
 DEPTH_MAX = 32
@@ -156,11 +157,10 @@ def _no_type(word: str, of: str) -> str:
         return f"{column}`{word}` needs its types: write `{example[word]}`"
     if word in ("char", "character", "varchar"):
         return f"{column}`{word}` needs a length; `string` has none"
-    near = _FOREIGN.get(word)
-    if near is None:
-        found = get_close_matches(word, sorted(_SIMPLE | _NESTED), n=1, cutoff=0.6)
-        near = found[0] if found else None
-    hint = f", did you mean `{near}`?" if near else f": types are {', '.join(sorted(_SIMPLE))}"
+    foreign = _FOREIGN.get(word)
+    near = f", did you mean `{foreign}`?" if foreign else ""
+    near = near or did_you_mean(word, sorted(_SIMPLE | _NESTED))
+    hint = near or f": types are {', '.join(sorted(_SIMPLE))}"
     return f"{column}`{word}` is no type{hint}"
 
 

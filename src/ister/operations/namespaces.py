@@ -1,0 +1,89 @@
+"""Namespaces, and the broker itself."""
+
+from msgspec import Struct
+
+from ister.base import BrokerReport
+from ister.base.errors import (
+    BadNameError,
+    LimitReachedError,
+    NamespaceExistsError,
+    NamespaceNotEmptyError,
+    NamespaceNotFoundError,
+    StorageFailedError,
+    StorageUncertainError,
+)
+from ister.operations.base import Group, Made, Operation, Right
+from ister.operations.reports import BalanceReport, BrokerRow, NamespaceReport
+from ister.operations.shapes import After, ExistOk, NamespaceName, PageSize
+
+NAMESPACES = Group("namespaces")
+BROKERS = Group("brokers")
+
+
+class NamespacePage(Struct):
+    """Some namespaces by name."""
+
+    rows: list[str]
+    next: str = ""
+
+
+class BrokerPage(Struct):
+    """The brokers."""
+
+    rows: list[BrokerRow]
+    next: str = ""
+
+
+@NAMESPACES(Right.LOOKUP, "GET /namespaces")
+class ListNamespaces(Operation[NamespacePage], frozen=True):
+    """List namespaces."""
+
+    limit: PageSize = 100
+    after: After = ""
+
+
+@NAMESPACES(Right.LOOKUP, "GET /namespaces/{namespace}", NamespaceNotFoundError)
+class DescribeNamespace(Operation[NamespaceReport], frozen=True):
+    """Describe a namespace."""
+
+    namespace: NamespaceName
+
+
+@NAMESPACES(
+    Right.MANAGE,
+    "PUT /namespaces/{namespace}",
+    BadNameError,
+    NamespaceExistsError,
+    LimitReachedError,
+    StorageFailedError,
+    StorageUncertainError,
+)
+class CreateNamespace(Operation[Made[NamespaceReport]], frozen=True):
+    """Make a namespace, or find it there."""
+
+    namespace: NamespaceName
+    exist_ok: ExistOk = True
+
+
+@NAMESPACES(
+    Right.MANAGE, "DELETE /namespaces/{namespace}", NamespaceNotFoundError, NamespaceNotEmptyError
+)
+class DeleteNamespace(Operation[None], frozen=True):
+    """Remove a namespace that has no topics."""
+
+    namespace: NamespaceName
+
+
+@BROKERS(Right.LOOKUP, "GET /brokers")
+class ListBrokers(Operation[BrokerPage], frozen=True):
+    """List the brokers with the addresses of their doors."""
+
+
+@BROKERS(Right.LOOKUP, "GET /broker")
+class DescribeBroker(Operation[BrokerReport], frozen=True):
+    """Tell the figures of this broker."""
+
+
+@BROKERS(Right.LOOKUP, "GET /brokers/balance")
+class DescribeBalance(Operation[BalanceReport], frozen=True):
+    """Tell how evenly topics are spread over the brokers."""
