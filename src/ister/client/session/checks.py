@@ -82,13 +82,13 @@ def with_ttl(
 
     Raises `WrongKindError` when its topic is not a stream: a live one keeps no messages.
     """
-    if not stream:
-        raise WrongKindError(topic, "live", "only a stream takes a ttl")
     if not isinstance(ttl, int | float) or not (0 < ttl <= TTL_S_MAX):
         raise BadRequestError(
             f"a ttl is seconds above 0 and at most {span_text(TTL_S_MAX * 1000)}, "
             f"not {ttl!r}{span_hint(ttl)}"
         )
+    if not stream:
+        raise WrongKindError(topic, "live", "only a stream takes a ttl")
     # Up: a message must not be gone before its time.
     return {**(attributes or {}), TTL_ATTRIBUTE: str(math.ceil(ttl * 1000))}
 
