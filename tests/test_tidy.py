@@ -154,7 +154,7 @@ def side_doors(module: Module) -> Iterator[str]:
 
 
 # Who may print what others have written: these show control characters, and send none.
-PRINTERS = {("cli", "terminal.py"), ("telemetry", "console.py"), ("telemetry", "log.py")}
+PRINTERS = {("cli", "console", "terminal.py"), ("telemetry", "console.py"), ("telemetry", "log.py")}
 PRINTING = re.compile(
     r"(?<![.\w])print\(|\b(?:typer|click)\.(?:echo|secho|confirm|prompt)\b|\bos\.write\("
     r"|\bsys\.(?:__)?std(?:out|err)(?:__)?\b(?!\.isatty\(\))"
@@ -170,7 +170,7 @@ def printing_around(module: Module) -> Iterator[str]:
     for number, line in enumerate(module.text.splitlines(), 1):
         code = line.strip()
         if is_command and PRINTING.search(code) and not code.startswith(("#", "async def", "def")):
-            yield module.offence(number, "prints by itself: use `ister.cli.terminal`")
+            yield module.offence(number, "prints by itself: use `ister.cli.console.terminal`")
         if CONSOLES.match(code):
             yield module.offence(number, "makes a console: use `ister.telemetry.make_console`")
 
@@ -439,7 +439,7 @@ GOOD_EXAMPLES: list[tuple[Rule, str, str]] = [
     (side_doors, "src/ister/wire/a.py", "from ister.base.limits import KIB\n"),
     (printing_around, "src/ister/cli/a.py", "if sys.stderr.isatty():\n    say(text)\n"),
     (printing_around, "src/ister/cli/a.py", "async def print(self): ...\n"),
-    (printing_around, "src/ister/cli/terminal.py", "print(text)\n"),
+    (printing_around, "src/ister/cli/console/terminal.py", "print(text)\n"),
     (loose_todos, "src/ister/wire/a.py", "# TODO(#12): drop with protocol 1\n"),
 ]
 

@@ -11,8 +11,8 @@ import typer
 
 from ister.base import BrokerReport, DelayReport
 from ister.base.limits import Limits
-from ister.cli.access import ACCESS_OPTIONS
 from ister.cli.app import make_app
+from ister.cli.console.access import ACCESS_OPTIONS
 from ister.config import all_settings
 from ister.server.http.metrics import SnapshotCollector
 from ister.server.http.snapshot import Snapshot

@@ -50,7 +50,7 @@ NOT_AT_WILL = {
     "server/certificates.py": {  # once
         *("certificate_not_read", "certificate_read", "tls_key_open_to_others"),
     },
-    "server/grpc/admin_settings.py": {"settings_not_readable"},  # once
+    "server/grpc/admin/settings.py": {"settings_not_readable"},  # once
     "server/grpc/producers.py": {"topic_not_made_again"},  # once
     "server/grpc/roll.py": {"clients_not_kept", "client_not_readable"},  # storage, once
     "server/native/door.py": {"client_connected", "client_disconnected"},  # debug

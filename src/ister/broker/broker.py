@@ -95,7 +95,7 @@ class Producer:
 
 
 class Broker:
-    """See the module."""
+    """The running broker, as its doors see it."""
 
     def __init__(
         self,

@@ -9,28 +9,28 @@ from typing import Annotated
 
 import typer
 
-from ister.cli.access import AccessGroup
-from ister.cli.terminal import configure_cli_log, guard, write
+from ister.cli.console.access import AccessGroup
+from ister.cli.console.terminal import configure_cli_log, guard, write
 
 # Where each command is: only the one that is asked for is loaded.
 COMMANDS = {
     "serve": "ister.cli.serve",
-    "produce": "ister.cli.produce",
-    "consume": "ister.cli.consume",
-    "read": "ister.cli.read",
-    "request": "ister.cli.requests",
-    "reply": "ister.cli.requests",
-    "bench": "ister.cli.bench",
-    "top": "ister.cli.top",
-    "topics": "ister.cli.topics",
-    "subs": "ister.cli.subscriptions",
-    "namespaces": "ister.cli.namespaces",
-    "brokers": "ister.cli.brokers",
-    "schemas": "ister.cli.schemas",
-    "timeline": "ister.cli.timeline",
-    "services": "ister.cli.services",
-    "storage": "ister.cli.storage",
-    "keys": "ister.cli.keys",
+    "produce": "ister.cli.messages.produce",
+    "consume": "ister.cli.messages.consume",
+    "read": "ister.cli.messages.read",
+    "request": "ister.cli.messages.requests",
+    "reply": "ister.cli.messages.requests",
+    "bench": "ister.cli.messages.bench",
+    "top": "ister.cli.topics.top",
+    "topics": "ister.cli.topics.topics",
+    "subs": "ister.cli.topics.subscriptions",
+    "namespaces": "ister.cli.topics.namespaces",
+    "brokers": "ister.cli.topics.brokers",
+    "schemas": "ister.cli.topics.schemas",
+    "timeline": "ister.cli.timelines.timeline",
+    "services": "ister.cli.messages.services",
+    "storage": "ister.cli.storage.storage",
+    "keys": "ister.cli.storage.keys",
     "pipeline": "ister.cli.pipeline",
 }
 

@@ -10,7 +10,7 @@ import typer
 
 from ister.base import rounded_size, rounded_span
 from ister.base.errors import BadRequestError, PipelineNotRunningError
-from ister.cli.terminal import (
+from ister.cli.console.terminal import (
     JsonOption,
     TimeoutOption,
     counted,
@@ -20,7 +20,7 @@ from ister.cli.terminal import (
     write_json,
     write_table,
 )
-from ister.cli.values import PLACE_HELP, parse_place
+from ister.cli.console.values import PLACE_HELP, parse_place
 
 if TYPE_CHECKING:
     from ister.spark.pipelines import CheckedPipeline, Running

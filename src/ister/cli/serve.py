@@ -132,7 +132,7 @@ def _show_banner(settings: ServerConfig, addresses: "Addresses") -> None:
     from rich.panel import Panel
     from rich.table import Table
 
-    from ister.cli.terminal import stderr_console
+    from ister.cli.console.terminal import stderr_console
 
     rows = Table.grid(padding=(0, 2))
     rows.add_row("[dim]native[/]", f"[bold cyan]{escape(addresses.url)}[/]")

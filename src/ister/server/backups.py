@@ -71,7 +71,10 @@ logger = structlog.get_logger("backups")
 
 
 class Backups:
-    """See the module. `sources` tells what there is to pin, or raises."""
+    """Pins the files of one moment for `ister storage backup`.
+
+    `sources` returns what there is to pin, or raises.
+    """
 
     def __init__(
         self,

@@ -20,7 +20,10 @@ REST_COUNT = 512
 
 
 class Wakefulness:
-    """See the module. Time and the loop's `call_soon` come from outside."""
+    """Keeps an event loop awake while the peer is likely to answer soon.
+
+    Time and the loop's `call_soon` come from outside.
+    """
 
     __slots__ = ("_call_soon", "_came", "_misses", "_now_ns", "_rest", "_until_ns", "_window_ns")
 

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 
 from ister.base.limits import MIB, Limits
-from ister.server.grpc.calls import Call, Method, Reply
-from ister.server.grpc.server import GrpcServer
-from ister.server.grpc.status import Refusal, StatusCode
+from ister.server.grpc.calls.calls import Call, Method, Reply
+from ister.server.grpc.calls.server import GrpcServer
+from ister.server.grpc.calls.status import Refusal, StatusCode
 from ister.server.security import Authenticator
 from ister.telemetry import SystemClock
 

@@ -28,7 +28,7 @@ from tests.e2e.raw import eventually
 
 from ister.base.limits import KIB, MIB
 from ister.server.certificates import Certificate
-from ister.server.grpc.session import PENDING_BYTES, REQUEST_BYTES_MAX
+from ister.server.grpc.calls.session import PENDING_BYTES, REQUEST_BYTES_MAX
 from ister.server.security import Authenticator
 
 pytestmark = pytest.mark.e2e

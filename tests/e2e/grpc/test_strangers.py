@@ -14,7 +14,8 @@ from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.metadata import MemoryMetadata
 from ister.registry import Registry
-from ister.server.grpc import GrpcDoor, server
+from ister.server.grpc import GrpcDoor
+from ister.server.grpc.calls import server
 from ister.server.grpc.messages import message
 from ister.server.http2 import ErrorCode
 from ister.server.operations import Dispatcher

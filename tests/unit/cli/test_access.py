@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from ister.base.errors import BadRequestError
-from ister.cli.access import ACCESS_OPTIONS, URL, AccessGroup, BrokerUrl, UrlOption, connect
 from ister.cli.app import make_app
+from ister.cli.console.access import ACCESS_OPTIONS, URL, AccessGroup, BrokerUrl, UrlOption, connect
 from ister.client import Tls
 
 TOKEN = "vX3p9mQm2T7yLw0c"

@@ -6,10 +6,10 @@ from typer.testing import CliRunner
 from ister.base import DEFAULT_URL, TopicReport
 from ister.base.errors import BadRequestError, ConnectionLostError
 from ister.cli.app import make_app
-from ister.cli.produce import _rounds, _send, _Sent, _splitter
+from ister.cli.console.terminal import counted, parse_pairs
+from ister.cli.messages.produce import _rounds, _send, _Sent, _splitter
 from ister.cli.serve import hints
-from ister.cli.terminal import counted, parse_pairs
-from ister.cli.top import Rates, rates_between
+from ister.cli.topics.top import Rates, rates_between
 from ister.testing import MemoryBroker, settle
 
 COMMANDS = [

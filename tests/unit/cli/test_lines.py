@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from ister.base.errors import BadRequestError
-from ister.cli import lines as lines_module
-from ister.cli.lines import read_lines
+from ister.cli.console import lines as lines_module
+from ister.cli.console.lines import read_lines
 
 
 async def lines_of(*writes: bytes) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 import base64
 
-from ister.cli.rows import batch_rows
+from ister.cli.console.rows import batch_rows
 from ister.codec import Batch, encode
 
 

@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from ister.base.errors import ConflictError, InvalidError, IsterError, NotFoundError
-from ister.cli.brokers import brokers
-from ister.cli.namespaces import namespaces
-from ister.cli.produce import produce
-from ister.cli.schemas import schemas
-from ister.cli.topics import topics
+from ister.cli.messages.produce import produce
+from ister.cli.topics.brokers import brokers
+from ister.cli.topics.namespaces import namespaces
+from ister.cli.topics.schemas import schemas
+from ister.cli.topics.topics import topics
 from ister.testing import ThreadedBroker
 
 ORDER: dict[str, Any] = {

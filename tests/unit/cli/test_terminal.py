@@ -9,7 +9,7 @@ import pytest
 
 from ister.base.errors import TopicNotFoundError
 from ister.cli.app import make_app
-from ister.cli.terminal import EXIT_FILE, guard
+from ister.cli.console.terminal import EXIT_FILE, guard
 from ister.testing import ThreadedBroker
 
 

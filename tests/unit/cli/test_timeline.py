@@ -3,7 +3,7 @@
 import pytest
 
 from ister.base.limits import TIME_MS_MAX
-from ister.cli.timeline_rows import state_of, timeline_row
+from ister.cli.timelines.rows import state_of, timeline_row
 from ister.client import TimelineMessage
 
 DUE_MS = 1_000_000

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 import ister
 from ister.base import StreamSettings
 from ister.cli.app import make_app
-from ister.cli.words import in_options
+from ister.cli.console.words import in_options
 from ister.testing import ThreadedBroker
 
 

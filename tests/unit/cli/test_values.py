@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from ister.base.errors import BadRequestError
-from ister.cli.values import (
+from ister.cli.console.values import (
     parse_delay_option,
     parse_place,
     parse_size_option,

@@ -3,7 +3,7 @@
 import pytest
 
 from ister.base.errors import ConnectionLostError
-from ister.cli.words import in_options
+from ister.cli.console.words import in_options
 
 
 @pytest.mark.parametrize(

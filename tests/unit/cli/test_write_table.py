@@ -2,8 +2,8 @@
 
 import pytest
 
-from ister.cli import terminal
-from ister.cli.terminal import write_table
+from ister.cli.console import terminal
+from ister.cli.console.terminal import write_table
 
 COLUMNS = ("NAME", "COUNT", "NOTE")
 ROWS = [("a", 1, "short"), ("a longer name", 1_234_567, ""), ("b", 0, True)]

@@ -14,15 +14,15 @@ from ister.base.errors import IsterError, ReservedNamespaceError
 from ister.codec import encode
 from ister.metadata import MemoryMetadata
 from ister.registry import Registry
-from ister.server.grpc.admin_policies import FailurePolicy, apply_policy
-from ister.server.grpc.admin_settings import SubscriptionSettings
-from ister.server.grpc.admin_topics import TopicAdmin
+from ister.server.grpc.admin.policies import FailurePolicy, apply_policy
+from ister.server.grpc.admin.settings import SubscriptionSettings
+from ister.server.grpc.admin.topics import TopicAdmin
+from ister.server.grpc.calls.status import Refusal
 from ister.server.grpc.consumers import Consumers
 from ister.server.grpc.messages import message
 from ister.server.grpc.producers import Producers
 from ister.server.grpc.roll import Roll
 from ister.server.grpc.schemas import SchemaRefs
-from ister.server.grpc.status import Refusal
 from ister.server.http import App
 from ister.server.http.api import ROUTES
 from ister.server.http.routes import PREFIX

@@ -9,7 +9,7 @@ import pytest
 
 from ister.base import housekeeping
 from ister.base.errors import FrozenClockError, RequestTimeoutError
-from ister.client.aio.futures import Deadline
+from ister.client.aio.connection.futures import Deadline
 from ister.testing import MemoryBroker, VirtualClock
 
 

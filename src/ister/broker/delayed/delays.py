@@ -84,7 +84,10 @@ class DelayedBatch(NamedTuple):
 
 
 class Delays:
-    """See the module. `find_topic` tells what topic or partition there is of a name."""
+    """Keeps delayed messages in a hidden timeline and publishes them when they are due.
+
+    `find_topic` tells what topic or partition there is of a name.
+    """
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ Settle = Callable[[Sequence[Letter]], object]
 
 
 class Outlet:
-    """See the module.
+    """Publishes due messages to one stream, each exactly once.
 
     `producer` is the name that versions are noted under. `told` throttles the log for all streams
     together.

@@ -13,8 +13,8 @@ from ister.base import (
     TopicReport,
 )
 from ister.base.errors import BadRequestError
+from ister.client.aio.connection.link import BrokerLink
 from ister.client.aio.layouts import heads, locate
-from ister.client.aio.link import BrokerLink
 from ister.client.session import (
     DurabilityName,
     Place,

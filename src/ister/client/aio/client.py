@@ -15,13 +15,14 @@ from ister.base import (
 from ister.base.errors import BadRequestError, CodecMissingError
 from ister.base.limits import CREDIT_BYTES, STAGE_KEEP_MS
 from ister.client.aio.administration import Administration
-from ister.client.aio.answers import Answers
-from ister.client.aio.link import BrokerLink
+from ister.client.aio.connection.link import BrokerLink
+from ister.client.aio.connection.sockets import Connector
 from ister.client.aio.pool import ProducerPool
 from ister.client.aio.producer import Producer, ValueT, Writing
 from ister.client.aio.reader import Reader
 from ister.client.aio.reading import Reading
-from ister.client.aio.requesters import Requesters
+from ister.client.aio.requests.answers import Answers
+from ister.client.aio.requests.requesters import Requesters
 from ister.client.aio.schemas import Schemas
 from ister.client.aio.service import (
     CONCURRENCY,
@@ -31,7 +32,6 @@ from ister.client.aio.service import (
     ServiceReport,
     find_services,
 )
-from ister.client.aio.sockets import Connector
 from ister.client.aio.staging import (
     Encoded,
     Stage,
@@ -40,7 +40,7 @@ from ister.client.aio.staging import (
     stage_batches,
 )
 from ister.client.aio.subscription import Subscription
-from ister.client.aio.timeline import Timeline
+from ister.client.aio.timelines.timeline import Timeline
 from ister.client.aio.transaction import Routes, Transaction
 from ister.client.aio.view import ViewEntry, ViewLoading, load_view, read_history
 from ister.client.session import (

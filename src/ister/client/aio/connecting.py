@@ -3,12 +3,12 @@
 from ister.base import Clock
 from ister.base.errors import BadRequestError
 from ister.client.aio.client import Client
-from ister.client.aio.environment import (
+from ister.client.aio.connection.environment import (
     tls_from_environment,
     token_from_environment,
     url_from_environment,
 )
-from ister.client.aio.sockets import Connector, connector_of
+from ister.client.aio.connection.sockets import Connector, connector_of
 from ister.client.session import Tls, Token, access_of
 
 # A round trip of a lone message between processes that are awake takes 54 µs, with a quick disk

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ister.base.errors import BadRequestError
-from ister.client.aio.link import BrokerLink
+from ister.client.aio.connection.link import BrokerLink
 from ister.client.session import Seconds, check_topic, milliseconds
 from ister.wire import (
     LocateStream,

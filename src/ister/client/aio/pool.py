@@ -27,7 +27,7 @@ class PooledProducer:
 
 
 class ProducerPool:
-    """See the module."""
+    """The producers that a client keeps open behind `publish` and `request`."""
 
     def __init__(self, make_producer: Callable[[str], Producer]) -> None:
         self._make_producer = make_producer

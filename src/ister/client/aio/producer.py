@@ -16,8 +16,8 @@ from ister.base.errors import (
     MessageTooLargeError,
     WrongKindError,
 )
-from ister.client.aio.futures import BatchFuture, SendFuture
-from ister.client.aio.link import BrokerLink, finish, settler
+from ister.client.aio.connection.futures import BatchFuture, SendFuture
+from ister.client.aio.connection.link import BrokerLink, finish, settler
 from ister.client.aio.schemas import Schemas
 from ister.client.session import (
     MESSAGE_OVERHEAD_BYTES,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ister.base import Origin, Position, partition_name
 from ister.base.errors import BadRequestError, BusyError, IsterError
-from ister.client.aio.link import BrokerLink, settler
+from ister.client.aio.connection.link import BrokerLink, settler
 from ister.client.aio.reading import Reading
 from ister.client.session import ReaderChannel, no_schema, not_open
 from ister.codec import Batch, arrow_table

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ister.base.errors import IsterError
-from ister.client.aio.link import finish
+from ister.client.aio.connection.link import finish
 from ister.client.aio.schemas import Schemas
 from ister.client.session import Values
 from ister.codec import Batch, SchemaRef

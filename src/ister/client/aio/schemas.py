@@ -12,7 +12,7 @@ from ister.base.errors import (
     NotFoundError,
     SchemaNotFoundError,
 )
-from ister.client.aio.link import BrokerLink
+from ister.client.aio.connection.link import BrokerLink
 from ister.client.session import Values, check_topic, definition_of, parsed, registration_of
 from ister.codec import SchemaRef
 from ister.wire import (

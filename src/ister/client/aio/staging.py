@@ -13,7 +13,7 @@ from ister.base.errors import (
     StageTooLargeError,
 )
 from ister.base.limits import STAGE_KEEP_MS_MAX, STAGE_KEEP_MS_MIN, STAGE_TOPICS_MAX
-from ister.client.aio.link import BrokerLink, settler
+from ister.client.aio.connection.link import BrokerLink, settler
 from ister.client.session import Seconds, check_text, check_topic, milliseconds
 from ister.wire import (
     CloseStage,

@@ -16,7 +16,7 @@ from ister.base.errors import (
     RequestTimeoutError,
 )
 from ister.base.limits import ACK_TIMEOUT_MS_MAX, NACK_DELAY_MS_MAX
-from ister.client.aio.link import settler
+from ister.client.aio.connection.link import settler
 from ister.client.aio.reading import Reading
 from ister.client.session import (
     BaseMessage,

@@ -19,7 +19,7 @@ from ister.base.errors import (
     StorageUncertainError,
 )
 from ister.base.limits import COMMIT_RETRIED_MS_MAX
-from ister.client.aio.link import BrokerLink
+from ister.client.aio.connection.link import BrokerLink
 from ister.client.session import (
     DeliverAfter,
     DeliverAt,

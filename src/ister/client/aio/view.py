@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ister.base import EARLIEST, LATEST, Origin, Position, Time
 from ister.base.errors import BadRequestError
-from ister.client.aio.link import BrokerLink
+from ister.client.aio.connection.link import BrokerLink
 from ister.client.aio.reader import Reader
 from ister.client.session import position_of, time_ms
 from ister.codec import Attributes, Batch

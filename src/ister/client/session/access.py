@@ -49,7 +49,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a client connects to, and with what. See the module."""
+    """Where a client connects to, and with which token and certificates."""
 
     url: str
     addresses: list[tuple[str, int]]

@@ -92,7 +92,7 @@ class Link(Enum):
 
 
 class Session:
-    """See the module."""
+    """The client's side of its connections: it survives reconnects and keeps every promise."""
 
     def __init__(
         self,

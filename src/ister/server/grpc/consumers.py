@@ -16,12 +16,12 @@ from ister.base import parse_plain, parse_topic
 from ister.base.errors import BadRequestError, GoingAwayError, IsterError, TopicNotFoundError
 from ister.base.limits import NACK_DELAY_MS_MAX
 from ister.broker import Broker
-from ister.server.grpc.calls import Reply
+from ister.server.grpc.calls.calls import Reply
+from ister.server.grpc.calls.status import Refusal, StatusCode, code_of
 from ister.server.grpc.leases import Held, Leases
 from ister.server.grpc.messages import message
 from ister.server.grpc.receiver import AcksOf, Receiver
 from ister.server.grpc.roll import ConsumerRecord, Roll, id_of
-from ister.server.grpc.status import Refusal, StatusCode, code_of
 from ister.subscriptions import check_globs
 from ister.telemetry import Occasions
 from ister.wire import BACKOFF_DELAY
@@ -41,7 +41,7 @@ FAILED_S = 0.5
 
 
 class Consumers:
-    """See the module."""
+    """Danube's consumers of one port: subscribes them and handles their acks and nacks."""
 
     def __init__(self, broker: Broker, roll: Roll, acks_of: AcksOf) -> None:
         self.closing = False

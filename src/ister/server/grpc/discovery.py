@@ -7,8 +7,8 @@ from typing import Any
 from ister.base import parse_topic
 from ister.base.errors import BadRequestError, TopicNotFoundError, WrongKindError
 from ister.broker import Broker, StreamTopic
+from ister.server.grpc.calls.status import Refusal, StatusCode
 from ister.server.grpc.messages import message
-from ister.server.grpc.status import Refusal, StatusCode
 
 TopicLookupResponse = message("danube.TopicLookupResponse")
 TopicPartitionsResponse = message("danube.TopicPartitionsResponse")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ister.broker import Broker
 from ister.metadata import Metadata
-from ister.server.grpc.admin import admin_services
-from ister.server.grpc.admin_settings import SubscriptionSettings
-from ister.server.grpc.calls import Method
+from ister.server.grpc.admin.services import admin_services
+from ister.server.grpc.admin.settings import SubscriptionSettings
+from ister.server.grpc.calls.calls import Method
+from ister.server.grpc.calls.server import GrpcServer
 from ister.server.grpc.consumers import Consumers
 from ister.server.grpc.discovery import Discovery, Health
 from ister.server.grpc.messages import service
@@ -21,7 +22,6 @@ from ister.server.grpc.producers import Producers
 from ister.server.grpc.registry import registry_service
 from ister.server.grpc.roll import ConsumerRecord, ProducerRecord, Roll, live_topics
 from ister.server.grpc.schemas import SchemaRefs
-from ister.server.grpc.server import GrpcServer
 from ister.server.operations import Dispatcher, topic_exists, topic_identity
 from ister.server.security import Authenticator
 
@@ -37,7 +37,7 @@ WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class GrpcDoor:
-    """See the module."""
+    """Serves Danube's client API and its admin API, each on a port of its own."""
 
     def __init__(
         self,

@@ -15,9 +15,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from ister.server.grpc.calls import Call, Direct, Method, Reply
+from ister.server.grpc.calls.calls import Call, Direct, Method, Reply
+from ister.server.grpc.calls.status import Refusal, StatusCode
 from ister.server.grpc.fields import check_fields
-from ister.server.grpc.status import Refusal, StatusCode
 
 FILE = Path(__file__).with_name("protos") / "danube.binpb"
 

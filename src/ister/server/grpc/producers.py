@@ -28,11 +28,11 @@ from ister.base.errors import (
 from ister.base.limits import MIB
 from ister.broker import Broker, LongCheck, Producer, StreamTopic
 from ister.codec import Batch
-from ister.server.grpc.calls import Reply
+from ister.server.grpc.calls.calls import Reply
+from ister.server.grpc.calls.status import Refusal, StatusCode
 from ister.server.grpc.messages import message
 from ister.server.grpc.roll import ProducerRecord, Roll, id_of
 from ister.server.grpc.schemas import SchemaRefs
-from ister.server.grpc.status import Refusal, StatusCode
 from ister.server.grpc.translation import (
     DELIVERED_BYTES_MAX,
     DELIVERY_BYTES,
@@ -61,7 +61,7 @@ SILENCE_MS = 60_000
 
 
 class Producers:
-    """See the module."""
+    """Danube's producers of one port: opens them and publishes what they send."""
 
     def __init__(
         self,

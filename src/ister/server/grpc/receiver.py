@@ -26,10 +26,10 @@ from ister.base.errors import IsterError, SubscriptionNotFoundError, TopicNotFou
 from ister.base.limits import MIB
 from ister.broker import Broker, Membership, SourceTopic, StreamTopic, SubscribeOptions
 from ister.codec import Batch, Column
-from ister.server.grpc.calls import Call
+from ister.server.grpc.calls.calls import Call
+from ister.server.grpc.calls.status import Refusal, StatusCode
 from ister.server.grpc.leases import Held, Leases
 from ister.server.grpc.roll import ConsumerRecord
-from ister.server.grpc.status import Refusal, StatusCode
 from ister.server.grpc.translation import DELIVERED_BYTES_MAX, messages_of
 from ister.subscriptions import Responder
 from ister.telemetry import Occasions
@@ -65,7 +65,10 @@ class Delivery:
 
 
 class Receiver:
-    """See the module. It is the broker's `Sink`; the channel counts how often it was attached."""
+    """One consumer of a Danube client.
+
+    It is the broker's `Sink`; the channel counts how often it was attached.
+    """
 
     writable = True
 

@@ -17,10 +17,10 @@ from ister.base.errors import (
     SchemaNotFoundError,
 )
 from ister.broker import Broker
-from ister.server.grpc.admin_codes import Codes, coded, whole
-from ister.server.grpc.calls import Method
+from ister.server.grpc.admin.codes import Codes, coded, whole
+from ister.server.grpc.calls.calls import Method
+from ister.server.grpc.calls.status import StatusCode
 from ister.server.grpc.messages import message, service
-from ister.server.grpc.status import StatusCode
 
 if TYPE_CHECKING:
     from ister.registry import Binding, Registry, SubjectVersion

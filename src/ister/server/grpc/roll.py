@@ -70,7 +70,7 @@ def id_of(*names: str) -> int:
 
 
 class Roll:
-    """See the module."""
+    """The ids of Danube's producers and consumers, kept over restarts of the broker."""
 
     def __init__(
         self, metadata: Metadata, now_ms: Callable[[], int], *, records_max: int = RECORDS_MAX

@@ -12,14 +12,14 @@ from ister.base.errors import (
     SchemaMismatchError,
     SchemaNotFoundError,
 )
-from ister.server.grpc.status import Refusal, StatusCode
+from ister.server.grpc.calls.status import Refusal, StatusCode
 
 if TYPE_CHECKING:
     from ister.registry import Registry
 
 
 class SchemaRefs:
-    """See the module."""
+    """Checks the schema that a Danube producer names, and binds the first one to its topic."""
 
     def __init__(self, registry: "Registry") -> None:
         self._registry = registry

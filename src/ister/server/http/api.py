@@ -42,7 +42,7 @@ PARTS_BYTES_MAX = 64 * 1024
 
 
 class Api:
-    """See the module."""
+    """Turns requests into operations, and their results into responses."""
 
     def __init__(self, dispatcher: Dispatcher, *, tokens: bool = False) -> None:
         self._dispatcher = dispatcher

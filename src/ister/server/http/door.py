@@ -39,7 +39,7 @@ logger = structlog.get_logger("http")
 
 
 class HttpDoor:
-    """See the module."""
+    """Serves HTTP on one port with uvicorn."""
 
     def __init__(self, app: App) -> None:
         self._handshakes: Handshakes | None = None

@@ -99,7 +99,7 @@ Event = RequestReceived | DataReceived | StreamReset | StreamDrained
 
 
 class State(Enum):
-    """See the module."""
+    """Where an HTTP/2 connection is in its life."""
 
     PREFACE = auto()
     SETTINGS = auto()
@@ -108,7 +108,7 @@ class State(Enum):
 
 
 class Connection:
-    """See the module."""
+    """The server's side of one HTTP/2 connection, without I/O."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.state = State.PREFACE

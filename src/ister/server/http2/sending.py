@@ -50,7 +50,7 @@ class Stream:
 
 
 class Outbox:
-    """See the module."""
+    """The frames of one connection that wait for the windows of the peer."""
 
     def __init__(self, streams: dict[int, Stream]) -> None:
         self.frames: list[bytes] = []

@@ -15,7 +15,7 @@ SMALL_BYTES = 2_048
 
 
 class Conversation:
-    """See the module."""
+    """Keeps the broker awake while a client sends small frames in quick succession."""
 
     __slots__ = ("_last_ns", "_received", "wakefulness")
 

@@ -69,7 +69,7 @@ class DoorCounts:
 
 
 class NativeDoor:
-    """See the module."""
+    """Listens for native clients and owns their sessions."""
 
     def __init__(
         self,

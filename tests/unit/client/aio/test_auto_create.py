@@ -6,7 +6,7 @@ import pytest
 
 import ister
 from ister.base.errors import TopicExistsError, TopicNotFoundError
-from ister.client.aio.repeatable import is_repeatable
+from ister.client.aio.connection.repeatable import is_repeatable
 from ister.testing import MemoryBroker, VirtualClock, settle
 from ister.wire import CreateTopic
 

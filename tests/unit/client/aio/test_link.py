@@ -16,7 +16,7 @@ from ister.base.errors import (
     UntrustedBrokerError,
     VersionError,
 )
-from ister.client.aio.sockets import UntrustedError
+from ister.client.aio.connection.sockets import UntrustedError
 from ister.testing import MemoryBroker, MemoryTransport, VirtualClock, connect_pair, settle
 from ister.wire import Welcome, control_frame
 

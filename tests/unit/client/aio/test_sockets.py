@@ -12,7 +12,7 @@ from tests.e2e.certificates import Certificates, make_certificates
 
 from ister.base.errors import BadRequestError
 from ister.base.limits import TOKEN_CHARACTERS_MAX
-from ister.client.aio.sockets import (
+from ister.client.aio.connection.sockets import (
     TOKEN_FILE_BYTES_MAX,
     HandshakeError,
     TlsConnector,

@@ -15,7 +15,7 @@ from ister.base.errors import BadRequestError, NotConnectedError, Unauthenticate
 from ister.base.limits import Limits
 from ister.broker import Broker
 from ister.client import Token
-from ister.client.aio.tokens import TokenSource
+from ister.client.aio.connection.tokens import TokenSource
 from ister.client.session import access_of
 from ister.server.native import NativeDoor
 from ister.server.security import LOOK_MS, Authenticator

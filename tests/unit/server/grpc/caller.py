@@ -13,10 +13,10 @@ from tests.unit.server.http2 import peer as http2
 from tests.unit.server.http2.peer import DATA, END_HEADERS, END_STREAM, GRPC, HEADERS, Frame
 
 from ister.base.limits import Limits
-from ister.server.grpc.calls import Call, Method, Reply
-from ister.server.grpc.server import GrpcServer
-from ister.server.grpc.session import GrpcSession
-from ister.server.grpc.status import Refusal, StatusCode
+from ister.server.grpc.calls.calls import Call, Method, Reply
+from ister.server.grpc.calls.server import GrpcServer
+from ister.server.grpc.calls.session import GrpcSession
+from ister.server.grpc.calls.status import Refusal, StatusCode
 from ister.server.security import Authenticator
 from ister.testing import VirtualClock
 from ister.testing.clock import settle

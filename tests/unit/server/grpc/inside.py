@@ -10,8 +10,8 @@ from ister.broker import Broker
 from ister.metadata import MemoryMetadata
 from ister.objects import MemoryDisk
 from ister.registry import Registry
-from ister.server.grpc.admin_settings import SubscriptionSettings
-from ister.server.grpc.calls import Direct
+from ister.server.grpc.admin.settings import SubscriptionSettings
+from ister.server.grpc.calls.calls import Direct
 from ister.server.grpc.consumers import Consumers
 from ister.server.grpc.messages import message
 from ister.server.grpc.producers import Producers

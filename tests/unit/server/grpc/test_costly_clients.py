@@ -10,7 +10,7 @@ from tests.unit.server.http2 import peer as http2
 from tests.unit.server.http2.peer import END_STREAM, INITIAL_WINDOW_SIZE
 
 from ister.base.limits import MIB
-from ister.server.grpc.session import MISTAKES_MAX, PENDING_BYTES_MAX
+from ister.server.grpc.calls.session import MISTAKES_MAX, PENDING_BYTES_MAX
 from ister.server.http2 import ErrorCode
 from ister.testing.clock import settle
 
@@ -149,7 +149,7 @@ async def test_mistakes_are_forgotten_after_a_minute() -> None:
 async def test_unfinished_requests_beyond_the_limit_end_the_client_that_has_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ister.server.grpc.server.BUFFERED_BYTES_MAX", 1_000)
+    monkeypatch.setattr("ister.server.grpc.calls.server.BUFFERED_BYTES_MAX", 1_000)
     desk = Desk.open()
     small, large = desk.caller(), desk.caller()
     large.call(body=b"\0\0\0\x10\0" + bytes(800), ended=False)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.unit.server.grpc.inside import FakeContext, Inside, answer_of, turns
 
 from ister.base.errors import IsterError
+from ister.server.grpc.calls.status import Refusal
 from ister.server.grpc.messages import message
 from ister.server.grpc.roll import id_of
-from ister.server.grpc.status import Refusal
 
 GOOD_TOPICS = st.sampled_from(["/default/a", "/default/b", "/default/p-part-1"])
 BAD_TOPICS = st.sampled_from(["/default/a-part-1", "/default/p", "/nowhere/a", "", "a b"])

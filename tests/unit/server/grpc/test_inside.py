@@ -18,10 +18,10 @@ from ister.base.errors import (
 )
 from ister.broker import Membership, SubscribeOptions
 from ister.codec import Batch, encode
+from ister.server.grpc.calls.status import Refusal, StatusCode
 from ister.server.grpc.consumers import TYPES
 from ister.server.grpc.receiver import CREDIT_COUNT, WRITE_BYTES
 from ister.server.grpc.roll import id_of
-from ister.server.grpc.status import Refusal, StatusCode
 from ister.server.grpc.translation import DELIVERED_BYTES_MAX, DELIVERY_BYTES, StreamMessage
 
 SHARED, KEY_SHARED = TYPES.index("shared"), TYPES.index("key_shared")

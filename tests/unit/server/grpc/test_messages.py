@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from ister.base import errors
+from ister.server.grpc.calls.status import StatusCode, code_of
 from ister.server.grpc.messages import FILE, message, service
-from ister.server.grpc.status import StatusCode, code_of
 
 RETRIED = {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.RESOURCE_EXHAUSTED}
 

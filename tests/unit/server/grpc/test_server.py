@@ -8,7 +8,7 @@ from tests.unit.server.http2 import peer as http2
 from tests.unit.server.http2.peer import ACK, END_STREAM, INITIAL_WINDOW_SIZE, PING, frame
 
 from ister.base.limits import MIB
-from ister.server.grpc.server import (
+from ister.server.grpc.calls.server import (
     GOODBYE_MS_MAX,
     HALF_CLOSED_MAX,
     HANDSHAKE_MS_MAX,
@@ -17,8 +17,8 @@ from ister.server.grpc.server import (
     KEEPALIVE_TIMEOUT_MS,
     REQUEST_MS_MAX,
 )
-from ister.server.grpc.session import AFTER_END_BYTES_MAX
-from ister.server.grpc.status import StatusCode
+from ister.server.grpc.calls.session import AFTER_END_BYTES_MAX
+from ister.server.grpc.calls.status import StatusCode
 from ister.server.http2 import ErrorCode
 from ister.testing.clock import settle
 

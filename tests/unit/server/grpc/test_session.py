@@ -10,9 +10,9 @@ from tests.unit.server.http2.peer import END_STREAM, PING, frame
 
 from ister.base.errors import LimitReachedError
 from ister.base.limits import MIB
-from ister.server.grpc.calls import DETAILS_MAX, encode_text
-from ister.server.grpc.session import LARGE_READ_BYTES, REQUEST_BYTES_MAX
-from ister.server.grpc.status import StatusCode
+from ister.server.grpc.calls.calls import DETAILS_MAX, encode_text
+from ister.server.grpc.calls.session import LARGE_READ_BYTES, REQUEST_BYTES_MAX
+from ister.server.grpc.calls.status import StatusCode
 from ister.server.http2 import ErrorCode
 from ister.server.security import NO_TOKEN, TOKEN_GONE, UNKNOWN_TOKEN
 from ister.testing.clock import settle

@@ -15,7 +15,7 @@ from ister.base import AckSettings
 from ister.base.errors import BadRequestError, InvalidError, IsterError
 from ister.metadata import MemoryMetadata, Put
 from ister.operations import CreateSubscription, CreateTopic, DescribeSettings
-from ister.server.grpc.admin_policies import (
+from ister.server.grpc.admin.policies import (
     DANUBE_ACKS,
     EXPONENTIAL,
     FIXED,
@@ -23,10 +23,10 @@ from ister.server.grpc.admin_policies import (
     apply_policy,
     policy_of,
 )
-from ister.server.grpc.admin_settings import Kept, SubscriptionSettings
-from ister.server.grpc.admin_subscriptions import SubscriptionAdmin
+from ister.server.grpc.admin.settings import Kept, SubscriptionSettings
+from ister.server.grpc.admin.subscriptions import SubscriptionAdmin
+from ister.server.grpc.calls.status import Refusal
 from ister.server.grpc.messages import message
-from ister.server.grpc.status import Refusal
 from ister.server.operations import Dispatcher, topic_exists, topic_identity
 from ister.testing import MemoryBroker
 

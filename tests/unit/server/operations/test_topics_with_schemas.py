@@ -10,8 +10,8 @@ from ister.base.errors import LimitReachedError, NamespaceNotFoundError, SchemaN
 from ister.metadata import MemoryMetadata
 from ister.operations import DeleteTopic
 from ister.registry import Registry, RegistryLimits
-from ister.server.grpc.admin_settings import SubscriptionSettings
-from ister.server.grpc.admin_topics import TopicAdmin
+from ister.server.grpc.admin.settings import SubscriptionSettings
+from ister.server.grpc.admin.topics import TopicAdmin
 from ister.server.grpc.messages import message
 from ister.server.grpc.schemas import SchemaRefs
 from ister.server.operations import Dispatcher, topic_exists, topic_identity

@@ -32,7 +32,7 @@ NEVER = 2**62
 
 
 class Inbox:
-    """See the module."""
+    """The batches that one consumer has received and not taken yet, bounded by credit."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ READER_COUNT = READER_BYTES // 16
 
 
 class ReaderChannel:
-    """See the module."""
+    """One reader of a stream or partition."""
 
     def __init__(self, session: "SessionPort", command: OpenReader) -> None:
         self.command = command

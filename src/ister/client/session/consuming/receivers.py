@@ -37,7 +37,7 @@ Notice = SlowConsumer | ActiveChanged | ConsumerClosed | ReaderEnded | Subscribe
 
 
 class Receivers:
-    """See the module."""
+    """The subscriptions and readers of a session."""
 
     def __init__(self, session: "SessionPort", on_lease: Callable[[int], object]) -> None:
         """`on_lease` is to have `renew` called at a time in ms."""

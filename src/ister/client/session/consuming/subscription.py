@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionChannel:
-    """See the module."""
+    """One consumer of a subscription: its buffer, its leases and its events."""
 
     def __init__(
         self,

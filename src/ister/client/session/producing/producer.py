@@ -67,7 +67,7 @@ _Receipt = TypeVar("_Receipt", bound=Sent)
 
 
 class ProducerChannel:
-    """See the module."""
+    """One producer of a topic or partition: collects messages into batches and sends them."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ class Finish:
 
 
 class TimelineChannel:
-    """See the module."""
+    """One consumer of a timeline: messages that wait until they are due, and their leases."""
 
     def __init__(
         self, session: "SessionPort", command: ConsumeTimeline, max_renewal_ms: int = MAX_RENEWAL_MS

@@ -16,7 +16,10 @@ PATIENCE_MS = 5_000
 
 
 class Credit:
-    """See the module. `level` is what the broker knows of."""
+    """How many messages a consumer of a timeline may be sent.
+
+    `level` is what the broker knows of.
+    """
 
     __slots__ = ("_full_ms", "level", "most")
 

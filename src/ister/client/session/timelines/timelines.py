@@ -34,7 +34,7 @@ LOOKS = 5
 
 
 class Timelines:
-    """See the module."""
+    """The timeline consumers of a session, the changes it sends, and the broker's clock."""
 
     def __init__(self, session: "SessionPort", now_us: Callable[[], int]) -> None:
         """`now_us` is our own clock in microseconds since 1970."""

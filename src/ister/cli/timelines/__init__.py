@@ -1,0 +1,1 @@
+"""`ister timeline`: messages at a point in time, and cron rules."""

@@ -1,0 +1,1 @@
+"""Commands about what a broker has: topics, subscriptions, namespaces, schemas."""

@@ -1,0 +1,1 @@
+"""The link to a broker: sockets, tokens, reconnects, futures."""

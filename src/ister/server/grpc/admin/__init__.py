@@ -1,0 +1,1 @@
+"""Danube's admin API."""

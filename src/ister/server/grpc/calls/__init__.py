@@ -1,0 +1,1 @@
+"""A gRPC server in the broker's event loop: sessions, calls, status."""
