@@ -3,7 +3,7 @@
 Everything here blocks and may be called from any thread. The ports are those of `ister.log`.
 """
 
-from ister.objects.backup import Contents, Copied, SourceFile, back_up, load_contents, restore
+from ister.objects.backup import BackupContents, Copied, SourceFile, back_up, load_contents, restore
 from ister.objects.folder import LocalStore
 from ister.objects.keyring import FileKeyring
 from ister.objects.local import LocalDisk, LocalFile, make_folder
@@ -12,7 +12,7 @@ from ister.objects.opening import open_store, store_options, verify_store
 from ister.objects.verified import VerifiedStore
 
 __all__ = [
-    "Contents",
+    "BackupContents",
     "Copied",
     "FileKeyring",
     "LocalDisk",

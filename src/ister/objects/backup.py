@@ -59,7 +59,7 @@ class BackupFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
+class BackupContents(msgspec.Struct, frozen=True, kw_only=True):
     """What is in a backup."""
 
     version: int
@@ -78,7 +78,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 class Copied(NamedTuple):
     """What a backup has taken: its contents, and what of it was copied now."""
 
-    contents: Contents
+    contents: BackupContents
     files: int
     size_bytes: int
 
@@ -87,11 +87,11 @@ class Copied(NamedTuple):
 Progress = Callable[[str, int], object]
 
 
-def load_contents(place: Path) -> Contents:
+def load_contents(place: Path) -> BackupContents:
     """Return the contents of a backup, or raise `BackupDamagedError`."""
     file = place / CONTENTS
     try:
-        contents = msgspec.json.decode(file.read_bytes(), type=Contents)
+        contents = msgspec.json.decode(file.read_bytes(), type=BackupContents)
     except OSError as error:
         raise BackupDamagedError(str(file), error.strerror or str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -121,8 +121,8 @@ def back_up(
 ) -> Copied:
     """Copy `files` below `source` into the backup at `place`, which is made when it is missing.
 
-    `folder` and `made_ms` are as in `Contents`. Raises `BackupFailedError` with the backup before
-    it unchanged, and `BackupRunningError`.
+    `folder` and `made_ms` are as in `BackupContents`. Raises `BackupFailedError`, with the former
+    backup unchanged, and `BackupRunningError`.
     """
     with _blamed_on(place):
         make_folder(place / FILES)
@@ -133,7 +133,9 @@ def back_up(
             return _back_up(source, files, place, folder, made_ms, on_progress)
 
 
-def restore(place: Path, folder: Path, *, on_progress: Progress = lambda _, __: None) -> Contents:
+def restore(
+    place: Path, folder: Path, *, on_progress: Progress = lambda _, __: None
+) -> BackupContents:
     """Copy the files of a backup into `folder`, and verify each.
 
     Raises `BackupDamagedError`, `BackupRunningError` or an `OSError`; then the files that were
@@ -181,7 +183,7 @@ def _back_up(
             on_progress(file.name, file.size_bytes)
         done.append(copy or _copy_file(source, file, place, on_progress))
     sync_folder(place / FILES)
-    contents = Contents(version=VERSION, made_ms=made_ms, folder=folder, files=done)
+    contents = BackupContents(version=VERSION, made_ms=made_ms, folder=folder, files=done)
     _write(place / CONTENTS, [msgspec.json.format(msgspec.json.encode(contents), indent=1), b"\n"])
     sync_folder(place)
     named = {one.copy for one in done}

@@ -91,7 +91,7 @@ CLIENT_OPTIONS = frozenset(
 _R = TypeVar("_R")
 
 
-class Client(Protocol):
+class StoreClient(Protocol):
     """What is used of a store of `obstore`."""
 
     def put(self, path: str, file: Buffer, *, mode: str) -> object:
@@ -120,9 +120,9 @@ class RemoteStore:
         self,
         url: str,
         *,
-        reads: Client,
-        small_writes: Client,
-        large_writes: Client,
+        reads: StoreClient,
+        small_writes: StoreClient,
+        large_writes: StoreClient,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.url = url
@@ -215,7 +215,7 @@ def open_remote(url: str, options: Mapping[str, str]) -> RemoteStore:
         client["allow_http"] = True
     client |= {key: option_value(value) for key, value in options.items() if key in CLIENT_OPTIONS}
 
-    def connect(timeout_s: int, retries: int) -> Client:
+    def connect(timeout_s: int, retries: int) -> StoreClient:
         own = {"timeout": timedelta(seconds=timeout_s)} | client
         return make_client(url, config, own, retries)
 
@@ -230,7 +230,7 @@ def open_remote(url: str, options: Mapping[str, str]) -> RemoteStore:
 
 def make_client(
     url: str, config: Mapping[str, str], client: Mapping[str, Any], retries: int
-) -> Client:
+) -> StoreClient:
     """Return one connection pool with its timeouts and retries."""
     retry = {
         "max_retries": retries,
@@ -241,7 +241,7 @@ def make_client(
             "base": 2,
         },
     }
-    from_url = cast("Callable[..., Client]", obstore.store.from_url)
+    from_url = cast("Callable[..., StoreClient]", obstore.store.from_url)
     try:
         return from_url(url, config=config, client_options=client, retry_config=retry)
     except (BaseError, ValueError, TypeError) as error:

@@ -37,7 +37,7 @@ from ister.base.errors import (
 from ister.base.limits import CHECK_BYTES_MAX, CHECK_COUNT_MAX, CHECK_WORK_MAX
 from ister.codec import Batch
 from ister.registry.records import Binding
-from ister.registry.subject import Contents, Subject
+from ister.registry.subject import Subject, SubjectContents
 from ister.schemas import Policy
 
 # A producer with a wrong schema makes a fault with every batch: one line tells as much as all.
@@ -160,7 +160,7 @@ class BindingCheck:
             return None
         return self._find_bad_payload(batch, contents, number or binding.version)
 
-    def _find_bad_payload(self, batch: Batch, contents: Contents, number: int) -> str | None:
+    def _find_bad_payload(self, batch: Batch, contents: SubjectContents, number: int) -> str | None:
         try:
             version = contents.get(number)
             faults = self._entry.schema(version).validator().check(batch.payloads)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ister.base.errors import BadSchemaError, ExtraMissingError, SchemaTooComplexError
 from ister.registry.records import SubjectVersion
-from ister.registry.subject import Contents, Subject
+from ister.registry.subject import Subject, SubjectContents
 from ister.schemas import (
     REASONS_MAX,
     Mode,
@@ -79,7 +79,7 @@ class SchemaExecutor:
 
 def breaks(
     entry: Subject,
-    contents: Contents,
+    contents: SubjectContents,
     new: Schema,
     mode: Mode,
     steps: Steps,

@@ -39,7 +39,7 @@ from ister.registry.records import (
     check_words,
 )
 from ister.registry.repository import SchemaRepository
-from ister.registry.subject import Contents, Subject
+from ister.registry.subject import Subject, SubjectContents
 from ister.registry.subject_store import RegistryLimits, SubjectStore, retried
 from ister.schemas import (
     Mode,
@@ -413,7 +413,7 @@ class Registry:
 
         def on_written(revision: int) -> None:
             self._subjects.last_id, self._subjects.id_revision = record.schema_id, revision
-            self._subjects.place(Contents(record, revision, {1: version}))
+            self._subjects.place(SubjectContents(record, revision, {1: version}))
 
         await self._subjects.commit(
             self._subjects.repository.add_subject(
@@ -445,7 +445,9 @@ class Registry:
         def on_written(revision: int) -> None:
             if entry.topics:
                 entry.keep(number, schema)
-            self._subjects.place(Contents(record, revision, {**contents.versions, number: version}))
+            self._subjects.place(
+                SubjectContents(record, revision, {**contents.versions, number: version})
+            )
             self._subjects.tell(entry.topics)
 
         await self._subjects.commit(
@@ -461,7 +463,9 @@ class Registry:
         record = msgspec.structs.replace(contents.record, mode=mode)
         await self._subjects.commit(
             self._subjects.repository.set_subject(record, revision=contents.revision),
-            lambda revision: self._subjects.place(Contents(record, revision, contents.versions)),
+            lambda revision: self._subjects.place(
+                SubjectContents(record, revision, contents.versions)
+            ),
         )
 
     async def _delete_version(self, subject: str, number: int) -> None:
@@ -477,7 +481,7 @@ class Registry:
         record = msgspec.structs.replace(contents.record, versions=list(versions))
 
         def on_written(revision: int) -> None:
-            self._subjects.place(Contents(record, revision, versions))
+            self._subjects.place(SubjectContents(record, revision, versions))
             self._subjects.tell(entry.topics)
 
         await self._subjects.commit(
@@ -521,7 +525,7 @@ class Registry:
             raise LimitReachedError("topics bound to schemas", bindings_max)
 
         def on_written(revision: int) -> None:
-            self._subjects.place(Contents(contents.record, revision, contents.versions))
+            self._subjects.place(SubjectContents(contents.record, revision, contents.versions))
             self._subjects.bindings.set(binding, revision, entry)
             self._subjects.tell([topic])
 
@@ -543,7 +547,7 @@ class Registry:
             raise SchemaBindingNotFoundError(topic)
 
         def on_written(revision: int) -> None:
-            self._subjects.place(Contents(contents.record, revision, contents.versions))
+            self._subjects.place(SubjectContents(contents.record, revision, contents.versions))
             self._subjects.bindings.drop(topic)
             self._subjects.tell([topic])
 

@@ -28,7 +28,7 @@ from ister.registry.records import (
     subject_key,
     version_key,
 )
-from ister.registry.subject import Contents
+from ister.registry.subject import SubjectContents
 
 # Versions are up to 1 MiB each, the others some hundred bytes.
 VERSIONS_PER_PAGE = 32
@@ -55,7 +55,7 @@ class SchemaRepository:
         fact = await self._metadata.get(ID_KEY)
         return (decode_id(fact), fact.revision) if fact else (0, 0)
 
-    async def load_subjects(self) -> list[Contents]:
+    async def load_subjects(self) -> list[SubjectContents]:
         """Return every subject. What is left of deleted ones is removed."""
         # Versions first: a subject is written with its first version, so one that is seen here
         # and whose subject is not there afterwards belongs to a subject that was deleted.
@@ -78,7 +78,7 @@ class SchemaRepository:
         fact = await self._metadata.get(subject_key(subject))
         return fact.revision if fact else 0
 
-    async def load_subject(self, subject: str) -> Contents | None:
+    async def load_subject(self, subject: str) -> SubjectContents | None:
         """Return one subject, if it is there."""
         fact = await self._metadata.get(subject_key(subject))
         if fact is None:
@@ -101,7 +101,7 @@ class SchemaRepository:
 
     async def _contents(
         self, record: SubjectRecord, revision: int, known: dict[int, SubjectVersion]
-    ) -> Contents:
+    ) -> SubjectContents:
         """Return a subject with its versions; those that are not known yet are read."""
         versions = {}
         for number in record.versions:
@@ -109,7 +109,7 @@ class SchemaRepository:
             if version is None:
                 version = await self._load_version(record, revision, number)
             versions[number] = version
-        return Contents(record, revision, versions)
+        return SubjectContents(record, revision, versions)
 
     async def _load_version(
         self, record: SubjectRecord, revision: int, number: int

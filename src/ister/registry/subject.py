@@ -1,8 +1,8 @@
 """One subject in memory: its versions, and those of their schemas that are in use.
 
 Always true:
-- what a subject holds is a `Contents`, which is never changed but replaced as a whole: a check in
-  another thread sees one or the other;
+- the contents of a subject are never changed but replaced as a whole: a check in another thread
+  sees one or the other;
 - a schema is parsed once while it is in use, however many topics are bound to its subject.
 """
 
@@ -21,7 +21,7 @@ PARSED_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class SubjectContents:
     """A subject as it was at one revision."""
 
     record: SubjectRecord
@@ -58,7 +58,7 @@ class Contents:
 class Subject:
     """One subject. Any thread may ask for its schemas; the rest is the event loop's."""
 
-    contents: Contents
+    contents: SubjectContents
     # Topics that are bound to it.
     topics: set[str] = field(default_factory=set)
     _parsed: OrderedDict[int, Schema] = field(default_factory=OrderedDict)

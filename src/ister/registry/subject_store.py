@@ -21,7 +21,7 @@ from ister.base.errors import LimitReachedError, RevisionMismatchError, SchemaNo
 from ister.base.limits import BINDINGS_MAX, SCHEMA_VERSIONS_MAX, SCHEMAS_BYTES_MAX, SUBJECTS_MAX
 from ister.registry.bindings import Bindings
 from ister.registry.repository import KeptBinding, SchemaRepository
-from ister.registry.subject import Contents, Subject
+from ister.registry.subject import Subject, SubjectContents
 
 logger = structlog.get_logger("schemas")
 
@@ -124,7 +124,7 @@ class SubjectStore:
             # Asked for, so that nobody complains when the caller was cancelled.
             task.exception()
 
-    def place(self, contents: Contents) -> None:
+    def place(self, contents: SubjectContents) -> None:
         """Have a subject in memory as it is in the metadata by now."""
         record = contents.record
         entry = self.entries.get(record.subject)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ister.base.errors import BadRequestError, ConfigError
-from ister.objects import Contents, LocalDisk, load_contents, make_folder, restore
+from ister.objects import BackupContents, LocalDisk, load_contents, make_folder, restore
 
 # Made before the first file of a salvage is written, and removed after the last one.
 SALVAGE_MARKER = "salvaging"
@@ -26,7 +26,7 @@ def check_restored(folder: Path) -> None:
 
 def restore_folder(
     place: Path, folder: Path, *, on_progress: Callable[[str, int], object]
-) -> Contents:
+) -> BackupContents:
     """Restore a backup into a new or empty folder; after an error the folder is empty.
 
     Raises `BadRequestError` for a folder that is not empty, and what `restore` raises.

@@ -12,7 +12,7 @@ from tests.contract.objects.conftest import S3Server
 from ister.base.errors import ConfigError, ObjectExistsError
 from ister.log.files.ports import Store
 from ister.objects import LocalDisk, LocalStore, MemoryDisk, open_store, verify_store
-from ister.objects.remote import Client, RemoteStore
+from ister.objects.remote import RemoteStore, StoreClient
 from ister.testing import FaultyDisk
 
 WRITERS = 8
@@ -170,7 +170,7 @@ class TestObstoreMemory(StoreContract):
 
     @pytest.fixture
     def store(self) -> Store:
-        client: Client = obstore.store.MemoryStore()  # type: ignore[assignment]
+        client: StoreClient = obstore.store.MemoryStore()  # type: ignore[assignment]
         return RemoteStore("memory://", reads=client, small_writes=client, large_writes=client)
 
 

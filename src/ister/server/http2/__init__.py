@@ -4,27 +4,27 @@ Left out on purpose: server push, priorities, requests without gRPC's content ty
 """
 
 from ister.server.http2.connection import (
-    Connection,
     DataReceived,
     Event,
-    Limits,
+    Http2Connection,
+    Http2Limits,
     RequestReceived,
     StreamDrained,
     StreamReset,
 )
 from ister.server.http2.frames import ConnectionFailedError, ErrorCode, StreamFailedError
 from ister.server.http2.headers import Head, encode_header
-from ister.server.http2.sending import Outbox, Stream
+from ister.server.http2.sending import FrameQueue, Stream
 
 __all__ = [
-    "Connection",
     "ConnectionFailedError",
     "DataReceived",
     "ErrorCode",
     "Event",
+    "FrameQueue",
     "Head",
-    "Limits",
-    "Outbox",
+    "Http2Connection",
+    "Http2Limits",
     "RequestReceived",
     "Stream",
     "StreamDrained",

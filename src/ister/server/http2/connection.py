@@ -43,7 +43,7 @@ from ister.server.http2.frames import (
     encode_window_update,
 )
 from ister.server.http2.headers import BLOCK_BYTES_MAX, HEADERS_BYTES_MAX, Head, HeadDecoder
-from ister.server.http2.sending import Outbox, Stream
+from ister.server.http2.sending import FrameQueue, Stream
 
 _DATA, _HEADERS, _END_STREAM = int(FrameType.DATA), int(FrameType.HEADERS), END_STREAM
 # HEADERS with everything in one frame, without padding or priority.
@@ -51,7 +51,7 @@ _WHOLE = (END_HEADERS, END_HEADERS | END_STREAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Http2Limits:
     """What one peer may have of us."""
 
     # Calls at a time: a Danube client has one connection for everything, and a stream for each
@@ -98,7 +98,7 @@ class StreamDrained:
 Event = RequestReceived | DataReceived | StreamReset | StreamDrained
 
 
-class State(Enum):
+class Http2State(Enum):
     """Where an HTTP/2 connection is in its life."""
 
     PREFACE = auto()
@@ -107,14 +107,14 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Connection:
+class Http2Connection:
     """The server's side of one HTTP/2 connection, without I/O."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.state = State.PREFACE
+    def __init__(self, limits: Http2Limits | None = None) -> None:
+        self.state = Http2State.PREFACE
         self.streams: dict[int, Stream] = {}
-        self.out = Outbox(self.streams)
-        self._limits = limits or Limits()
+        self.out = FrameQueue(self.streams)
+        self._limits = limits or Http2Limits()
         self._heads = HeadDecoder()
         self._buffer = b""
         self._position = 0
@@ -141,30 +141,30 @@ class Connection:
     @property
     def is_open(self) -> bool:
         """Whether the client has said what it has to at first."""
-        return self.state is State.OPEN
+        return self.state is Http2State.OPEN
 
     @property
     def is_closed(self) -> bool:
         """Whether the connection has failed."""
-        return self.state is State.CLOSED
+        return self.state is Http2State.CLOSED
 
     # Receiving
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the peer. `next_event` acts on them."""
-        if self.state is State.CLOSED:
+        if self.state is Http2State.CLOSED:
             return
         rest = self._buffer[self._position :]
         self._buffer, self._position = (rest + data if rest else data), 0
 
     def has_next(self) -> bool:
         """Whether there is something to be acted on: a whole frame, or the mistake of one."""
-        if self.state is State.CLOSED:
+        if self.state is Http2State.CLOSED:
             return False
         if self.out.drained or self.out.can_send:
             return True
         left = len(self._buffer) - self._position
-        if self.state is State.PREFACE:
+        if self.state is Http2State.PREFACE:
             return left >= len(PREFACE) or not PREFACE.startswith(self._buffer)
         if left < HEADER_BYTES:
             if not left:
@@ -186,7 +186,7 @@ class Connection:
             self.out.send_some()
             return None
         try:
-            if self.state is State.PREFACE:
+            if self.state is Http2State.PREFACE:
                 self._take_preface()
                 return None
             head, flags, stream_id = HEADER.unpack_from(self._buffer, self._position)
@@ -209,7 +209,7 @@ class Connection:
         if not self._buffer.startswith(PREFACE):
             raise ConnectionFailedError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
         self._position = len(PREFACE)
-        self.state = State.SETTINGS
+        self.state = Http2State.SETTINGS
 
     def _act(self, type_: int, flags: int, stream_id: int, payload: bytes) -> Event | None:
         if self._block is not None and type_ != FrameType.CONTINUATION:
@@ -220,7 +220,7 @@ class Connection:
             return self._on_data(flags, stream_id, payload)
         if type_ == _HEADERS:
             return self._on_headers(flags, stream_id, payload)
-        if self.state is State.SETTINGS and type_ != FrameType.SETTINGS:
+        if self.state is Http2State.SETTINGS and type_ != FrameType.SETTINGS:
             raise ConnectionFailedError(ErrorCode.PROTOCOL_ERROR, "the settings come first")
         return self._act_on_rare(type_, flags, stream_id, payload)
 
@@ -286,7 +286,7 @@ class Connection:
             self._received_bytes = 0
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> Event | None:
-        if self.state is State.SETTINGS:
+        if self.state is Http2State.SETTINGS:
             raise ConnectionFailedError(ErrorCode.PROTOCOL_ERROR, "the settings come first")
         if flags & PADDED:
             payload = _unpadded(payload)
@@ -384,7 +384,7 @@ class Connection:
         # The last of each counts; a frame may repeat one 2,700 times.
         for name, value in dict(SETTING.iter_unpack(payload)).items():
             self._on_setting(name, value)
-        self.state = State.OPEN
+        self.state = Http2State.OPEN
         self.out.frames.append(encode_frame(FrameType.SETTINGS, ACK, 0))
 
     def _on_setting(self, name: int, value: int) -> None:
@@ -451,15 +451,15 @@ class Connection:
 
     def go_away(self, reason: str = "") -> None:
         """Take no more streams; those that are here go on."""
-        if not self._going_away and self.state is not State.CLOSED:
+        if not self._going_away and self.state is not Http2State.CLOSED:
             self._going_away = True
             self.out.frames.append(encode_go_away(self.last_stream_id, ErrorCode.NO_ERROR, reason))
 
     def fail(self, error: ConnectionFailedError) -> None:
         """Tell the peer why the connection ends, and receive nothing more."""
-        if self.state is not State.CLOSED:
+        if self.state is not Http2State.CLOSED:
             self.out.frames.append(encode_go_away(self.last_stream_id, error.code, error.reason))
-        self.state = State.CLOSED
+        self.state = Http2State.CLOSED
         for stream in self.streams.values():
             self.out.forget(stream)
         self.streams.clear()

@@ -49,7 +49,7 @@ class Stream:
     trailers: bytes = b""
 
 
-class Outbox:
+class FrameQueue:
     """The frames of one connection that wait for the windows of the peer."""
 
     def __init__(self, streams: dict[int, Stream]) -> None:

@@ -8,12 +8,12 @@ import pytest
 from hpack import Decoder, Encoder
 
 from ister.server.http2 import (
-    Connection,
     ConnectionFailedError,
     DataReceived,
     ErrorCode,
     Event,
-    Limits,
+    Http2Connection,
+    Http2Limits,
     RequestReceived,
     StreamFailedError,
 )
@@ -140,8 +140,8 @@ def parse_frames(sent: bytes) -> list[Frame]:
 class Peer:
     """A client in front of a connection."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.connection = Connection(limits)
+    def __init__(self, limits: Http2Limits | None = None) -> None:
+        self.connection = Http2Connection(limits)
         self.encoder = Encoder()
         self.decoder = Decoder()
 

@@ -33,7 +33,7 @@ from tests.unit.server.http2.peer import (
 import ister
 from ister.server.http2 import (
     ErrorCode,
-    Limits,
+    Http2Limits,
     RequestReceived,
     StreamFailedError,
     StreamReset,
@@ -360,7 +360,7 @@ def test_reset_of_another_size_ends_the_connection(size_bytes: int) -> None:
 
 
 def test_streams_beyond_the_limit_are_refused_until_one_ends() -> None:
-    peer = Peer(Limits(streams_max=2)).open()
+    peer = Peer(Http2Limits(streams_max=2)).open()
     peer.request(1)
     peer.request(3)
 
@@ -377,7 +377,7 @@ def test_streams_beyond_the_limit_are_refused_until_one_ends() -> None:
 
 
 def test_client_gets_credit_for_half_a_window_at_a_time() -> None:
-    peer = Peer(Limits(stream_window_bytes=100, window_bytes=70_000)).open()
+    peer = Peer(Http2Limits(stream_window_bytes=100, window_bytes=70_000)).open()
     peer.request(ended=False)
     peer.send(http2.data(1, bytes(49)))
     assert peer.sent() == []
@@ -388,7 +388,7 @@ def test_client_gets_credit_for_half_a_window_at_a_time() -> None:
 
 
 def test_connection_gets_credit_even_for_data_that_is_dropped() -> None:
-    peer = Peer(Limits(stream_window_bytes=100, window_bytes=70_000)).open()
+    peer = Peer(Http2Limits(stream_window_bytes=100, window_bytes=70_000)).open()
     peer.request(ended=False)
     peer.send(http2.reset(1))
 
@@ -399,14 +399,14 @@ def test_connection_gets_credit_even_for_data_that_is_dropped() -> None:
 
 
 def test_data_beyond_the_window_of_a_stream_ends_it() -> None:
-    peer = Peer(Limits(stream_window_bytes=100, window_bytes=70_000)).open()
+    peer = Peer(Http2Limits(stream_window_bytes=100, window_bytes=70_000)).open()
     peer.request(ended=False)
 
     fails_stream(peer, 1, ErrorCode.FLOW_CONTROL_ERROR, http2.data(1, bytes(101)))
 
 
 def test_padding_counts_in_the_window() -> None:
-    peer = Peer(Limits(stream_window_bytes=100, window_bytes=70_000)).open()
+    peer = Peer(Http2Limits(stream_window_bytes=100, window_bytes=70_000)).open()
     peer.request(ended=False)
 
     late = http2.data(1, http2.padded(b"", 100), PADDED)

@@ -199,7 +199,7 @@ def test_heads_of_a_real_encoder_are_right(
         assert head.mistake == ""
 
 
-# Limits
+# Http2Limits
 
 
 def test_block_that_unfolds_to_too_much_is_refused() -> None:

@@ -17,16 +17,18 @@ from tests.unit.server.http2.peer import (
 )
 
 from ister.server.http2 import (
-    Connection,
     ConnectionFailedError,
     Event,
-    Limits,
+    Http2Connection,
+    Http2Limits,
     RequestReceived,
     StreamFailedError,
 )
 from ister.server.http2.headers import BLOCK_BYTES_MAX
 
-LIMITS = Limits(streams_max=4, stream_window_bytes=1_000, window_bytes=70_000, continuations_max=3)
+LIMITS = Http2Limits(
+    streams_max=4, stream_window_bytes=1_000, window_bytes=70_000, continuations_max=3
+)
 # A frame that is not complete.
 HELD_BYTES_MAX = 9 + 16_384
 
@@ -110,7 +112,7 @@ class Listener:
     """A connection that checks its own bounds at every step, and answers some requests."""
 
     def __init__(self) -> None:
-        self.connection = Connection(LIMITS)
+        self.connection = Http2Connection(LIMITS)
         self.heard = Heard()
         self._received_bytes = 0
 
@@ -206,7 +208,7 @@ def test_honest_dialogue_means_the_same_byte_by_byte(said: bytes) -> None:
 
 
 def test_pieces_of_a_header_block_are_held_within_their_limit() -> None:
-    connection = Connection(Limits(continuations_max=3))
+    connection = Http2Connection(Http2Limits(continuations_max=3))
     connection.receive(HELLO + http2.headers(1, bytes(16_384), 0))
     connection.receive(http2.continuation(1, bytes(8_192), 0))
     while connection.has_next():

@@ -19,7 +19,7 @@ from tests.unit.server.http2.peer import (
     frame,
 )
 
-from ister.server.http2 import DataReceived, ErrorCode, Limits, RequestReceived
+from ister.server.http2 import DataReceived, ErrorCode, Http2Limits, RequestReceived
 
 FRAME_BYTES_MAX = 16_384
 BLOCK = encode(GRPC)
@@ -203,7 +203,7 @@ def test_continuation_after_the_end_of_headers_ends_the_connection() -> None:
 
 
 def test_flood_of_continuations_ends_the_connection() -> None:
-    peer = Peer(Limits(continuations_max=3)).open()
+    peer = Peer(Http2Limits(continuations_max=3)).open()
     piece = http2.continuation(1, b"", 0)
     peer.send(http2.headers(1, b"", 0), piece, piece)
 

@@ -14,7 +14,13 @@ from tests.unit.server.http2.peer import (
     parse_frames,
 )
 
-from ister.server.http2 import ConnectionFailedError, ErrorCode, Outbox, Stream, StreamFailedError
+from ister.server.http2 import (
+    ConnectionFailedError,
+    ErrorCode,
+    FrameQueue,
+    Stream,
+    StreamFailedError,
+)
 
 WINDOW = 65_535
 FRAME_BYTES_MAX = 16_384
@@ -26,7 +32,7 @@ class Sender:
 
     def __init__(self, *, initial: int = WINDOW) -> None:
         self.streams: dict[int, Stream] = {}
-        self.out = Outbox(self.streams)
+        self.out = FrameQueue(self.streams)
         self.out.change_initial_window(initial)
 
     def open(self, stream_id: int, *, client_ended: bool = True) -> Stream:

@@ -14,12 +14,12 @@ from ister.base.limits import KIB, MIB
 from ister.server.grpc.calls.calls import PREFIX, Call, Method
 from ister.server.grpc.calls.status import StatusCode
 from ister.server.http2 import (
-    Connection,
     ConnectionFailedError,
     DataReceived,
     ErrorCode,
     Event,
     Head,
+    Http2Connection,
     RequestReceived,
     Stream,
     StreamDrained,
@@ -63,7 +63,7 @@ class GrpcSession(asyncio.Protocol):
     def __init__(self, server: "GrpcServer") -> None:
         self.server = server
         self.address = ""
-        self.connection = Connection()
+        self.connection = Http2Connection()
         self.calls: dict[int, Call] = {}
         # Whether a handler has been given a call of this client.
         self.known = False
