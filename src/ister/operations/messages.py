@@ -172,7 +172,7 @@ class PublishMessage(Operation[Published], frozen=True):
     show=_show,
 )
 class PeekMessages(Operation[MessagePage], frozen=True):
-    """Look at messages of a stream, or of one partition of it.
+    """Return messages of a stream or of one partition, without a subscription.
 
     Nobody loses them by that, and no subscription is needed.
     """

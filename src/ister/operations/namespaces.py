@@ -59,7 +59,7 @@ class DescribeNamespace(Operation[NamespaceReport], frozen=True):
     StorageUncertainError,
 )
 class CreateNamespace(Operation[Made[NamespaceReport]], frozen=True):
-    """Make a namespace, or find it there."""
+    """Create a namespace, or confirm that it exists."""
 
     namespace: NamespaceName
     exist_ok: ExistOk = True
@@ -69,21 +69,21 @@ class CreateNamespace(Operation[Made[NamespaceReport]], frozen=True):
     Right.MANAGE, "DELETE /namespaces/{namespace}", NamespaceNotFoundError, NamespaceNotEmptyError
 )
 class DeleteNamespace(Operation[None], frozen=True):
-    """Remove a namespace that has no topics."""
+    """Delete a namespace that has no topics."""
 
     namespace: NamespaceName
 
 
 @BROKERS(Right.LOOKUP, "GET /brokers")
 class ListBrokers(Operation[BrokerPage], frozen=True):
-    """List the brokers with the addresses of their doors."""
+    """List the brokers with their addresses."""
 
 
 @BROKERS(Right.LOOKUP, "GET /broker")
 class DescribeBroker(Operation[BrokerReport], frozen=True):
-    """Tell the figures of this broker."""
+    """Return the figures of this broker."""
 
 
 @BROKERS(Right.LOOKUP, "GET /brokers/balance")
 class DescribeBalance(Operation[BalanceReport], frozen=True):
-    """Tell how evenly topics are spread over the brokers."""
+    """Return how evenly topics are spread over the brokers."""

@@ -200,7 +200,7 @@ class DescribeSubject(Operation[SchemaSubject], frozen=True):
 
 @SCHEMAS(Right.MANAGE, f"PATCH {_SUBJECT}", SchemaNotFoundError, StorageFailedError)
 class ChangeSubject(Operation[SchemaSubject], frozen=True):
-    """Change what new versions must be compatible with."""
+    """Set the compatibility mode of a subject."""
 
     subject: PlainName
     mode: ModeName
@@ -210,7 +210,7 @@ class ChangeSubject(Operation[SchemaSubject], frozen=True):
     Right.MANAGE, f"DELETE {_SUBJECT}", SchemaNotFoundError, SchemaMismatchError, StorageFailedError
 )
 class DeleteSubject(Operation[None], frozen=True):
-    """Remove a subject with all of its versions, unless a topic is bound to it."""
+    """Delete a subject with all its versions, unless a topic is bound to it."""
 
     subject: PlainName
 
@@ -224,7 +224,7 @@ class DeleteSubject(Operation[None], frozen=True):
     body=SchemaToCheck,
 )
 class CheckSchema(Operation[Compatibility], frozen=True):
-    """Tell whether a schema may become the next version of a subject, and what is in its way."""
+    """Check whether a schema can become the next version of a subject, with reasons."""
 
     subject: PlainName
     type: str
@@ -258,7 +258,7 @@ class ListVersions(Operation[VersionPage], frozen=True):
     body=NewSchema,
 )
 class RegisterSchema(Operation[Made[RegisteredSchema]], frozen=True):
-    """Register a schema as the next version of a subject, or find it among its versions."""
+    """Register a schema as the next version of a subject, or find its version."""
 
     subject: PlainName
     type: str
@@ -273,7 +273,7 @@ class RegisterSchema(Operation[Made[RegisteredSchema]], frozen=True):
     Right.LOOKUP, f"GET {_SUBJECT}/versions/{{version}}", SchemaNotFoundError, show=_show_version
 )
 class DescribeVersion(Operation[SchemaVersion], frozen=True):
-    """Tell one version of a subject with its definition."""
+    """Return one version of a subject with its definition."""
 
     subject: PlainName
     version: Annotated[
@@ -290,7 +290,7 @@ class DescribeVersion(Operation[SchemaVersion], frozen=True):
     StorageFailedError,
 )
 class DeleteVersion(Operation[None], frozen=True):
-    """Remove one version of a subject, unless a topic needs it; its number is not used again."""
+    """Delete one version of a subject, unless a topic needs it; its number is not used again."""
 
     subject: PlainName
     version: Version
@@ -298,7 +298,7 @@ class DeleteVersion(Operation[None], frozen=True):
 
 @SCHEMAS(Right.LOOKUP, "GET /schema-ids/{schema_id}", SchemaNotFoundError, show=_show_version)
 class DescribeSchemaId(Operation[SchemaVersion], frozen=True):
-    """Tell a schema by the id that travels with messages."""
+    """Return a schema by the id that messages carry."""
 
     schema_id: Version
     version: Annotated[int, Meta(ge=0, le=VERSION_MAX, description="0: the newest.")] = 0
@@ -309,7 +309,7 @@ class DescribeSchemaId(Operation[SchemaVersion], frozen=True):
 
 @BINDINGS(Right.LOOKUP, "GET /bindings")
 class ListBindings(Operation[BindingPage], frozen=True):
-    """List which topics are bound to which subjects."""
+    """List the topics that are bound to subjects."""
 
     limit: PageSize = 100
     after: After = ""
@@ -317,7 +317,7 @@ class ListBindings(Operation[BindingPage], frozen=True):
 
 @BINDINGS(Right.LOOKUP, f"GET {_BINDING}", BadNameError, SchemaBindingNotFoundError)
 class DescribeBinding(Operation[SchemaBinding], frozen=True):
-    """Tell which subject a topic is bound to."""
+    """Return the subject that a topic is bound to."""
 
     topic: TopicName
 
@@ -331,7 +331,7 @@ class DescribeBinding(Operation[SchemaBinding], frozen=True):
     StorageFailedError,
 )
 class BindTopic(Operation[SchemaBinding], frozen=True):
-    """Bind a topic to a subject, in place of what it was bound to."""
+    """Bind a topic to a subject, replacing its former binding."""
 
     topic: TopicName
     subject: PlainName
@@ -348,6 +348,6 @@ class BindTopic(Operation[SchemaBinding], frozen=True):
     Right.MANAGE, f"DELETE {_BINDING}", BadNameError, SchemaBindingNotFoundError, StorageFailedError
 )
 class UnbindTopic(Operation[None], frozen=True):
-    """Have a topic take messages of any kind again."""
+    """Unbind a topic: it accepts any payload again."""
 
     topic: TopicName

@@ -80,7 +80,7 @@ class ListSubscriptionsOfTopic(Operation[SubscriptionPage], frozen=True):
 
 @SUBSCRIPTIONS(Right.LOOKUP, f"GET {_ONE}", BadNameError, SubscriptionNotFoundError)
 class DescribeSubscription(Operation[SubscriptionReport], frozen=True):
-    """Describe a subscription with its consumers and how far it is."""
+    """Describe a subscription with its consumers and its position."""
 
     topic: PatternName
     subscription: PlainName
@@ -123,7 +123,7 @@ class NewSubscription(Struct, forbid_unknown_fields=True):
     body=NewSubscription,
 )
 class CreateSubscription(Operation[Made[SubscriptionReport]], frozen=True):
-    """Make a durable subscription, or find it there with the same settings."""
+    """Create a durable subscription, or confirm that it exists with the same settings."""
 
     topic: PatternName
     subscription: PlainName
@@ -173,7 +173,7 @@ class SubscriptionChanges(Struct, forbid_unknown_fields=True):
     body=SubscriptionChanges,
 )
 class UpdateSubscription(Operation[SubscriptionReport], frozen=True):
-    """Change settings of a durable subscription, consumers or not; what is left out stays."""
+    """Change settings of a durable subscription; settings not given stay as they are."""
 
     topic: PatternName
     subscription: PlainName
@@ -195,7 +195,7 @@ class UpdateSubscription(Operation[SubscriptionReport], frozen=True):
     StorageUncertainError,
 )
 class DeleteSubscription(Operation[None], frozen=True):
-    """Remove a durable subscription with its position; its consumers are closed."""
+    """Delete a durable subscription with its position; its consumers are closed."""
 
     topic: PatternName
     subscription: PlainName
@@ -203,7 +203,7 @@ class DeleteSubscription(Operation[None], frozen=True):
 
 @SUBSCRIPTIONS(Right.LOOKUP, f"GET {_ONE}/settings", SubscriptionNotFoundError)
 class DescribeSettings(Operation[AckSettings], frozen=True):
-    """Tell how a durable subscription treats messages until they are acknowledged."""
+    """Return the acknowledgement settings of a durable subscription."""
 
     topic: PatternName
     subscription: PlainName
@@ -220,7 +220,7 @@ class DescribeSettings(Operation[AckSettings], frozen=True):
     body=AckChanges,
 )
 class ChangeSettings(Operation[AckSettings], frozen=True):
-    """Change how a durable subscription treats messages; what is left out stays as it is."""
+    """Change acknowledgement settings of a durable subscription; others stay as they are."""
 
     topic: PatternName
     subscription: PlainName
@@ -264,7 +264,7 @@ class SeekSubscription(Operation[SubscriptionReport], frozen=True):
     StorageUncertainError,
 )
 class PauseSubscription(Operation[None], frozen=True):
-    """Let a durable subscription rest."""
+    """Pause the deliveries of a durable subscription."""
 
     topic: PatternName
     subscription: PlainName
@@ -278,7 +278,7 @@ class PauseSubscription(Operation[None], frozen=True):
     StorageUncertainError,
 )
 class ResumeSubscription(Operation[None], frozen=True):
-    """Let a durable subscription go on."""
+    """Resume the deliveries of a durable subscription."""
 
     topic: PatternName
     subscription: PlainName
@@ -323,7 +323,7 @@ class RedriveSubscription(Operation[Redriven], frozen=True):
     StorageUncertainError,
 )
 class SaveCursor(Operation[None], frozen=True):
-    """Keep where a durable subscription stands under a name, to seek to later."""
+    """Save the position of a durable subscription under a name, to seek to later."""
 
     topic: PatternName
     subscription: PlainName
@@ -339,7 +339,7 @@ class SaveCursor(Operation[None], frozen=True):
     StorageUncertainError,
 )
 class DropCursor(Operation[None], frozen=True):
-    """Forget a saved cursor."""
+    """Delete a saved cursor."""
 
     topic: PatternName
     subscription: PlainName

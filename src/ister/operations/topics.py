@@ -200,7 +200,7 @@ class DescribeTopic(Operation[TopicDescription], frozen=True):
     body=NewLive | NewStream | NewTimeline | NewPriority | NewCron,
 )
 class CreateTopic(Operation[Made[TopicDescription]], frozen=True):
-    """Make a topic, or find it there with the same settings."""
+    """Create a topic, or confirm that it exists with the same settings."""
 
     topic: TopicName
     kind: str = "live"
@@ -249,7 +249,7 @@ class UpdateTopic(Operation[TopicDescription], frozen=True):
 
 @TOPICS(Right.MANAGE, f"DELETE {_ONE}", BadNameError, TopicNotFoundError)
 class DeleteTopic(Operation[None], frozen=True):
-    """Remove a topic with its partitions and everything in them."""
+    """Delete a topic with its partitions and all messages."""
 
     topic: TopicName
 
@@ -264,7 +264,7 @@ class DeleteTopic(Operation[None], frozen=True):
     StorageUncertainError,
 )
 class PurgeTopic(Operation[Purged], frozen=True):
-    """Drop messages of a stream."""
+    """Delete messages of a stream."""
 
     topic: TopicName
     before: (
@@ -281,7 +281,7 @@ class PurgeTopic(Operation[Purged], frozen=True):
 
 @TOPICS(Right.LOOKUP, f"GET {_ONE}/partitions", BadNameError, TopicNotFoundError)
 class ListPartitions(Operation[PartitionPage], frozen=True):
-    """List the partitions of a topic; none when it is not partitioned."""
+    """List the partitions of a topic; the list is empty if it is not partitioned."""
 
     topic: TopicName
 
@@ -298,7 +298,7 @@ class ListPartitions(Operation[PartitionPage], frozen=True):
     StorageUncertainError,
 )
 class GrowTopic(Operation[PartitionPage], frozen=True):
-    """Give a partitioned topic more partitions.
+    """Add partitions to a partitioned topic.
 
     Messages of a key that is sent after that may come to another partition than before. Nothing
     happens when it has as many.
