@@ -5,6 +5,7 @@ import random
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from ister.registry import Registry
 from ister.server import check_restored, salvage_folder
 from ister.timeline import FILE_NAME as TIMELINES
 from ister.timeline import Delete, Lease, Put, SqliteStore, Work, check_timelines
+from ister.timeline.sqlite import put_log
 
 OPTIONS = LogOptions(now_ms=lambda: TIME_MS)
 ORDERS = "/default/orders"
@@ -39,7 +41,7 @@ def make_folder(folder: Path) -> None:
 
 
 def make_timelines(file: Path) -> None:
-    """Make messages: some leased, some gone, some only in the log of puts."""
+    """Make messages: some leased, some gone, some only in the log that earlier versions kept."""
     store = SqliteStore(file)
     settings = msgspec.msgpack.encode(TimelineSettings())
     topics = [store.create_topic(f"/default/t{n}", "timeline", settings).number for n in range(3)]
@@ -55,13 +57,24 @@ def make_timelines(file: Path) -> None:
     ]
     store.apply(TIME_MS, [Work(list(leases))])
     store.apply(TIME_MS, [Work([Delete(p.topic, p.id, "g") for p in puts[20:30]])])
-    for number in range(5):
-        put = Put(topics[0], f"late{number}", "g", TIME_MS, b"late")
-        store.apply(TIME_MS, [Work([put])])
+    late = [Put(topics[0], f"late{number}", "g", TIME_MS, b"late") for number in range(5)]
+    leave_puts(file, late, store._version + 1)
     # As a broker that is killed leaves it: not closed.
     connection = store._connection
     assert connection is not None
     connection.close()
+
+
+def leave_puts(file: Path, puts: list[Put], version: int) -> None:
+    """Write the log of puts as an earlier version has left it in a crash."""
+    magic, mark = put_log.MAGIC, b"drawn by"
+    log = put_log.HEADER.pack(magic, mark, crc32(magic + mark))
+    for number, put in enumerate(puts, version):
+        body = msgspec.msgpack.encode(put)
+        checksum = crc32(body, crc32(put_log.CHECKED.pack(number, len(body))))
+        record = put_log.HEAD.pack(mark, number, len(body), checksum) + body
+        log += record + bytes(-len(record) % 8)
+    file.with_name(file.name + put_log.SUFFIX).write_bytes(log.ljust(put_log.LOG_BYTES, b"\0"))
 
 
 async def make_schemas(folder: Path) -> None:

@@ -19,13 +19,14 @@ LEVELS = {"debug", "info", "warning", "warn", "error", "exception", "critical", 
 # - bug: only a mistake of ours causes it, and the traceback is needed;
 # - debug: one line for each connection, which an operator asks for with `--log-level debug`.
 NOT_AT_WILL = {
-    "broker/streams/streams.py": {
-        *("message_ids_forgotten", "producers_forgotten", "key_offsets_forgotten"),  # upkeep
-        "upkeep_failed",  # upkeep
-        "internal_error",  # bug
+    "broker/streams/forgotten.py": {  # upkeep
+        *("message_ids_forgotten", "producers_forgotten", "key_offsets_forgotten"),
     },
+    "broker/streams/streams.py": {"internal_error"},  # bug
+    "broker/streams/upkeep.py": {"upkeep_failed"},  # upkeep
     "broker/durable/subscription.py": {"read_failed"},  # storage
-    "broker/durable/subscriptions.py": {"internal_error"},  # bug
+    "broker/subscriptions/durables.py": {"internal_error"},  # bug
+    "server/operations/dispatcher.py": {"operation"},  # debug
     "broker/storage/compactor.py": {"compaction_failed", "compacted"},  # upkeep
     "broker/storage/committer.py": {
         *("storage_failed", "storage_lost", "storage_still_failed", "storage_recovered"),  # storage

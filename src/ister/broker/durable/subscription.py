@@ -12,6 +12,7 @@ each. Always true:
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any
 
 import structlog
 
@@ -185,7 +186,8 @@ class DurableSubscription:
             self.dispatch.add(partition)
             self.on_changed(partition)
             return
-        structlog.get_logger("subscription").error(
+        logger: Any = structlog.get_logger("subscription")
+        logger.error(
             "read_failed",
             topic=partition.topic.name,
             subscription=self.name,

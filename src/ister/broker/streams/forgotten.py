@@ -22,29 +22,29 @@ class ForgottenLog:
         """Log what was forgotten, if anything was and the last line is long enough ago."""
         if now_ms - self._logged_ms < INTERVAL_MS:
             return
-        rows: list[tuple[str, str, SharedBudget, str]] = [
-            (
+        if count := self._grown("ids", budgets.ids, now_ms):
+            self._logger.warning(
                 "message_ids_forgotten",
-                "count",
-                budgets.ids,
-                "shorten the dedup window of topics with many ids, or raise message_ids_max",
-            ),
-            (
+                count=count,
+                hint="shorten the dedup window of topics with many ids, or raise message_ids_max",
+            )
+        if size_bytes := self._grown("producers", budgets.producers, now_ms):
+            self._logger.warning(
                 "producers_forgotten",
-                "size_bytes",
-                budgets.producers,
-                "reuse producer names after a restart, or raise producers_bytes_max",
-            ),
-            (
+                size_bytes=size_bytes,
+                hint="reuse producer names after a restart, or raise producers_bytes_max",
+            )
+        if count := self._grown("keys", budgets.keys, now_ms):
+            self._logger.warning(
                 "key_offsets_forgotten",
-                "count",
-                budgets.keys,
-                "expected_key_offset is refused for keys that are not known; raise key_offsets_max",
-            ),
-        ]
-        for event, unit, budget, hint in rows:
-            logged = self._logged.get(event, 0)
-            if budget.forgotten > logged:
-                self._logged_ms = now_ms
-                self._logged[event] = budget.forgotten
-                self._logger.warning(event, **{unit: budget.forgotten - logged}, hint=hint)
+                count=count,
+                hint="expected_key_offset is refused for unknown keys; raise key_offsets_max",
+            )
+
+    def _grown(self, name: str, budget: SharedBudget, now_ms: int) -> int:
+        """Return how much was forgotten since the last line about it, which is due if any was."""
+        grown = budget.forgotten - self._logged.get(name, 0)
+        if grown > 0:
+            self._logged_ms = now_ms
+            self._logged[name] = budget.forgotten
+        return grown
