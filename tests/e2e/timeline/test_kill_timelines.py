@@ -93,8 +93,9 @@ async def test_a_timeline_keeps_its_promises_in_a_long_storm(storm: TimelineStor
 
     storm.judge(history)
     check_reach(storm, history, dones=50)
-    leases = {(one.id, one.version, one.consumer) for one in history.handovers}
-    assert len(history.handovers) > len(leases), f"no lease was handed back: {storm}"
+    # A consumer that was killed and came back under its name gets its messages under new leases.
+    held = {(one.id, one.consumer) for one in history.handovers}
+    assert len(history.handovers) > len(held), f"no consumer got a message again: {storm}"
     assert any(act.atomic and None in act.answers for act in history.acts), storm
     refused = {finish.answer for one in history.handovers for finish in one.finishes}
     assert TimelineLeaseLostError.__name__ in refused, storm
