@@ -304,10 +304,12 @@ def term_of(handover: Handover) -> Term:
             continue
         span_us = finish.time_ms * 1000
         last_us = span_us + (NEVER_US if finish.ended_us is None else finish.ended_us)
+        # The broker counts in whole milliseconds.
+        first_us = finish.began_us // 1000 * 1000 + span_us
         if finish.made:
-            surely_us, at_most_us = finish.began_us + span_us, last_us
+            surely_us, at_most_us = first_us, last_us
         else:
-            surely_us = min(surely_us, finish.began_us + span_us)
+            surely_us = min(surely_us, first_us)
             at_most_us = max(at_most_us, last_us)
     return Term(surely_us, at_most_us)
 

@@ -1,7 +1,13 @@
 """What owners change, and how messages are taken back from consumers for it."""
 
 import pytest
-from tests.unit.broker.timelines.timelinebench import GROUP, TOPIC, Client, TimelineBench
+from tests.unit.broker.timelines.timelinebench import (
+    GROUP,
+    LEASE_MS,
+    TOPIC,
+    Client,
+    TimelineBench,
+)
 
 from ister.base.errors import (
     BadRequestError,
@@ -441,6 +447,20 @@ def test_what_was_begun_has_another_version_for_good(bench: TimelineBench, clien
     client.release("a", bench.now_ms + 5_000)
 
     refusal = bench.change(bench.deleting("a", put.version))
+    assert isinstance(refusal, MessageChangedError)
+
+
+def test_what_was_begun_has_another_version_also_when_its_lease_is_over(
+    bench: TimelineBench,
+) -> None:
+    client = bench.consume(prefetch_ms=1_000, credit=1)
+    put = bench.put("a", 400)
+    bench.advance(400)
+    assert client.begun_ids == ["a"]
+
+    bench.advance(LEASE_MS)
+
+    refusal = bench.change(bench.moving("a", 5_000, put.version))
     assert isinstance(refusal, MessageChangedError)
 
 

@@ -140,11 +140,13 @@ class OwnersCall:
             if held is None or change.group != held.group:
                 continue
             version = change.version
-            if held.early and version == held.former != 0:
-                # What its owner knows: that it was sent ahead of its time is nobody's business.
+            is_alive = now_ms < held.until_ms
+            if held.early and is_alive and version == held.former != 0:
+                # The owner need not know that it was sent ahead. Once its lease has passed, it was
+                # delivered, and that is a change.
                 version = held.version
                 self._changes[slot] = change._replace(version=version)
-            if version not in (0, held.version) or held.until_ms <= now_ms:
+            if version not in (0, held.version) or not is_alive:
                 continue  # The store knows what to say.
             if held.early and begun_ms < held.due_ms and not self._late:
                 wanted[held.id] = held
