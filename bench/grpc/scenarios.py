@@ -14,7 +14,7 @@ from bench.harness.scenarios import Run, Scenario, Variant, sample
 from bench.harness.thresholds import Promises, Target, Threshold
 
 TOPIC = "/default/bench"
-# Of the bare server: whoever subscribes to it gets one message for ever.
+# Topic of the bare server that delivers one message repeatedly, without end.
 FLOOD = "/default/flood"
 # Processes that receive. One takes 45,000 to 55,000 messages/s and a whole core, whoever sends
 # them: a server that only writes a prepared frame reaches no more. So one says little of a server.

@@ -18,7 +18,7 @@ Results = dict[str, dict[str, Figures]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """One promise: a figure of ours divided by the same figure of somebody else's.
+    """One promise: a figure of ours divided by the same figure of a competitor.
 
     Without a limit it promises nothing and only says how the two compare.
     """

@@ -31,7 +31,7 @@ class Flow(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def pause_writing(self) -> None:
-        """The socket is full: whoever writes here must wait."""
+        """The socket is full: the writer must wait."""
         self.room.clear()
 
     def resume_writing(self) -> None:

@@ -417,7 +417,7 @@ class _Printer:
                 write(json_line(lease_row(self._topic, lease)))
             else:
                 write(lease.payload + b"\n")
-            # Before it is done: whoever reads our stdout has it, or it comes again.
+            # Print before acking: the reader of stdout has it, or it is delivered again.
             flush()
         except OSError:
             lease.release()
